@@ -191,6 +191,7 @@ def train_batches(
     corrupt: CorruptRows | None = None,
     lengths: Ramp | None = None,
     mask_copies: int = 0,
+    marks: Mapping[str, Ramp] | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an endless iterator over this process's rows of each global training batch.
 
@@ -207,6 +208,7 @@ def train_batches(
         mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
             `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
             function `mask_keys`. A row that is read in place of a corrupt one has the key of the latter.
+        marks: {name: 0 or 1 by step}: entries, int32 [b], that the batches of the steps with 1 have.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
@@ -226,7 +228,8 @@ def train_batches(
         if mask_copies:
             epochs = batch_epochs(step, sizes[length], len(datasets[length]))[here]
             batch["mask_keys"] = mask_keys(rows, epochs % mask_copies, seed)
-        return batch
+        marked = [name for name, steps in (marks or {}).items() if steps.at(step)]
+        return batch | {name: np.ones(len(here), np.int32) for name in marked}
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 

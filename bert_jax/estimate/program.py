@@ -146,7 +146,7 @@ class TrainStep:
         masking = config.masking.options(rows.length, config.steps)
         if rows.max_predictions:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
-        self.predictions = masking.max_predictions
+        self.predictions = rows.length if config.objective == "causal_lm" else masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)

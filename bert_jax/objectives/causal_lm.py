@@ -1,11 +1,13 @@
 """Left-to-right language modeling: each token from those before it (Devlin et al. 2019, section 5.1).
 
 The encoder and the head are those of masked LM, so that a model can be trained by one and then the other.
+`CausalThenMasked` does so in one run (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,11 @@ from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking.replace import place_at
+
+# An entry of the batches of steps that learn left to right: [B], of any values.
+LEFT_TO_RIGHT = "left_to_right"
 
 
 def next_tokens(input_ids: jax.Array, sequence_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -102,3 +108,57 @@ class CausalLM(Objective):
         )[0]
         predicted = logits, batch["next_labels"], batch["next_weights"]
         return {"clm": losses.cross_entropy(*predicted)}, {"clm_accuracy": losses.accuracy(*predicted)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CausalThenMasked(Objective):
+    """Masked LM whose first steps learn left to right, with the same parameters.
+
+    These are the steps whose batches have the entry `LEFT_TO_RIGHT`. Each kind of batch has a program of its
+    own, which computes nothing of the other. A next-sentence head has no gradient from left to right.
+    Evaluation is that of masked LM.
+
+    Attributes:
+        masked: the objective of the other batches.
+    """
+
+    masked: MaskedLM
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Returns the configuration of the encoder that results, which is that of masked LM."""
+        return self.masked.config
+
+    @functools.cached_property
+    def causal(self) -> CausalLM:
+        """Returns the objective of the first steps."""
+        return CausalLM(self.config.replace(causal=True), self.masked.token_types, self.masked.head)
+
+    @property
+    def initial_loss(self) -> float:
+        """Returns ln V."""
+        return self.causal.initial_loss
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of masked LM."""
+        return self.masked.init(key)
+
+    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
+        """Returns the batch with what masks need of the step."""
+        return self._of(batch).at_step(batch, step)
+
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """Returns the inputs of the objective of this batch."""
+        marks = {name: batch[name] for name in (LEFT_TO_RIGHT,) if name in batch}
+        return self._of(batch).prepare(batch, key, train) | marks
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the weights of the losses of this batch."""
+        return self._of(batch).weights(batch)
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the losses and metrics of this batch."""
+        return self._of(batch).loss(params, batch, rngs)
+
+    def _of(self, batch: Batch) -> Objective:
+        return self.causal if LEFT_TO_RIGHT in batch else self.masked

@@ -33,7 +33,7 @@ from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
@@ -93,11 +93,11 @@ def pretrain(
     # Mistakes are refused before there is a work directory.
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
     mesh = sharding.mesh_of(config.mesh)
-    batch_sizes = config.batch_sizes
-    for size in batch_sizes.values:
+    for size in config.batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    row_flops = _row_flops(config, objective, task.masking, records)
+    _check_unlearned_head(config, task)
+    flops_per_step = _flops_per_step(config, objective, task.masking, records)
 
     primary = jax.process_index() == 0
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
@@ -113,6 +113,10 @@ def pretrain(
         if adopted:
             writer.message(adopted)
         records.describe(config, writer.message)
+        if config.causal_steps:
+            writer.message(
+                f"the first {config.causal_steps:,} steps learn from left to right, the others masked LM"
+            )
         if described := describe(objective):
             writer.message(described)
         if unused := _unused_labels(config, task):
@@ -129,7 +133,7 @@ def pretrain(
                 *([_evaluator(config, objective, records, mesh, corrupt_rows)] if records.held_out else []),
                 *evaluators,
             ],
-            flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops[records.lengths.at(step - 1)],
+            flops_per_step=flops_per_step,
             writer=writer,
             initial_params=_load_initial(config, objective, held, writer.message),
             **fit_options,
@@ -204,6 +208,21 @@ def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords
     )
 
 
+def _check_unlearned_head(config: PretrainConfig, task: MaskedLM) -> None:
+    """Raises UserError if the optimizer would shrink the next-sentence head while it has no gradient.
+
+    LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
+    """
+    optimizer = config.optimizer
+    shrinks = optimizer.name in WITH_TRUST_RATIO and optimizer.weight_decay
+    if config.causal_steps and task.next_sentence_head and shrinks:
+        raise UserError(
+            f"causal_steps={config.causal_steps}: optimizer.name={optimizer.name} would shrink the "
+            "next-sentence head, which learns nothing in these steps; choose another optimizer, or records "
+            "without next-sentence labels"
+        )
+
+
 def _unused_labels(config: PretrainConfig, task: MaskedLM) -> str:
     """Returns why next-sentence labels of the records are not used; "" if there are none or they are."""
     if not task.next_sentence:
@@ -240,16 +259,24 @@ def _evaluator(config, objective: Objective, records: RunRecords, mesh, corrupt_
     )
 
 
-def _row_flops(
+def _flops_per_step(
     config, objective: Objective, masking: MaskingOptions, records: RunRecords
-) -> dict[int, float]:
-    """Returns the model FLOPs of a row of each length, with the mean number of sequences rounded up."""
-    row_flops, found = pretraining_objectives.row_flops(objective), {}
+) -> Callable[[int], float]:
+    """Returns the function that returns the model FLOPs of a step, counted from 1.
+
+    The mean number of sequences of a row is rounded up.
+    """
+    phases = {0: pretraining_objectives.row_flops(objective)}
+    if config.causal_steps:
+        phases[1] = pretraining_objectives.row_flops(objective, left_to_right=True)
+    found = {}
     for length, dataset in records.train.items():
         sequences = -(-dataset.manifest["splits"][config.data.train_split]["sequences"] // len(dataset))
         predictions = getattr(dataset, "max_predictions", 0) or masking.predictions(length)
-        found[length] = row_flops(length, predictions, sequences)
-    return found
+        for phase, row_flops in phases.items():
+            found[length, phase] = row_flops(length, predictions, sequences)
+    rows, lengths, phase_of = config.batch_sizes, records.lengths, config.left_to_right
+    return lambda step: rows.at(step - 1) * found[lengths.at(step - 1), phase_of.at(step - 1)]
 
 
 def _describe_run(config, records: RunRecords) -> dict[str, Any]:

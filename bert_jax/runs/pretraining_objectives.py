@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
-from bert_jax.objectives.causal_lm import CausalLM
+from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.runs import distillation
@@ -33,16 +33,20 @@ def make(config: PretrainConfig, task: MaskedLM) -> Objective:
     return _OBJECTIVES[config.objective](config, task)
 
 
-def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
+def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[[int, int, int], float]:
     """Returns the function (length, predictions, sequences) that returns the model FLOPs of one row.
 
     Of two networks it is the sum, neither with a next-sentence head. Left to right, every token is predicted.
+
+    Args:
+        objective: the objective.
+        left_to_right: whether they are those of a step of `CausalThenMasked` that learns left to right.
     """
     of_model = distillation.row_flops(objective)
     trains = flops.weight_gradients(objective)
     if isinstance(objective, PartlyFrozen):
         objective = objective.objective
-    if isinstance(objective, CausalLM):
+    if left_to_right or isinstance(objective, CausalLM):
         return lambda length, predictions, sequences: of_model(length, length, 0)
     if not isinstance(objective, ReplacedTokens):
         return of_model
@@ -81,6 +85,22 @@ def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
     )
 
 
+def _masked_lm(config: PretrainConfig, task: MaskedLM) -> MaskedLM | CausalThenMasked:
+    given = f"causal_steps={config.causal_steps}"
+    if not config.causal_steps:
+        return task
+    if task.config.causal:
+        raise UserError(
+            f"{given}: masked LM after these steps reads both ways; set --config.model.causal=false"
+        )
+    if config.distillation.teacher:
+        raise UserError(
+            f"{given} and distillation.teacher={config.distillation.teacher}: only masked LM "
+            "has a teacher; set causal_steps=0, or no teacher"
+        )
+    return CausalThenMasked(task)
+
+
 def _causal_lm(config: PretrainConfig, task: MaskedLM) -> CausalLM:
     if not task.config.causal:
         raise UserError("objective=causal_lm needs left-to-right attention; set --config.model.causal=true")
@@ -88,7 +108,7 @@ def _causal_lm(config: PretrainConfig, task: MaskedLM) -> CausalLM:
 
 
 _OBJECTIVES: dict[str, Callable[[PretrainConfig, MaskedLM], Objective]] = {
-    "masked_lm": lambda config, task: task,
+    "masked_lm": _masked_lm,
     "causal_lm": _causal_lm,
     "replaced_tokens": _replaced_tokens,
 }

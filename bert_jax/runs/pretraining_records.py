@@ -12,6 +12,7 @@ from bert_jax.data import cache, google, loader, records, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT
 from bert_jax.settings.ramps import Ramp
 from bert_jax.settings.run_config import PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
@@ -70,6 +71,7 @@ class RunRecords:
             corrupt=corrupt,
             lengths=self.lengths,
             mask_copies=config.masking.copies,
+            marks={LEFT_TO_RIGHT: config.left_to_right},
         )
 
     def eval_set(self, step: int) -> Dataset:

@@ -272,6 +272,11 @@ class PretrainConfig(RunConfig):
         "what is learned: `masked_lm`, BERT's; `causal_lm`, the next token at every position "
         "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md)",
     )
+    causal_steps: int = option(
+        0,
+        "steps at the start that learn the next token, from left to right, before masked LM "
+        "([causal.md](causal.md)); 0: none",
+    )
     replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
         "",
@@ -318,6 +323,11 @@ class PretrainConfig(RunConfig):
             UserError: `length_ramp` is not a list of steps and tokens.
         """
         return Ramp.parse("length_ramp", self.length_ramp, maximum=2**16) if self.length_ramp else None
+
+    @property
+    def left_to_right(self) -> Ramp:
+        """Returns 1 at the steps that learn from left to right before masked LM, and 0 at the others."""
+        return Ramp((0, self.causal_steps), (1, 0)) if self.causal_steps else Ramp.constant(0)
 
     def mask_options(self, length: int) -> tuple[MaskingOptions, MaskingOptions | None]:
         """Returns the masks of training and those of evaluation for rows of up to `length` tokens.
@@ -432,6 +442,8 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
         yield "masking.token_counts", "only masking.smoothing uses the counts"
     if not any(each.replace[1] for each in options):
         yield "masking.exclude_special", "masking.replace has no random tokens"
+    if config.objective != "masked_lm":
+        yield "causal_steps", f"the objective {config.objective} has one phase"
     if config.objective == "causal_lm":
         for part in ("masking", "eval_masking"):
             for field in dataclasses.fields(getattr(config, part)):
@@ -474,5 +486,21 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
                     f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
                     f"has been spent and has no steps; set it to 0{hint}"
                 )
+    _check_causal_steps(typed)
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed
+
+
+def _check_causal_steps(config: PretrainConfig) -> None:
+    """Raises UserError if masked LM has no steps, or if the change of the loss would be a spike."""
+    given = f"causal_steps={config.causal_steps}"
+    if config.causal_steps >= config.steps:
+        raise UserError(
+            f"{given} leaves none of steps={config.steps} to masked LM; set fewer, or --config.objective="
+            "causal_lm --config.model.causal=true"
+        )
+    if config.causal_steps and config.spikes.factor:
+        raise UserError(
+            f"{given} and spikes.factor={config.spikes.factor:g}: the loss after these steps is another one, "
+            "which the rule would take for a spike; set one of them to 0"
+        )

@@ -288,6 +288,16 @@ def test_rows_of_each_length_are_slices_of_an_order_of_their_own(make_records):
         assert {batch["input_ids"].shape[1] for batch in expected} == {length}
 
 
+def test_marked_batches_have_an_entry_more(dataset):
+    marks = {"first": Ramp((0, 3), (1, 0)), "never": Ramp.constant(0)}
+    plain, marked = (take(loader.train_batches(dataset, 8, 3, 0, marks=each), 5) for each in (None, marks))
+    for step, (batch, other) in enumerate(zip(marked, plain, strict=True)):
+        mark = batch.pop("first", None)
+        assert (mark is not None) == (step < 3)
+        assert mark is None or (mark.dtype, mark.tolist()) == (np.int32, [1] * 8)
+        assert_same([batch], [other])
+
+
 @pytest.mark.parametrize(
     "lengths, message",
     [

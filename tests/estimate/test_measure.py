@@ -67,6 +67,19 @@ def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective)
     assert isinstance(program.TrainStep(config, rows, jax.devices()[:1]).compile(2), program.Compiled)
 
 
+def test_the_step_of_one_of_two_phases(step):
+    """Masked LM in a run that starts from left to right, and all tokens where nothing is masked."""
+    steps = []
+    for fields in ({"causal_steps": 10}, {"objective": "causal_lm", "model.causal": True}):
+        config = small_config(data=2, fsdp=2, tensor=2)
+        config.update_from_flattened_dict(fields)
+        config = run_config.pretraining(config)
+        steps.append(program.TrainStep(config, program.synthetic_rows(config, None), jax.devices()))
+    assert steps[0].row_flops == step.row_flops < steps[1].row_flops
+    assert [each.model.causal for each in steps] == [False, True]
+    assert [each.predictions for each in steps] == [step.predictions, 32]
+
+
 def test_temporary_memory_is_what_is_alive_at_once(step):
     mine = sum(step.chip_bytes.values())
     analysis = types.SimpleNamespace(

@@ -14,7 +14,7 @@ from bert_jax.data import records
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import causal_lm
-from bert_jax.objectives.causal_lm import CausalLM
+from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretraining_objectives
 from bert_jax.training.state import abstract_state, init_state
@@ -151,3 +151,74 @@ def test_the_head_is_counted_at_every_position():
     masked = pretraining_objectives.row_flops(benchmark.make_task(config, 32, next_sentence=False))
     row = pretraining_objectives.row_flops(CausalLM(config))
     assert row(32, 5, 2) == row(32, 0, 0) == masked(32, 32, 0) > masked(32, 5, 0)
+
+
+@functools.cache
+def two_phases():
+    """An objective with its initial state on the host, and a batch of its first steps."""
+    objective = CausalThenMasked(tiny_task())
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    state = jax.device_get(init_state(objective, optax.identity(), mesh, 0))
+    batch = packed_batch(rows=8)
+    return objective, state, batch | {LEFT_TO_RIGHT: np.ones(8, np.int32)}
+
+
+def step_of(objective, batch, parts=1):
+    _, state, _ = two_phases()
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(objective, optax.identity(), mesh))
+    step = sharding.jit_train_step(
+        make_train_step(objective, optax.identity(), lambda step: 1.0, parts), mesh, shardings
+    )
+    after, metrics = step(jax.device_put(state, shardings), sharding.global_batch(batch, mesh), np.uint32(7))
+    return jax.device_get(after.params), jax.device_get(metrics)
+
+
+def assert_equal_steps(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one[0], other[0])
+    assert one[1] == other[1]
+
+
+def test_batches_without_the_mark_are_masked_lm_bit_for_bit():
+    objective, _, marked = two_phases()
+    plain = {name: x for name, x in marked.items() if name != LEFT_TO_RIGHT}
+    found = step_of(objective, plain)
+    assert_equal_steps(found, step_of(objective.masked, plain))
+    assert "mlm_loss" in found[1] and "clm_loss" not in found[1]
+
+
+def test_marked_batches_are_left_to_right_and_leave_the_other_head_alone():
+    objective, state, marked = two_phases()
+    params, metrics = step_of(objective, marked)
+    assert float(metrics["loss"]) == float(metrics["clm_loss"])
+    assert float(metrics["loss"]) == pytest.approx(objective.initial_loss, rel=0.05)
+    for group in ("nsp", "pooler"):
+        jax.tree.map(np.testing.assert_array_equal, params[group], state.params[group])
+    causal = CausalLM(tiny_config(causal=True))
+    own = {name: params[name] for name in ("encoder", "mlm")}
+    start = {name: state.params[name] for name in own}
+    prepared = causal.prepare(marked, None, True)
+
+    def loss(params):
+        key = jax.random.split(jax.random.fold_in(jax.random.key(7), 0))[1]
+        total, weight = causal.loss(params, prepared, {"dropout": key})[0]["clm"]
+        return total / weight
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(start)
+    assert float(metrics["clm_loss"]) == pytest.approx(float(value), rel=1e-5)
+    close = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(lambda after, before, g: close(before - after, g), own, start, gradient)
+
+
+def test_a_marked_batch_in_parts_is_the_whole_one():
+    objective, _, marked = two_phases()
+    whole, parts = (step_of(objective, marked, number) for number in (1, 2))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), whole[0], parts[0])
+    assert parts[1]["clm_loss"] == pytest.approx(whole[1]["clm_loss"], rel=1e-5)
+
+
+def test_each_phase_counts_its_own_predictions():
+    objective, *_ = two_phases()
+    masked = pretraining_objectives.row_flops(objective.masked)
+    assert pretraining_objectives.row_flops(objective)(32, 8, 2) == masked(32, 8, 2)
+    assert pretraining_objectives.row_flops(objective, left_to_right=True)(32, 8, 2) == masked(32, 32, 0)

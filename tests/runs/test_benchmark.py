@@ -162,6 +162,23 @@ def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
     assert timed == [("ReplacedTokens", True)] and capsys.readouterr().out
 
 
+def test_the_command_times_one_of_two_phases(monkeypatch, capsys):
+    timed = []
+
+    def time_train_step(task, *rest, objective, row_flops, **settings):
+        of_masks = flops.RowFlops.of(task)
+        timed.append((type(objective).__name__, row_flops(128, 19, 1) / of_masks(128, 19)))
+        return {}
+
+    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
+    command = ["bench", "--config=pretrain/tiny", "--batch_size=2", "--json"]
+    assert cli.main([*command, "--config.causal_steps=2"]) == 0
+    assert "the step of masked LM, not that of the first 2; for theirs, set" in capsys.readouterr().err
+    assert cli.main([*command, "--config.objective=causal_lm", "--config.model.causal=true"]) == 0
+    assert "the step of" not in capsys.readouterr().err
+    assert timed[0] == ("CausalThenMasked", 1) and timed[1][0] == "CausalLM" and timed[1][1] > 2
+
+
 @pytest.mark.slow
 def test_the_command_for_real(tmp_path, capsys):
     result = run_on_records(tmp_path, capsys)

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
+import shutil
 
+import numpy as np
 import pytest
 from support import processes
 from support.processes import error_of
 
-from bert_jax import checkpoint, cli
+from bert_jax import checkpoint, cli, convert
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -83,26 +86,19 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
 
 
 def test_fine_tuning_reads_the_last_token(causal, tmp_path, capsys):
-    """A label that only words behind [CLS] tell is learned; read at [CLS], all texts are one."""
-    table = tmp_path / "train.csv"
-    rows = "".join(f"word{n} word{n % 2},{n % 2}\n" for n in range(64))
-    table.write_text("sentence,label\n" + rows)
-
-    def finetune(name, *more):
-        fields = {
-            "init_from": causal, "init_ignore": "pooler/.*", "data.train": table, "data.eval": table,
-            "data.text_a": "sentence", "data.label": "label", "max_seq_length": 32, "batch_size": 16,
-            "epochs": 12, "optimizer.learning_rate": 3e-3,
-        }  # fmt: skip
-        arguments = [f"--config.{name}={value}" for name, value in fields.items()]
-        workdir = tmp_path / name
-        command = ["finetune", "--config=finetune/classification", f"--workdir={workdir}", *arguments, *more]
-        assert cli.main(command) == 0
-        return json.loads((workdir / "best.json").read_text())["scores"]["accuracy"], workdir
-
-    accuracy, workdir = finetune("last")
+    """A label that only the words behind [CLS] tell is learned."""
+    table, workdir = tmp_path / "train.csv", tmp_path / "run"
+    table.write_text("sentence,label\n" + "".join(f"word{n} word{n % 2},{n % 2}\n" for n in range(64)))
+    fields = {
+        "init_from": causal, "init_ignore": "pooler/.*", "data.train": table, "data.eval": table,
+        "data.text_a": "sentence", "data.label": "label", "max_seq_length": 32, "batch_size": 16,
+        "epochs": 8, "optimizer.learning_rate": 3e-3,
+    }  # fmt: skip
+    arguments = [f"--config.{name}={value}" for name, value in fields.items()]
+    command = ["finetune", "--config=finetune/classification", f"--workdir={workdir}", *arguments]
+    assert cli.main(command) == 0
+    accuracy = json.loads((workdir / "best.json").read_text())["scores"]["accuracy"]
     assert accuracy > 0.9
-    assert finetune("cls", "--config.model.classifier_pooling=cls")[0] == 0.5
     capsys.readouterr()
     assert cli.main(["evaluate", f"--workdir={workdir}", f"--input={table}", "--json"]) == 0
     assert f'"accuracy": {accuracy}' in capsys.readouterr().out
@@ -115,3 +111,92 @@ def test_other_formats_refuse_its_model(causal, tmp_path, capsys):
     ):
         assert cli.main(["convert", f"--input={causal}", f"--output={tmp_path / to}", f"--to={to}"]) == 2
         assert told in capsys.readouterr().err
+
+
+# The run of two phases: the border is within an interval of the log, and each phase has several checkpoints.
+STEPS, BORDER = 8, 5
+PHASES = {
+    "causal_steps": BORDER, "steps": STEPS, "log_every": 2, "checkpoint.every": 1, "checkpoint.keep": STEPS,
+    "eval.every": 4, "optimizer.warmup_steps": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory, records):
+    """The work directory of a run from left to right and then of masked LM, on 8 devices, and its output."""
+    directory = tmp_path_factory.mktemp("phases") / "run"
+    with processes.quick_compilation():
+        assert cli.main(processes.command(directory, records, **PHASES)) == 0
+    return directory
+
+
+def test_the_metrics_of_two_phases(phases, capsys):
+    train = {line["step"]: line for line in metrics(phases) if line["kind"] == "train"}
+    assert list(train) == [1, 2, 4, 6, 8]
+    first, second = {"clm_loss", "clm_accuracy"}, {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+    for step, line in train.items():
+        expected = first if step < BORDER else first | second if step == 6 else second
+        assert {name for name in line if name in first | second} == expected
+        assert 0 < line["goodput"] <= 1 and line["tokens_per_second"] > 0
+    assert train[1]["loss"] == train[1]["clm_loss"] == pytest.approx(math.log(100), rel=0.05)
+    assert train[8]["loss"] == pytest.approx(train[8]["mlm_loss"] + train[8]["nsp_loss"])
+    mixed = train[6]
+    assert mixed["loss"] == pytest.approx((mixed["clm_loss"] + mixed["mlm_loss"] + mixed["nsp_loss"]) / 2)
+    evaluations = [line for line in metrics(phases) if line["kind"] == "eval"]
+    assert all(second <= line.keys() and not first & line.keys() for line in evaluations)
+    assert list((phases / "tensorboard").iterdir())
+    assert cli.main(["plot", f"--workdir={phases}", f"--output={phases}/curves.svg"]) == 0
+    drawn = (phases / "curves.svg").read_text()
+    for title in ("Causal LM loss", "Masked LM loss", "Next sentence loss", "Goodput"):
+        assert f"<!-- {title} -->" in drawn
+
+
+def test_the_model_of_two_phases_is_bidirectional(phases, capsys):
+    assert json.loads((phases / "config.json").read_text())["config"]["model"]["causal"] is False
+    assert set(convert.load(phases).groups) == {"encoder", "mlm", "nsp", "pooler"}
+    assert cli.main(["fill-mask", f"--checkpoint={phases}", "word1 [MASK]"]) == 0
+
+
+@pytest.mark.parametrize("last", [2, BORDER, BORDER + 1])
+def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tmp_path, capsys, last):
+    """From what is left of a run that was killed after a step."""
+    workdir = tmp_path / "run"
+    shutil.copytree(phases, workdir)
+    for step in range(last + 1, STEPS + 1):
+        shutil.rmtree(workdir / "checkpoints" / str(step))
+    assert cli.main(processes.command(workdir, records, **PHASES)) == 0
+    output = capsys.readouterr().out
+    assert f"resumed from step {last} " in output
+    assert "the first 5 steps learn from left to right, the others masked LM" in output
+    assert len(re.findall("compiled the train step", output)) == (2 if last < BORDER else 1)
+    mine, reference = convert.load(workdir).params, convert.load(phases).params
+    assert mine.keys() == reference.keys()
+    assert all(np.array_equal(mine[name], reference[name]) for name in mine)
+    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.describe(
+        phases / "checkpoints" / str(STEPS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"steps": 3},
+            "causal_steps=5 leaves none of steps=3 to masked LM; set fewer, or --config.objective",
+        ),
+        (
+            {"spikes.factor": 2},
+            "causal_steps=5 and spikes.factor=2: the loss after these steps is another one",
+        ),
+        ({"model.causal": True}, "causal_steps=5: masked LM after these steps reads both ways"),
+        ({"distillation.teacher": "x"}, "causal_steps=5 and distillation.teacher=x: only masked LM has a"),
+        (CAUSAL, "causal_steps=5: the objective causal_lm has one phase; leave it at 0"),
+        ({"objective": "replaced_tokens"}, "causal_steps=5: the objective replaced_tokens has one phase"),
+        (
+            {"optimizer.name": "lamb"},
+            "causal_steps=5: optimizer.name=lamb would shrink the next-sentence head",
+        ),
+    ],
+)
+def test_what_two_phases_cannot_be_is_told_in_one_line(pretrain, fields, told):
+    assert told in error_of(pretrain(**PHASES | fields))

@@ -51,4 +51,9 @@ def pretraining_config(
     config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:
         progress.log(adopted)
+    if config.causal_steps:
+        progress.log(
+            f"the step of masked LM, not that of the first {config.causal_steps:,}; for theirs, set "
+            "--config.causal_steps=0 --config.objective=causal_lm --config.model.causal=true"
+        )
     return config

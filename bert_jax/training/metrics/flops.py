@@ -18,7 +18,7 @@ from bert_jax.models.heads import LSTM
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
-from bert_jax.objectives.causal_lm import CausalLM
+from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
 
@@ -100,7 +100,7 @@ class RowFlops:
             if applied_to and name.endswith(_FACTORS):
                 size = math.prod(shape) / (len(names[name]) if name in axes else 1)
                 counts[applied_to] += size * sum(share(each, each) for each in names[name])
-        predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM)
+        predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM | CausalThenMasked)
         if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")

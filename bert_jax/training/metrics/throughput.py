@@ -203,7 +203,7 @@ def _reason(skipped: int, spikes: int) -> str:
 
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
-    """Returns the metrics of an interval: means over the steps that were not skipped.
+    """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
     `skipped` and `spike` are counts over all steps, `learning_rate` and `budget` are those of the last step.
 
@@ -211,7 +211,8 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
         values: the metrics of each step.
     """
     sound = [value for value in values if not value.get("skipped")] or values
-    line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
+    each = {name: [value[name] for value in sound if name in value] for value in sound for name in value}
+    line = {name: sum(found) / len(found) for name, found in each.items()}
     for name in ("tokens", "sequences"):
         line.pop(name, None)
     line |= {name: values[-1][name] for name in ("learning_rate", "budget") if name in line}

@@ -155,14 +155,14 @@ def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
 
 
 # Maps (b1, b2, eps) to the transformation of the gradient. It is followed by weight decay, and by the trust
-# ratio for the optimizers in _WITH_TRUST_RATIO.
+# ratio for the optimizers in WITH_TRUST_RATIO.
 _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] = {
     "adamw": scale_by_uncorrected_adam,
     "adamw_bias_corrected": scale_by_corrected_adam,
     "lamb": scale_by_corrected_adam,
     "lamb_uncorrected": scale_by_uncorrected_adam,
 }
-_WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
+WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 _STABLE_ADAMW = "stable_adamw"
 _OWN = (*_ADAM, _STABLE_ADAMW)
 
@@ -292,7 +292,7 @@ def make_optimizer(
         steps.append(adam(config.b1, config.b2, config.eps) if adam else _direction_of_optax(config, layers))
         if config.weight_decay:
             steps.append(decay)
-    if config.name in _WITH_TRUST_RATIO:
+    if config.name in WITH_TRUST_RATIO:
         steps.append(scale_by_trust_ratio(layers, config.no_decay))
     if config.layer_decay < 1:
         scales = functools.partial(param_groups.layer_decay_scales, layers=layers, decay=config.layer_decay)

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.metrics.throughput import Goodput, StepMetrics
+from bert_jax.training.metrics.throughput import Goodput, StepMetrics, means
 
 
 class _Scalar:
@@ -33,6 +33,18 @@ def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
         if step % 3 == 0:
             meter.close_interval()
     assert seen == [[], [], [], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
+
+
+def test_a_metric_that_only_some_steps_have_is_their_mean():
+    steps = [
+        {"loss": 5.0, "clm_loss": 5.0, "skipped": 0.0, "tokens": 3.0},
+        {"loss": 4.0, "clm_loss": 4.0, "skipped": 1.0, "tokens": 3.0},
+        {"loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 1.0, "skipped": 0.0, "tokens": 3.0},
+        {"loss": 2.0, "mlm_loss": 1.5, "nsp_loss": 0.5, "skipped": 0.0, "tokens": 3.0},
+    ]
+    assert means(steps) == {
+        "loss": pytest.approx(10 / 3), "clm_loss": 5.0, "mlm_loss": 1.75, "nsp_loss": 0.75, "skipped": 1.0,
+    }  # fmt: skip
 
 
 def test_mfu_is_of_all_devices(tmp_path):
