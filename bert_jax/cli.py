@@ -4,7 +4,7 @@ Exit codes:
   0    done
   1    failure that may pass: a crash, a full disk, a bucket that does not answer, a lost process; try again
   2    user error, explained in one line
-  3    demo, data, pretrain, finetune: stopped by SIGTERM with all work saved; run the same command to resume
+  3    demo, data, pretrain, finetune, sweep: stopped by SIGTERM with all work saved; the same command resumes
   130  stopped by Ctrl-C; pretrain and finetune save the step first, unless Ctrl-C is pressed again
   143  another command stopped by SIGTERM; no partial output is left
 """
@@ -38,12 +38,12 @@ from bert_jax.settings.flags import Define
 
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
-    "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict",
-    "fill-mask", "embed", "convert", "estimate", "bench", "plot",
+    "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
+    "predict", "fill-mask", "embed", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
 # Commands that run long enough to benefit from huge pages.
-_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed", "bench")
+_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "sweep", "evaluate", "predict", "embed", "bench")
 
 # Messages of int(), float() and absl, reworded for the user.
 _REWORDED: dict[str, Any] = {

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from bert_jax.errors import Preempted, Terminated
 
 # Commands that resume from what they have already done. All others start again.
-RESUMABLE = ("demo", "data", "pretrain", "finetune")
+RESUMABLE = ("demo", "data", "pretrain", "finetune", "sweep")
 
 _OUTSIDE_PYTHON_SECONDS = 2.0  # delay before a process that does not return to Python is ended
 _LATER_SECONDS = 0.01  # delay before the exception is raised, where it would be swallowed now

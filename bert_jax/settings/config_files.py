@@ -13,6 +13,7 @@ import functools
 import runpy
 import traceback
 from pathlib import Path
+from typing import Any
 
 import ml_collections
 
@@ -20,9 +21,12 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import did_you_mean
+from bert_jax.settings.experiments import Experiment
 
 # An example config for each command that has its own configs.
 _EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
+
+_EXPERIMENTS = "experiments"  # the folder of the experiments
 
 
 def example(command: str) -> str:
@@ -132,20 +136,48 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
         UserError: there is no such config, its file raised an error or does not return a config, or the
             config is of the other kind of training.
     """
+    config = _call(given, "config", "get_config", ml_collections.ConfigDict)
+    if command:
+        _check_kind(config, given, command)
+    return config
+
+
+def load_experiment(given: str) -> Experiment:
+    """Returns the experiment that --experiment=NAME[:ARG] or --experiment=PATH[:ARG] names.
+
+    Args:
+        given: the name of an installed experiment, with or without "experiments/" before it, or a file.
+
+    Raises:
+        UserError: there is no such file, it raised an error, or it does not return an experiment.
+    """
+    name = f"{_EXPERIMENTS}/{given}"
+    return _call(name if split(name)[0] in names() else given, "experiment", "get_experiment", Experiment)
+
+
+def _call(given: str, flag: str, function: str, kind: type[Any]) -> Any:
+    """Returns what a function of a config file returns.
+
+    Args:
+        given: the name, path or URL of the file, optionally followed by `:ARG`.
+        flag: the flag that has it, for messages.
+        function: the name of the function.
+        kind: the expected type.
+    """
     name, argument = split(given)
     path = find(name)
     try:
-        get_config = runpy.run_path(str(path)).get("get_config")
-        if get_config is None:
+        get = runpy.run_path(str(path)).get(function)
+        if get is None:
             raise UserError(
-                f"{path}: a config file defines get_config(), and this one does not; `bert-jax configs NAME "
-                "--output=FILE` writes one to start from"
+                f"{path}: the file of --{flag} defines {function}(), and this one does not; `bert-jax "
+                "configs NAME --output=FILE` writes one to start from"
             )
-        config = get_config(*([] if argument is None else [argument]))
+        found = get(*([] if argument is None else [argument]))
     except UserError:
         raise
     except OSError as error:
-        raise UserError(f"--config={given}: {error}") from error
+        raise UserError(f"--{flag}={given}: {error}") from error
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -154,14 +186,12 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
             lines, text = [error.lineno], error.msg
         where = f"{path}, line {lines[-1]}: " if lines else f"{path}: "
         raise UserError(f"{where}{type(error).__name__}: {text}") from error
-    if not isinstance(config, ml_collections.ConfigDict):
+    if not isinstance(found, kind):
         raise UserError(
-            f"{path}: its get_config() returned {type(config).__name__}, expected an "
-            "ml_collections.ConfigDict"
+            f"{path}: its {function}() returned {type(found).__name__}, expected "
+            f"{'an ml_collections.ConfigDict' if kind is ml_collections.ConfigDict else 'an Experiment'}"
         )
-    if command:
-        _check_kind(config, given, command)
-    return config
+    return found
 
 
 def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> None:

@@ -385,6 +385,9 @@ class FinetuneConfig(RunConfig):
         "", "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)"
     )
     data: FinetuneDataConfig = FinetuneDataConfig()
+    train_rows: int = option(
+        0, "train on the first examples of the training file alone, this many; 0: on all of them"
+    )
     group_by_length: bool = option(True, "batches of examples of similar lengths, where none are packed")
     early_stopping: int = option(
         0, "evaluations in a row without a better score that end the run; 0: it goes to its end"

@@ -53,20 +53,6 @@ def load_config(name, argument):
     return space["get_config"](argument)
 
 
-def test_the_mixes_of_table_8():
-    path = processes.CONFIG.parents[1] / "experiments" / "masks.py"
-    space = {"__name__": "masks"}
-    exec(compile(path.read_text(), path, "exec"), space)
-    found = {
-        mix: run_config.pretraining(space["get_config"](mix)).mask_options(128) for mix in space["MIXES"]
-    }
-    assert len(found) == 6 and found["80-0-20"][0].replace == (0.8, 0.2, 0)  # mask, random, same
-    assert found["80-10-10"][0].replace == (0.8, 0.1, 0.1) and found["0-0-100"][0].replace == (0, 1, 0)
-    assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
-    with pytest.raises(UserError, match="experiments/masks:1-2-3: expected one of 80-10-10"):
-        space["get_config"]("1-2-3")
-
-
 @pytest.mark.parametrize("size", MODERN)
 def test_modern_sizes(size):
     config = load_config("modernbert", size)

@@ -27,8 +27,9 @@ def test_the_names_are_those_of_the_files():
 def test_every_config_opens_with_one_line_and_its_command_by_name(name):
     source = config_files.find(name).read_text(encoding="utf-8")
     assert 20 < len(config_files.summary(name)) < 110 and config_files.summary(name).endswith(".")
-    command = name.partition("/")[0].replace("experiments", "(pretrain|finetune)")
-    assert re.search(rf"bert-jax {command} --config={name}(:[\w,-]+)? --workdir=", source)
+    folder, _, own = name.partition("/")
+    named = f"sweep --experiment={own}" if folder == "experiments" else f"{folder} --config={name}"
+    assert re.search(rf"bert-jax {named}(:[\w,-]+)? --workdir=", source)
     assert "configs/" not in source
 
 

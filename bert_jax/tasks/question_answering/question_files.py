@@ -50,6 +50,7 @@ class Questions(FileReport):
     """
 
     unit = "questions"
+    columns = ("ids", "questions", "context_of", "answers", "starts")
 
     path: str
     ids: list[str] = dataclasses.field(default_factory=list)

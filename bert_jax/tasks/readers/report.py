@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from bert_jax.errors import UserError
 
@@ -24,6 +24,7 @@ class FileReport:
 
     Attributes:
         unit: what a row is called in messages.
+        columns: the names of the lists that have an entry for each example, or are empty.
         path: the path of the file.
         rows: the number of rows of the file, including the malformed ones, which are left out of the
             examples.
@@ -33,6 +34,7 @@ class FileReport:
     """
 
     unit: ClassVar[str] = "rows"
+    columns: ClassVar[tuple[str, ...]] = ()
     path: str
 
     rows: int = 0
@@ -69,6 +71,12 @@ class FileReport:
                 f"{self.malformed[0]} ({self.malformed_count} of {self.rows} {self.unit} are malformed, more "
                 f"than {max_malformed:.0%}: nothing was read)"
             )
+
+    def first(self, count: int) -> Self:
+        """Returns the first examples, or all if `count` is 0."""
+        if not count:
+            return self
+        return dataclasses.replace(self, **{name: getattr(self, name)[:count] for name in self.columns})
 
     def warning(self) -> str:
         """Returns a one-line warning about what was left out or corrected; empty if nothing was."""

@@ -50,6 +50,9 @@ class Columns:
         return [column.strip() for column in self.choices.split(",") if column.strip()]
 
 
+_COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages")
+
+
 @dataclasses.dataclass
 class Examples(FileReport):
     """The rows of one file by column: entry i of every list belongs to the same row.
@@ -64,6 +67,8 @@ class Examples(FileReport):
         choices: the choices of each row; empty if the task has no choices.
         languages: the language of each row; empty if it is not known.
     """
+
+    columns = _COLUMNS
 
     path: str
     ids: list[str]
@@ -83,9 +88,6 @@ class Examples(FileReport):
             name: list(itertools.compress(getattr(self, name), kept)) for name in _COLUMNS
         }
         return dataclasses.replace(self, **columns)
-
-
-_COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages")
 
 
 def joined(path: str, parts: Sequence[Examples]) -> Examples:

@@ -41,6 +41,7 @@ class TaggedSentences(FileReport):
     """
 
     unit = "sentences"
+    columns = ("words", "tags", "documents", "lines", "ids")
 
     path: str
     words: list[list[str]] = dataclasses.field(default_factory=list)
@@ -70,7 +71,7 @@ class TaggedSentences(FileReport):
                 self.leave_out(f"{self.path}:{line}: {problem}")
             else:
                 kept.append(i)
-        for name in ("words", "tags", "documents", "lines", "ids"):
+        for name in self.columns:
             values = getattr(self, name)
             setattr(self, name, [values[i] for i in kept])
         self.check()

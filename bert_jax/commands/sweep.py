@@ -1,0 +1,140 @@
+r"""Run an experiment: train its arms with several seeds, judge them alike, and write one table.
+
+    bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
+        --data=glue=glue --data=conll=conll2003 --seconds=600
+
+`bert-jax configs` lists the experiments that are installed, as experiments/NAME; an experiment may also be a
+Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each arm
+and seed, results.json, README.md with the table, and pictures. Run the same command again to go on after an
+interruption, or to add seeds: nothing that has a result is done again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from absl import flags as absl_flags
+from etils import epy
+
+from bert_jax.errors import UserError
+from bert_jax.io import files
+from bert_jax.settings import config_files, experiments
+from bert_jax.settings.experiments import Experiment
+from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    from bert_jax import cli, convert, tokenization
+    from bert_jax.parallel import compiler_options
+    from bert_jax.runs.experiment import report, runner
+
+
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string(
+        "experiment",
+        "The experiment: the name of an installed one, or a Python file.",
+        required="NAME, an experiment (`bert-jax configs` lists them)",
+    )
+    define.string(
+        "workdir", "Directory for everything.", required="DIR, a new directory or that of an experiment"
+    )
+    define.string(
+        "input", "Text that records are made of: files, patterns or folders, as in `bert-jax data`."
+    )
+    define.string("input_format", "Format of the text, as in `bert-jax data`.", "text")
+    define.strings("data", "NAME=DIR: the folder with the files of a fine-tuning. May be repeated.", [])
+    define.string("checkpoint", "The model that arms start from, if they do.", "")
+    define.strings("arms", "Run only this arm. May be repeated.", [])
+    define.strings("measures", "Judge only by this measure. May be repeated.", [])
+    define.integer("seeds", "Number of runs of each arm. Default: the experiment's.")
+    define.number(
+        "seconds", "Seconds of train steps that each arm may spend, in place of the experiment's budget."
+    )
+    define.integer("tokens", "Tokens that each arm may train on, in place of the experiment's budget.")
+    define.integer("steps", "Steps of each arm, in place of the experiment's budget.")
+    define.string(
+        "compilation_cache",
+        "Directory that keeps compiled programs between runs; empty for none. Default: "
+        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
+    )
+    define.boolean("table", "Only write the table and the pictures of what has run.")
+
+
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
+    experiment = _resolve(config_files.load_experiment(flags.experiment), flags)
+    if flags.checkpoint:
+        convert.load_architecture(flags.checkpoint)  # refuses what is not a checkpoint
+    compiler_options.enable_compilation_cache(flags.compilation_cache)
+    records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
+    if records and not (flags.input or all(map(files.exists, records.values()))):
+        raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
+    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
+    work = runner.Runner(experiment, flags.workdir, inputs)
+    if not flags.table:
+        code = _make_records(experiment, flags, records)
+        if code:
+            return code
+        try:
+            work.run(flags.arms)
+        finally:
+            report.write(work)
+    print(report.write(work))
+    return 0
+
+
+def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment:
+    """Returns the experiment with what the flags change."""
+    if flags.seeds is not None and flags.seeds < 1:
+        raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
+    given = {
+        name: flags[name].value for name in ("seconds", "tokens", "steps") if flags[name].value is not None
+    }
+    if given and experiment.budget is None:
+        raise UserError(
+            f"--{next(iter(given))}: the experiment {flags.experiment} does not pre-train; leave it out"
+        )
+    budget = experiments.Budget(**given) if given else experiment.budget
+    for arm in flags.arms:
+        experiments.check_known("--arms:", arm, [one.name for one in experiment.arms])
+    measures = experiment.measures
+    for name in flags.measures:
+        experiments.check_known("--measures:", name, [one.name for one in measures])
+    if flags.measures:
+        measures = [one for one in measures if one.name in flags.measures]
+    return dataclasses.replace(
+        experiment, budget=budget, seeds=flags.seeds or experiment.seeds
+    ).with_measures(measures)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UserError(f"--data={text}: expected NAME=DIR, such as glue=/data/glue")
+    return name, folder
+
+
+def _make_records(experiment: Experiment, flags: absl_flags.FlagValues, records: dict[str, str]) -> int:
+    """Makes the vocabulary and the records that do not exist yet, and returns the exit code."""
+    if not flags.input:
+        return 0
+    text = (f"--input={flags.input}", f"--input_format={flags.input_format}")
+    kinds = [flag.partition("=")[2] for flag in experiment.vocabulary or () if flag.startswith("--kind=")]
+    vocabulary = os.path.join(flags.workdir, tokenization.KINDS[kinds[0] if kinds else "wordpiece"].file)
+    if experiment.vocabulary is None and records:
+        vocabulary = convert.load_architecture(flags.checkpoint)[1].path
+    elif not files.exists(vocabulary):
+        code = _command("vocab", *text, f"--output={vocabulary}", *(experiment.vocabulary or ()))
+        if code:
+            return code
+    for name, directory in records.items():
+        own = (f"--vocab={vocabulary}", f"--output_dir={directory}", *experiment.records[name])
+        if code := _command("data", *text, *own):
+            return code
+    return 0
+
+
+def _command(*arguments: str) -> int:
+    print("$ bert-jax " + " ".join(arguments))
+    return cli.main(arguments)

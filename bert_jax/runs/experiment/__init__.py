@@ -1,0 +1,1 @@
+"""Runs experiments: trains their arms, judges them, and writes one table and one picture."""

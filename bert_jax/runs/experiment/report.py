@@ -1,0 +1,142 @@
+"""The table and the pictures of an experiment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.io import atomic
+from bert_jax.plots import curves, scores
+from bert_jax.runs.experiment.runner import PRETRAINING, Runner
+from bert_jax.training.metrics.metrics_writer import read_metrics
+
+TABLE_FILE, SCORES_FILE, CURVES_FILE = "README.md", "scores.png", "curves.png"
+
+
+def write(runner: Runner) -> str:
+    """Writes the table and the pictures of what has run so far, and returns the table as Markdown."""
+    experiment = runner.experiment
+    parts = [f"# {experiment.title}", *_tables(runner)]
+    if experiment.published:
+        parts.append(experiment.published.strip())
+    text = "\n\n".join(parts) + "\n"
+    atomic.write_text(os.path.join(runner.directory, TABLE_FILE), text)
+    _draw(runner)
+    return text
+
+
+def columns(runner: Runner) -> list[tuple[str, str]]:
+    """Returns (measure, metric) of each column of scores, in the order of the measures."""
+    found: dict[tuple[str, str], None] = {}
+    for measure in runner.experiment.measures:
+        for arm in runner.experiment.arms:
+            for metric in runner.results.over_seeds(arm.name, measure.name):
+                found[measure.name, metric] = None
+    return list(found)
+
+
+def _tables(runner: Runner) -> Iterator[str]:
+    arms = [arm.name for arm in runner.experiment.arms]
+    if runner.experiment.budget:
+        yield _costs(runner, arms)
+    yield _scores(runner, arms)
+    if equal := _at_equal_tokens(runner, arms):
+        yield equal
+
+
+def _costs(runner: Runner, arms: Sequence[str]) -> str:
+    rows = []
+    for arm in arms:
+        spent = runner.results.over_seeds(arm, PRETRAINING)
+        if not spent:
+            continue
+        seconds = f"{spent['seconds'][0]:,.0f}" if "seconds" in spent else ""
+        rows.append(
+            [
+                arm,
+                f"{spent['steps'][0]:,.0f}",
+                f"{spent['tokens'][0] / 1e6:,.2f}",
+                seconds,
+                f"{np.median(spent['wall_seconds']):,.0f}",
+            ]
+        )
+    header = ["arm", "steps", "million tokens", "seconds of train steps", "wall seconds of a run"]
+    return _markdown(header, rows)
+
+
+def _scores(runner: Runner, arms: Sequence[str]) -> str:
+    """Returns the table of means and standard deviations over the seeds; one run has no deviation."""
+    wanted = columns(runner)
+    rows = []
+    for arm in arms:
+        cells = [mean(runner.results.over_seeds(arm, measure).get(metric, [])) for measure, metric in wanted]
+        runs = max(
+            (len(runner.results.over_seeds(arm, measure).get(metric, [])) for measure, metric in wanted),
+            default=0,
+        )
+        rows.append([arm, str(runs), *cells])
+    return _markdown(["arm", "runs", *(f"{measure}: {metric}" for measure, metric in wanted)], rows)
+
+
+def mean(values: Sequence[float]) -> str:
+    """Returns the mean, and with several values the standard deviation of the sample behind it."""
+    if not values:
+        return ""
+    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{deviation}"
+
+
+def _at_equal_tokens(runner: Runner, arms: Sequence[str]) -> str:
+    """Returns the held-out losses of all arms after as many tokens as the arm with the fewest has seen.
+
+    The losses are those of the evaluations during pre-training, between two of which they are interpolated.
+    The learning rate of an arm that goes on has not decayed at that point, which is to its disadvantage.
+    """
+    found = {}
+    for arm in arms:
+        spent = runner.results.over_seeds(arm, PRETRAINING)
+        rows = (
+            read_metrics(runner.model(arm, 0), "eval")
+            if runner.experiment.arm(arm).pretrain and spent
+            else []
+        )
+        rows = [row for row in rows if "mlm_loss" in row]
+        if rows:
+            per_step = spent["tokens"][0] / spent["steps"][0]
+            found[arm] = [(row["step"] * per_step, row["mlm_loss"]) for row in rows]
+    if len(found) < 2:
+        return ""
+    least = min(points[-1][0] for points in found.values())
+    rows = []
+    for arm, points in found.items():
+        tokens, values = zip(*points, strict=True)
+        rows.append([arm, f"{np.interp(least, tokens, values):.3f}", f"{values[-1]:.3f}"])
+    title = f"held-out masked LM loss after {least / 1e6:,.2f} million tokens"
+    return _markdown(["arm, first seed", title, "at the end"], rows)
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _draw(runner: Runner) -> None:
+    arms = [arm.name for arm in runner.experiment.arms]
+    panels = {
+        f"{measure}: {metric}": {
+            arm: values for arm in arms if (values := runner.results.over_seeds(arm, measure).get(metric))
+        }
+        for measure, metric in columns(runner)
+    }
+    if panels:
+        path = os.path.join(runner.directory, SCORES_FILE)
+        scores.plot_scores(panels, path, title=runner.experiment.title)
+    runs = {
+        arm.name: read_metrics(runner.model(arm.name, 0))
+        for arm in runner.experiment.arms
+        if arm.pretrain and runner.has_model(arm.name, 0)
+    }
+    if runs:
+        curves.plot_metrics(runs, os.path.join(runner.directory, CURVES_FILE), runner.experiment.title)

@@ -1,0 +1,300 @@
+"""Runs the arms of an experiment, one after the other, and keeps every result in a file.
+
+The directory of an experiment has a folder for each arm and seed with the work directories of its runs, and
+results.json. What is there is not done again: a run that was killed resumes, a measure that has a result is
+not repeated, and more seeds or arms add theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import counted
+from bert_jax.runs import finetune, pretrain
+from bert_jax.runs.experiment import step_times
+from bert_jax.runs.experiment.step_times import StepTimes
+from bert_jax.settings import config_files
+from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Measure, Run
+from bert_jax.tasks import fields
+
+EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
+PRETRAINING = "pretraining"  # the entry of results for the run itself
+
+_CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
+_EVALUATION_BATCHES = 32
+_TIMED_STEPS = 1000  # steps of the configuration that is timed, in which all parts of a ramp occur
+_RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What an experiment is given.
+
+    Attributes:
+        records: directories of records by their names in `Experiment.records`.
+        data: folders with the files of fine-tunings, by name.
+        checkpoint: the model that arms start from; "" for none.
+    """
+
+    records: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checkpoint: str = ""
+
+
+class Results:
+    """The results of an experiment so far, kept in results.json.
+
+    Args:
+        directory: the directory of the experiment.
+    """
+
+    def __init__(self, directory: str):
+        self._path = os.path.join(directory, RESULTS_FILE)
+        stored = json_files.read(self._path, [_RESULT]) if files.exists(self._path) else []
+        self.rows: list[dict[str, Any]] = stored
+
+    def get(self, arm: str, seed: int, measure: str) -> dict[str, float] | None:
+        """Returns the scores of a measure, or None if there are none yet."""
+        wanted = (arm, seed, measure)
+        for row in self.rows:
+            if (row["arm"], row["seed"], row["measure"]) == wanted:
+                return row["scores"]
+        return None
+
+    def add(self, arm: str, seed: int, measure: str, scores: Mapping[str, float]) -> None:
+        """Adds the scores of a measure, and writes the file."""
+        self.rows.append({"arm": arm, "seed": seed, "measure": measure, "scores": dict(scores)})
+        atomic.write_text(self._path, json.dumps(self.rows, indent=1) + "\n")
+
+    def over_seeds(self, arm: str, measure: str) -> dict[str, list[float]]:
+        """Returns the values of each metric of a measure, in the order of the seeds."""
+        found: dict[str, list[float]] = {}
+        for row in sorted(self.rows, key=lambda row: row["seed"]):
+            if (row["arm"], row["measure"]) == (arm, measure):
+                for name, value in row["scores"].items():
+                    found.setdefault(name, []).append(value)
+        return found
+
+
+class Runner:
+    """Runs an experiment in a directory.
+
+    Args:
+        experiment: the experiment, with the budget and the number of seeds to run.
+        directory: its directory, new or that of a run to go on.
+        inputs: what it is given.
+        log: called with lines of progress.
+        **fit_options: arguments of `loop.fit` for all runs.
+
+    Raises:
+        UserError: an input is missing, or the directory belongs to another experiment.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        directory: str,
+        inputs: Inputs,
+        log: Callable[[str], None] = print,
+        **fit_options: Any,
+    ):
+        self.experiment, self.directory, self._inputs = experiment, directory, inputs
+        self._log, self._fit_options = log, fit_options
+        self._check_inputs()
+        self._claim()
+        self.results = Results(directory)
+        self._times = StepTimes(directory, log)
+
+    def run(self, arms: Sequence[str] = ()) -> None:
+        """Runs what is not done yet: every arm with the first seed, then with the second one, and so on.
+
+        Args:
+            arms: names of the arms to run; all by default. An arm that another one starts from has to be
+                among them, or to have run.
+        """
+        chosen = [arm for arm in self.experiment.arms if not arms or arm.name in arms]
+        for seed in range(self.experiment.seeds):
+            for arm in chosen:
+                self._run_arm(arm, seed)
+
+    def model(self, arm: str, seed: int) -> str:
+        """Returns the model that the fine-tunings of an arm start with: a work directory, or --checkpoint."""
+        found = self.experiment.arm(arm)
+        if found.pretrain:
+            return os.path.join(self._folder(arm, seed), PRETRAINING)
+        return self.model(found.start, seed) if found.start else self._inputs.checkpoint
+
+    def has_model(self, arm: str, seed: int) -> bool:
+        """Returns whether the model of an arm is trained."""
+        found = self.experiment.arm(arm)
+        if found.pretrain:
+            return self.results.get(arm, seed, PRETRAINING) is not None
+        return self.has_model(found.start, seed) if found.start else True
+
+    # Before the first run
+
+    def _check_inputs(self) -> None:
+        experiment, inputs = self.experiment, self._inputs
+        if missing := [name for name in experiment.records if name not in inputs.records]:
+            raise UserError(
+                f"no records called {', '.join(missing)}; give --input=FILES, text to make them of"
+            )
+        if experiment.needs_checkpoint and not inputs.checkpoint:
+            raise UserError("the experiment starts from a trained model; give --checkpoint=DIR")
+        for name in experiment.data_names():
+            if name not in inputs.data:
+                raise UserError(
+                    f"the experiment is judged by fine-tuning on {name}; give --data={name}=DIR, the folder "
+                    f"with its files, or leave such measures out by --measures"
+                )
+
+    def _claim(self) -> None:
+        """Raises UserError if the directory belongs to an experiment with another budget or other records."""
+        experiment = self.experiment
+        described = {
+            "title": experiment.title,
+            "budget": dataclasses.asdict(experiment.budget) if experiment.budget else {},
+            "vocabulary": list(experiment.vocabulary or ()),
+            "records": {name: list(flags) for name, flags in experiment.records.items()},
+            "checkpoint": self._inputs.checkpoint,
+        }
+        path = os.path.join(self.directory, EXPERIMENT_FILE)
+        if not files.exists(path):
+            files.make_directory(self.directory)
+            atomic.write_text(path, json.dumps(described, indent=1) + "\n")
+            return
+        before = json_files.read(path, dict)
+        for name, value in described.items():
+            if before.get(name) != value:
+                raise UserError(
+                    f"--workdir={self.directory} holds an experiment with the {name} {before.get(name)!r}, "
+                    f"and this one has {value!r}; choose another --workdir"
+                )
+
+    # An arm
+
+    def _run_arm(self, arm: Arm, seed: int) -> None:
+        if arm.pretrain and self.results.get(arm.name, seed, PRETRAINING) is None:
+            self._pretrain(arm, seed)
+        for measure in self.experiment.measures_of(arm):
+            if self.results.get(arm.name, seed, measure.name) is not None:
+                continue
+            if not self.has_model(arm.name, seed):
+                raise UserError(
+                    f"arm {arm.name!r} starts from {arm.start!r}, which has not run; add it to --arms"
+                )
+            self._log(f"{arm.name}, seed {seed}: {measure.name}")
+            scores = self._judge(measure, arm, seed)
+            self.results.add(arm.name, seed, measure.name, scores)
+            self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
+
+    def _folder(self, arm: str, seed: int) -> str:
+        return os.path.join(self.directory, arm, f"seed-{seed}")
+
+    def _pretrain(self, arm: Arm, seed: int) -> None:
+        steps = self._steps(arm, seed)
+        config = self._pretraining_config(arm, seed, steps)
+        self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
+        directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
+        began = time.monotonic()
+        pretrain.pretrain(config, directory, **self._fit_options)
+        scores = {"steps": steps, "tokens": self._tokens(config), "wall_seconds": time.monotonic() - began}
+        with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
+            scores["seconds"] = sum(
+                count * self._times.seconds(arm.name, kind)
+                for kind, count in step_times.count_kinds(config).items()
+            )
+        self.results.add(arm.name, seed, PRETRAINING, scores)
+
+    def _pretraining_config(self, arm: Arm, seed: int, steps: int) -> ml_collections.ConfigDict:
+        """Returns the configuration of an arm's pre-training."""
+        assert arm.pretrain is not None
+
+        def model(name: str) -> str:
+            if not self.has_model(name, seed):
+                raise _NotYet(name)
+            return self.model(name, seed)
+
+        config = arm.pretrain.config(Run(steps, seed, self._inputs.checkpoint, model))
+        config.steps, config.seed = steps, seed
+        config.data.dir = ",".join(self._inputs.records[name] for name in arm.pretrain.records.split(","))
+        config.checkpoint.every, config.checkpoint.keep = max(1, steps // _CHECKPOINTS), 1
+        config.log_every = max(1, steps // _LINES)
+        config.eval.every = max(1, steps // _EVALUATIONS)
+        config.eval.batches = config.eval.batches or _EVALUATION_BATCHES
+        return config
+
+    def _tokens(self, config: ml_collections.ConfigDict) -> float:
+        known = step_times.read_manifests(config.data.dir)
+        kinds = step_times.count_kinds(config).items()
+        return sum(count * step_times.tokens_of(kind, known) for kind, count in kinds)
+
+    def _steps(self, arm: Arm, seed: int) -> int:
+        """Returns the steps of an arm that fit into its budget."""
+        budget = self.experiment.budget
+        assert budget is not None and arm.pretrain is not None
+        share = arm.pretrain.share
+        budget = Budget(round(budget.steps * share), round(budget.tokens * share), budget.seconds * share)
+        if budget.seconds:
+            self._times.measure(dict(self._timed(seed)))
+        known = step_times.read_manifests(self._pretraining_config(arm, seed, _TIMED_STEPS).data.dir)
+
+        def spent(kind: step_times.Kind) -> float:
+            if budget.seconds:
+                return self._times.seconds(arm.name, kind)
+            return step_times.tokens_of(kind, known)
+
+        return step_times.steps_within(budget, lambda n: self._pretraining_config(arm, seed, n), spent)
+
+    def _timed(self, seed: int) -> Iterator[tuple[str, ml_collections.ConfigDict]]:
+        """Yields the configuration of each arm that can be timed; those of untrained teachers cannot."""
+        for arm in self.experiment.arms:
+            if arm.pretrain:
+                with contextlib.suppress(_NotYet):
+                    yield arm.name, self._pretraining_config(arm, seed, _TIMED_STEPS)
+
+    # Measures
+
+    def _judge(self, measure: Measure, arm: Arm, seed: int) -> dict[str, float]:
+        if isinstance(measure, Finetuning):
+            return self._finetune(measure, arm, seed)
+        raise NotImplementedError
+
+    def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
+        """Returns the scores of a fine-tuned model, whose weights are not kept."""
+        config = config_files.load(measure.config, "finetune")
+        config.eval.every, config.checkpoint.every = 10**6, 0
+        values = {"init_from": self.model(arm.name, seed), "seed": seed}
+        if measure.data:
+            values["data_dir"] = self._inputs.data[measure.data]
+        for name, value in (values | dict(measure.fields) | arm.fields(measure.name)).items():
+            fields.lookup(config, name)  # refuses a name that no fine-tuning has
+            fields.assign(config, name, value)
+        directory = os.path.join(self._folder(arm.name, seed), _file_name(measure.name))
+        scores = finetune.finetune(config, directory, **self._fit_options)["scores"]
+        for name in ("checkpoints", "best"):
+            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+        return {name: scores[name] for name in measure.metrics}
+
+
+class _NotYet(Exception):
+    """Raised if the model of an arm is needed before it is trained."""
+
+
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-").replace("/", "-")
+
+
+def _listed(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

@@ -1,0 +1,193 @@
+"""How long the train steps of arms take, and how many of them fit into a budget.
+
+A budget of seconds becomes a number of steps before the first run: the steps of all arms are timed in turn,
+on the machine and the records of the experiment. The run itself counts steps. It therefore resumes exactly,
+its schedules and ramps are functions of the step, and what else the machine does favors no arm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import ml_collections
+
+from bert_jax.data import manifests
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.runs import pretrain
+from bert_jax.settings import run_config
+from bert_jax.settings.experiments import Budget
+from bert_jax.settings.ramps import Ramp
+from bert_jax.training.evaluators import Evaluator
+from bert_jax.training.metrics.metrics_writer import read_metrics
+
+FILE = "step_times.json"
+_ROUNDS = 2  # times that each kind of step is timed, in turn with the others; the shortest time counts
+_LOG_EVERY, _LINES = 8, 4  # lines of metrics, of which the first one has the warm-up
+_MOST_STEPS = 10**8
+
+MakeConfig = Callable[[int], ml_collections.ConfigDict]
+
+
+class Kind(NamedTuple):
+    """What the duration of a train step depends on, within one run.
+
+    Attributes:
+        rows: rows of the batch.
+        length: tokens of a row; 0 for those of the only records.
+        causal: whether the step learns left to right.
+    """
+
+    rows: int
+    length: int
+    causal: bool
+
+
+def count_kinds(config: ml_collections.ConfigDict) -> Counter[Kind]:
+    """Returns the number of steps of each kind in a run of pre-training."""
+    typed = run_config.pretraining(config)
+    lengths, causal = typed.lengths or Ramp.constant(0), getattr(typed, "causal_steps", 0)
+    starts = {*typed.batch_sizes.starts, *lengths.starts, causal}
+    ends = sorted({start for start in starts if start < typed.steps} | {typed.steps})
+    found: Counter[Kind] = Counter()
+    for start, end in itertools.pairwise(ends):
+        found[Kind(typed.batch_sizes.at(start), lengths.at(start), start < causal)] += end - start
+    return found
+
+
+def steps_within(budget: Budget, make: MakeConfig, spent: Callable[[Kind], float]) -> int:
+    """Returns the largest number of steps whose cost is within a budget, at least 1.
+
+    Args:
+        budget: the budget; for one of steps, `spent` is not called.
+        make: function (steps) that returns the configuration of a run of this many steps.
+        spent: function (kind) that returns the seconds or the tokens of a step of a kind.
+    """
+    if budget.steps:
+        return budget.steps
+    most = budget.seconds or budget.tokens
+
+    def cost(steps: int) -> float:
+        return sum(count * spent(kind) for kind, count in count_kinds(make(steps)).items())
+
+    low, high = 1, 2
+    while high < _MOST_STEPS and cost(high) <= most:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= most else (low, middle)
+    return low
+
+
+def tokens_of(kind: Kind, manifests_by_length: Mapping[int, Mapping]) -> float:
+    """Returns the mean number of tokens, without padding, of a step.
+
+    Args:
+        kind: the kind of the step.
+        manifests_by_length: the manifests of the records, by the length of their rows.
+    """
+    length = kind.length or max(manifests_by_length)
+    split = manifests_by_length[length]["splits"]["train"]
+    return kind.rows * split["tokens"] / split["rows"]
+
+
+def read_manifests(directories: str) -> dict[int, Mapping]:
+    """Returns the manifests of records by the length of their rows; directories have commas between."""
+    found = [manifests.read(directory) for directory in directories.split(",")]
+    return {manifest["max_seq_length"]: manifest for manifest in found}
+
+
+class StepTimes:
+    """The measured durations of train steps, which are kept in a file.
+
+    Args:
+        directory: the directory of the experiment.
+        log: called with lines of progress.
+    """
+
+    def __init__(self, directory: str, log: Callable[[str], None]):
+        self._directory, self._log = directory, log
+        self._path = os.path.join(directory, FILE)
+        stored = json_files.read(self._path, {str: {str: float}}) if files.exists(self._path) else {}
+        self._seconds: dict[str, dict[str, float]] = stored
+
+    def seconds(self, arm: str, kind: Kind) -> float:
+        """Returns the seconds of a step of an arm that `measure` has timed."""
+        return self._seconds[arm][_name(kind)]
+
+    def measure(self, configs: Mapping[str, ml_collections.ConfigDict]) -> None:
+        """Times the steps of arms in turn, as far as they have not been timed.
+
+        Args:
+            configs: the configuration of a run of each arm, in which all kinds of its steps occur.
+        """
+        wanted = {
+            (arm, kind): _only(config, kind)
+            for arm, config in configs.items()
+            for kind in count_kinds(config)
+            if _name(kind) not in self._seconds.get(arm, {})
+        }
+        best: dict[tuple[str, Kind], float] = {}
+        for _ in range(_ROUNDS):
+            for (arm, kind), config in wanted.items():
+                took = self._time(arm, config)
+                best[arm, kind] = min(took, best.get((arm, kind), took))
+        for (arm, kind), took in best.items():
+            self._seconds.setdefault(arm, {})[_name(kind)] = took
+            self._log(f"{arm}: {took:.3f} s for a step of {_name(kind)}")
+        if best:
+            atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
+
+    def _time(self, arm: str, config: ml_collections.ConfigDict) -> float:
+        scratch = os.path.join(self._directory, "timing")
+        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            pretrain.pretrain(config, scratch, evaluators=[_StopAt(_LOG_EVERY * _LINES)])
+        rows = read_metrics(scratch, "train")[1:]
+        found = [row["step_seconds_p50"] for row in rows if "step_seconds_p50" in row]
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not found:
+            raise UserError(f"{arm}: its steps could not be timed; give --steps or --tokens, not --seconds")
+        return min(found)
+
+
+class _StopAt(Evaluator):
+    """Ends a run after a number of steps."""
+
+    name = "timing"
+
+    def __init__(self, step: int):
+        self.every, self._ends = step, False
+
+    def evaluate(self, step, state, context):
+        """Returns no metrics."""
+        self._ends = True
+        return {}
+
+    def should_stop(self) -> bool:
+        """Returns whether the number of steps is done."""
+        return self._ends
+
+
+def _only(config: ml_collections.ConfigDict, kind: Kind) -> ml_collections.ConfigDict:
+    """Returns the configuration of a run whose steps are all of one kind."""
+    config = ml_collections.ConfigDict(config.to_dict())
+    config.batch_size, config.batch_ramp, config.constant_tokens = kind.rows, "", False
+    config.length_ramp = f"0={kind.length}" if kind.length else ""
+    if "causal_steps" in config:
+        config.causal_steps = config.steps - 1 if kind.causal else 0
+    config.checkpoint.every, config.eval.every, config.log_every = 0, 0, _LOG_EVERY
+    return config
+
+
+def _name(kind: Kind) -> str:
+    length = f" of {kind.length} tokens" if kind.length else ""
+    return f"{kind.rows} rows{length}{', left to right' if kind.causal else ''}"

@@ -1,0 +1,239 @@
+"""Experiments: arms that are trained and judged alike, which differ in what an experiment asks about.
+
+A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment`. `bert-jax sweep`
+runs it. These classes hold plain values and functions; nothing here trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean
+
+EVERY = "*"  # in `Arm.tune`: the fields of all fine-tunings
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the configuration of a pre-training run may depend on.
+
+    Attributes:
+        steps: number of steps that fit into the budget.
+        seed: seed of the run.
+        checkpoint: the value of --checkpoint.
+        model: function (arm) that returns the work directory of an earlier arm's pre-training with this seed.
+    """
+
+    steps: int
+    seed: int
+    checkpoint: str
+    model: Callable[[str], str]
+
+    def share(self, fraction: float) -> int:
+        """Returns a fraction of the steps as a whole number of at least 1."""
+        return max(1, round(fraction * self.steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """How an arm is pre-trained.
+
+    Attributes:
+        config: function (run) that returns the configuration. Steps, seed and records are filled in, and so
+            is how often the run is logged, saved and evaluated.
+        records: name of its records in `Experiment.records`; with `length_ramp` several, with commas between.
+        share: fraction of the budget that it may spend.
+    """
+
+    config: Callable[[Run], ml_collections.ConfigDict]
+    records: str
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One of the things that an experiment compares.
+
+    Attributes:
+        name: name in tables, which is also that of its folder.
+        pretrain: its pre-training; None for an arm that takes the model of another one or of --checkpoint.
+        start: the arm whose model it takes if it has no pre-training; "" for --checkpoint.
+        tune: fields of the fine-tunings that differ in this arm, by the name of the measure or `EVERY`.
+        measures: names of the measures that judge it; None for all.
+    """
+
+    name: str
+    pretrain: Pretraining | None = None
+    start: str = ""
+    tune: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    measures: Sequence[str] | None = None
+
+    def fields(self, measure: str) -> dict[str, Any]:
+        """Returns the fields of a fine-tuning that differ in this arm."""
+        return {**self.tune.get(EVERY, {}), **self.tune.get(measure, {})}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """The losses and accuracies of pre-training on held-out records, with the same masks for all arms.
+
+    Attributes:
+        name: name of the measure.
+        records: name of the records in `Experiment.records`.
+        prob: share of tokens to predict.
+        replace: shares of them that become [MASK], a random token, and stay, as in `masking.replace`.
+        batches: batches of 32 rows; 0 for all rows.
+    """
+
+    name: str
+    records: str
+    prob: float = 0.15
+    replace: str = "0.8,0.1,0.1"
+    batches: int = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPairs:
+    """The share of minimal pairs whose grammatical sentence is the more probable one.
+
+    Attributes:
+        name: name of the measure.
+    """
+
+    name: str = "minimal pairs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuning:
+    """The scores of a fine-tuned model.
+
+    Attributes:
+        name: name of the measure.
+        config: name of a config of fine-tuning, such as "finetune/glue:stsb".
+        data: name of the folder with its files, as given by --data=NAME=DIR; "" for a config that names them.
+        metrics: the metrics to report.
+        fields: fields that differ from the config, by their dotted names.
+    """
+
+    name: str
+    config: str
+    data: str
+    metrics: Sequence[str]
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+Measure = HeldOut | MinimalPairs | Finetuning
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What the pre-training of an arm may spend; one of the three is not 0.
+
+    Attributes:
+        steps: optimizer steps.
+        tokens: tokens of text, without padding.
+        seconds: seconds of train steps, as they are measured on this machine before the first run. A run is
+            then counted in steps: it resumes exactly, and other work on the machine does not favor an arm.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self):
+        given = [self.steps, self.tokens, self.seconds]
+        if sum(map(bool, given)) != 1 or min(given) < 0 or not math.isfinite(self.seconds):
+            raise UserError(
+                f"a budget of steps={self.steps}, tokens={self.tokens} and seconds={self.seconds:g}: "
+                "expected one of the three to be more than 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment.
+
+    Attributes:
+        title: what it asks, for tables and pictures.
+        arms: the arms, in the order in which they run; an arm stands after those that it starts from.
+        measures: what all arms are judged by.
+        budget: the budget of pre-training; None if no arm is pre-trained.
+        seeds: number of runs of each arm.
+        vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --checkpoint.
+        records: flags of `bert-jax data`, by name.
+        published: Markdown on the figures of the paper and what differs here, for the end of the table.
+    """
+
+    title: str
+    arms: Sequence[Arm]
+    measures: Sequence[Measure]
+    budget: Budget | None = None
+    seeds: int = 3
+    vocabulary: Sequence[str] | None = None
+    records: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    published: str = ""
+
+    def __post_init__(self):
+        names = [arm.name for arm in self.arms]
+        _check_unique("arms", names)
+        _check_unique("measures", [measure.name for measure in self.measures])
+        for number, arm in enumerate(self.arms):
+            if arm.start:
+                check_known(f"arm {arm.name!r}: start", arm.start, names[:number])
+            for name in (*arm.tune, *(arm.measures or ())):
+                if name != EVERY:
+                    check_known(f"arm {arm.name!r}: measure", name, [one.name for one in self.measures])
+            for name in arm.pretrain.records.split(",") if arm.pretrain else ():
+                check_known(f"arm {arm.name!r}: records", name, list(self.records))
+        if any(arm.pretrain for arm in self.arms) != bool(self.budget):
+            raise UserError("an experiment has a budget if and only if one of its arms is pre-trained")
+
+    def arm(self, name: str) -> Arm:
+        """Returns the arm with this name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def measures_of(self, arm: Arm) -> list[Measure]:
+        """Returns the measures that judge an arm."""
+        return [one for one in self.measures if arm.measures is None or one.name in arm.measures]
+
+    def with_measures(self, measures: Sequence[Measure]) -> Experiment:
+        """Returns the experiment with some of its measures."""
+        names = [one.name for one in measures]
+        arms = [
+            dataclasses.replace(
+                arm,
+                tune={name: x for name, x in arm.tune.items() if name in (EVERY, *names)},
+                measures=None if arm.measures is None else [x for x in arm.measures if x in names],
+            )
+            for arm in self.arms
+        ]
+        return dataclasses.replace(self, arms=arms, measures=measures)
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Returns whether an arm starts from --checkpoint, or the vocabulary is that of --checkpoint."""
+        takes = any(not (arm.pretrain or arm.start) for arm in self.arms)
+        return takes or (self.vocabulary is None and bool(self.records))
+
+    def data_names(self) -> list[str]:
+        """Returns the names of the folders with the files of the fine-tunings, each once."""
+        tuned = [one.data for one in self.measures if isinstance(one, Finetuning) and one.data]
+        return list(dict.fromkeys(tuned))
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    if len({*names}) < len(names) or not all(names):
+        raise UserError(f"{what} called {', '.join(names)}: expected different names")
+
+
+def check_known(what: str, name: str, known: Sequence[str]) -> None:
+    """Raises UserError for a name that is not known; `what` opens the message."""
+    if name not in known:
+        near = did_you_mean(name, known) or f"; expected one of {', '.join(known) or 'none'}"
+        raise UserError(f"{what} {name!r} is unknown{near}")

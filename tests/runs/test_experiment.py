@@ -1,0 +1,267 @@
+"""Experiments: budgets in steps, arms and measures that are run once, the table, and mistakes."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.runs.experiment import report, runner, step_times
+from bert_jax.runs.experiment.step_times import Kind
+from bert_jax.settings import config_files, defaults, experiments, run_config
+from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Pretraining
+from bert_jax.tasks import fields
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+FILE = """
+from bert_jax.settings import defaults
+from bert_jax.settings.experiments import *
+
+def config(batch_size):
+    def get(run):
+        c = defaults.pretrain("tiny")
+        c.model.update(dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64))
+        c.model.max_position_embeddings = 32
+        c.batch_size, c.optimizer.warmup_steps = batch_size, run.share(0.1)
+        return c
+    return get
+
+def get_experiment(words="120"):
+    fields = {"data.train": TRAIN, "data.eval": DEV, "data.text_a": "text", "data.label": "color"}
+    fields |= {"max_seq_length": 16, "epochs": 1.0}
+    return Experiment(
+        "Small against large batches",
+        arms=[
+            Arm("small", Pretraining(config(8), "rows")),
+            Arm("large", Pretraining(config(16), "rows", share=0.5)),
+            Arm("from scratch", start="small", tune={"colors": {"from_scratch": True}}),
+        ],
+        measures=[Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],
+        budget=Budget(steps=4),
+        seeds=1,
+        vocabulary=(f"--size={words}",),
+        records={"rows": ("--max_seq_length=32", "--nsp=none", "--eval_fraction=0.2")},
+        published="The paper has other figures.",
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory, files):
+    """The file of an experiment, and a text for it."""
+    directory = tmp_path_factory.mktemp("experiment")
+    code = FILE.replace("TRAIN", repr(str(files / "train.csv"))).replace("DEV", repr(str(files / "dev.csv")))
+    (directory / "batches.py").write_text(code)
+    lines = [
+        f"the {'red' if i % 3 else 'blue'} cat number {i} sees a dog .\n" + "\n" * (i % 4 == 0)
+        for i in range(300)
+    ]
+    (directory / "text.txt").write_text("".join(lines))
+    return directory
+
+
+@pytest.fixture
+def sweep(experiment, tmp_path, capsys):
+    """Runs the command; returns (exit code, stdout, stderr)."""
+
+    def run(*more, workdir=tmp_path / "sweep"):
+        code = cli.main(
+            [
+                *("sweep", f"--experiment={experiment / 'batches.py'}", f"--workdir={workdir}"),
+                *(f"--input={experiment / 'text.txt'}", *more),
+            ]
+        )
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_path):
+    code, shown, error = sweep()
+    assert code == 0, error
+    found = json.loads((tmp_path / "sweep" / "results.json").read_text())
+    assert [(row["arm"], row["measure"]) for row in found] == [
+        *(("small", "pretraining"), ("small", "colors")),
+        *(("large", "pretraining"), ("large", "colors")),
+        ("from scratch", "colors"),
+    ]
+    spent = {row["arm"]: row["scores"] for row in found if row["measure"] == "pretraining"}
+    assert (spent["small"]["steps"], spent["large"]["steps"]) == (4, 2)
+    assert spent["small"]["tokens"] == pytest.approx(spent["large"]["tokens"])
+    reports = [
+        tmp_path / "sweep" / arm / "seed-0" / "colors" / "initialized.json"
+        for arm in ("small", "from scratch")
+    ]
+    assert [path.exists() for path in reports] == [True, False]
+    assert not (tmp_path / "sweep" / "small" / "seed-0" / "colors" / "checkpoints").exists()
+    table = (tmp_path / "sweep" / "README.md").read_text()
+    assert table in shown and "| small | 4 | " in table and "The paper has other figures." in table
+    assert {"curves.png", "scores.png"} <= {path.name for path in (tmp_path / "sweep").iterdir()}
+
+    code, shown, _ = sweep("--seeds=2", "--arms=small")
+    assert code == 0 and "seed 0" not in shown
+    rows = json.loads((tmp_path / "sweep" / "results.json").read_text())
+    assert rows[:5] == found and [(row["arm"], row["seed"]) for row in rows[5:]] == [("small", 1)] * 2
+    assert "±" in (tmp_path / "sweep" / "README.md").read_text()
+
+
+def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
+    code, _, error = sweep("--seconds=0.05", "--arms=small")
+    assert code == 0, error
+    times = json.loads((tmp_path / "sweep" / "step_times.json").read_text())
+    assert list(times) == ["small", "large"] and list(times["small"]) == ["8 rows"]
+    rows = json.loads((tmp_path / "sweep" / "results.json").read_text())
+    scores = rows[0]["scores"]
+    step = times["small"]["8 rows"]
+    assert scores["steps"] * step == pytest.approx(scores["seconds"])
+    assert scores["steps"] == 1 or scores["seconds"] <= 0.05 < scores["seconds"] + step
+    written = (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns
+    assert sweep("--seconds=0.05", "--arms=small")[0] == 0
+    assert (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--arms=smal"], "--arms: 'smal' is unknown; did you mean small?"),
+        (["--measures=speed"], "--measures: 'speed' is unknown; expected one of colors"),
+        (["--seeds=0"], "--seeds=0: expected 1 or more"),
+        (["--steps=3", "--tokens=5"], "expected one of the three to be more than 0"),
+        (["--steps=-3"], "expected one of the three to be more than 0"),
+        (["--data=glue"], "--data=glue: expected NAME=DIR"),
+        (["--experiment=masks.py"], "there is no such file"),
+    ],
+)
+def test_mistakes_are_one_line(sweep, more, message):
+    code, _, error = sweep(*more)
+    assert code == 2 and message in error and error.count("\n") == 1
+
+
+def test_another_budget_needs_another_directory(sweep, tmp_path):
+    (tmp_path / "sweep").mkdir()
+    described = {"title": "Small against large batches", "budget": {"steps": 9, "tokens": 0, "seconds": 0.0}}
+    (tmp_path / "sweep" / "experiment.json").write_text(json.dumps(described))
+    code, _, error = sweep()
+    assert code == 2 and "holds an experiment with the budget" in error
+
+
+def pretrain_config(steps=100, **fields):
+    config = defaults.pretrain("tiny")
+    config.steps = steps
+    for name, value in fields.items():
+        config[name] = value
+    return config
+
+
+def test_the_kinds_of_steps_are_counted():
+    ramps = {"batch_ramp": "0=4, 30=8", "batch_size": 8, "length_ramp": "0=64, 50=128"}
+    assert step_times.count_kinds(pretrain_config(**ramps)) == Counter(
+        {Kind(4, 64, False): 30, Kind(8, 64, False): 20, Kind(8, 128, False): 50}
+    )
+    assert step_times.count_kinds(pretrain_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
+
+
+@given(st.floats(0.5, 50), st.floats(0.01, 2), st.floats(0.01, 2))
+def test_no_further_step_fits_into_the_budget(seconds, early, late):
+    def make(steps):
+        ramp = f"0=4, {max(1, steps // 2)}=8"
+        return pretrain_config(steps, batch_size=8, batch_ramp=ramp)
+
+    def cost(steps):
+        kinds = step_times.count_kinds(make(steps))
+        return sum(count * (early if kind.rows == 4 else late) for kind, count in kinds.items())
+
+    steps = step_times.steps_within(
+        Budget(seconds=seconds), make, lambda kind: early if kind.rows == 4 else late
+    )
+    assert steps == 1 or cost(steps) <= seconds
+    # One more step may turn a late step into an early one, so the cost grows by one of the two.
+    assert cost(steps + 1) > seconds - max(early, late)
+
+
+def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
+    seen = []
+
+    def student(run):
+        seen.append(run.model("teacher"))
+        return pretrain_config()
+
+    arms = [
+        Arm("teacher", Pretraining(lambda run: pretrain_config(), "rows")),
+        Arm("student", Pretraining(student, "rows")),
+    ]
+    one = Experiment("Students", arms, [], Budget(steps=3), vocabulary=(), records={"rows": ()})
+    work = runner.Runner(one, str(tmp_path), runner.Inputs({"rows": "records"}))
+    assert not work.has_model("teacher", 0)
+    work.results.add("teacher", 0, runner.PRETRAINING, {"steps": 3.0})
+    work._pretraining_config(arms[1], 0, 3)
+    assert seen == [str(tmp_path / "teacher" / "seed-0" / "pretraining")]
+
+
+def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_path):
+    tasks = [Finetuning("mrpc", "finetune/glue:mrpc", "glue", ("f1",))]
+    one = Experiment("Rates", [Arm("high", tune={"*": {"optimizer.learning_rate": 1e-4}})], tasks)
+    assert one.arms[0].fields("mrpc") == {"optimizer.learning_rate": 1e-4}
+    with pytest.raises(UserError, match="starts from a trained model; give --checkpoint=DIR"):
+        runner.Runner(one, str(tmp_path), runner.Inputs())
+    with pytest.raises(UserError, match="give --data=glue=DIR"):
+        runner.Runner(one, str(tmp_path), runner.Inputs(checkpoint="model"))
+
+
+@pytest.mark.parametrize(
+    "arms, message",
+    [
+        ([Arm("one"), Arm("one")], "arms called one, one: expected different names"),
+        ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
+        ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
+        ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
+        ([Arm("one", Pretraining(pretrain_config, "rows"))], "arm 'one': records 'rows' is unknown"),
+    ],
+)
+def test_an_experiment_is_checked_when_it_is_made(arms, message):
+    with pytest.raises(UserError, match=message):
+        Experiment("Mistakes", arms, [])
+
+
+def test_a_mean_has_the_deviation_of_its_runs():
+    assert report.mean([]) == "" and report.mean([0.5]) == "0.5000"
+    assert report.mean([0.2, 0.4, 0.9]) == "0.5000 ± 0.3606"
+
+
+@pytest.mark.parametrize("name", [name for name in config_files.names() if name.startswith("experiments/")])
+def test_every_arm_of_an_installed_experiment_has_a_valid_config(name):
+    experiment = config_files.load_experiment(name.partition("/")[2])
+    for arm in experiment.arms:
+        if arm.pretrain:
+            arm_config(experiment, arm.name).model.replace(vocab_size=8192).encoder()
+        for measure in experiment.measures_of(arm):
+            if isinstance(measure, Finetuning):
+                config = config_files.load(measure.config, "finetune")
+                values = {
+                    "init_from": "model",
+                    "data_dir": "data",
+                    **measure.fields,
+                    **arm.fields(measure.name),
+                }
+                for field, value in values.items():
+                    fields.lookup(config, field)
+                    fields.assign(config, field, value)
+                fields.check(config)
+
+
+def arm_config(experiment, arm, steps=1000):
+    run = experiments.Run(steps, 0, "model", lambda name: name)
+    return run_config.pretraining(experiment.arm(arm).pretrain.config(run))
+
+
+def test_the_mixes_of_table_8():
+    experiment = config_files.load_experiment("masks")
+    found = {arm.name: arm_config(experiment, arm.name).mask_options(128) for arm in experiment.arms}
+    assert len(found) == 6 and found["80-0-20"][0].replace == (0.8, 0.2, 0)  # mask, random, same
+    assert found["80-10-10"][0].replace == (0.8, 0.1, 0.1) and found["0-0-100"][0].replace == (0, 1, 0)
+    assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
