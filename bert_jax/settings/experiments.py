@@ -88,14 +88,14 @@ class HeldOut:
         records: name of the records in `Experiment.records`.
         prob: share of tokens to predict.
         replace: shares of them that become [MASK], a random token, and stay, as in `masking.replace`.
-        batches: batches of 32 rows; 0 for all rows.
+        rows: number of rows, from the first one on; 0 for all.
     """
 
     name: str
     records: str
     prob: float = 0.15
     replace: str = "0.8,0.1,0.1"
-    batches: int = 60
+    rows: int = 2000
 
 
 @dataclasses.dataclass(frozen=True)

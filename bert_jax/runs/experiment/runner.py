@@ -19,6 +19,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
+from bert_jax.inference import held_out
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
@@ -34,6 +35,7 @@ PRETRAINING = "pretraining"  # the entry of results for the run itself
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
 _TIMED_STEPS = 1000  # steps of the configuration that is timed, in which all parts of a ramp occur
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 _RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
 
 
@@ -269,7 +271,15 @@ class Runner:
     def _judge(self, measure: Measure, arm: Arm, seed: int) -> dict[str, float]:
         if isinstance(measure, Finetuning):
             return self._finetune(measure, arm, seed)
-        raise NotImplementedError
+        found = held_out.held_out(
+            self.model(arm.name, seed),
+            self._inputs.records[measure.records],
+            prob=measure.prob,
+            replace=measure.replace,
+            rows=measure.rows,
+            log=lambda line: None,
+        )
+        return {name: found[name] for name in _HELD_OUT if name in found}
 
     def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
         """Returns the scores of a fine-tuned model, whose weights are not kept."""
