@@ -210,7 +210,8 @@ class Runner:
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
         began = time.monotonic()
-        pretrain.pretrain(config, directory, **self._fit_options)
+        explicit = arm.pretrain.explicit if arm.pretrain else ()
+        pretrain.pretrain(config, directory, explicit=explicit, **self._fit_options)
         scores = {"steps": steps, "tokens": self._tokens(config), "wall_seconds": time.monotonic() - began}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
             scores["seconds"] = sum(
@@ -249,7 +250,8 @@ class Runner:
         share = arm.pretrain.share
         budget = Budget(round(budget.steps * share), round(budget.tokens * share), budget.seconds * share)
         if budget.seconds:
-            self._times.measure(dict(self._timed(seed)))
+            explicit = {one.name: one.pretrain.explicit for one in self.experiment.arms if one.pretrain}
+            self._times.measure(dict(self._timed(seed)), explicit)
         known = step_times.read_manifests(self._pretraining_config(arm, seed, _TIMED_STEPS).data.dir)
 
         def spent(kind: step_times.Kind) -> float:
