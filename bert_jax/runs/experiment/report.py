@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bert_jax.inference import minimal_pairs
 from bert_jax.io import atomic
 from bert_jax.plots import curves, scores
 from bert_jax.runs.experiment.runner import PRETRAINING, Runner
+from bert_jax.settings.experiments import Measure, MinimalPairs
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 TABLE_FILE, SCORES_FILE, CURVES_FILE = "README.md", "scores.png", "curves.png"
@@ -28,20 +30,34 @@ def write(runner: Runner) -> str:
 
 
 def columns(runner: Runner) -> list[tuple[str, str]]:
-    """Returns (measure, metric) of each column of scores, in the order of the measures."""
+    """Returns (measure, metric) of each column of scores, in the order of the measures.
+
+    Of minimal pairs it is their mean; their phenomena have a table of their own.
+    """
+    return [
+        (name, metric)
+        for measure in runner.experiment.measures
+        for name, metric in _metrics(runner, measure)
+        if not isinstance(measure, MinimalPairs) or metric == minimal_pairs.ALL
+    ]
+
+
+def _metrics(runner: Runner, measure: Measure) -> dict[tuple[str, str], None]:
     found: dict[tuple[str, str], None] = {}
-    for measure in runner.experiment.measures:
-        for arm in runner.experiment.arms:
-            for metric in runner.results.over_seeds(arm.name, measure.name):
-                found[measure.name, metric] = None
-    return list(found)
+    for arm in runner.experiment.arms:
+        for metric in runner.results.over_seeds(arm.name, measure.name):
+            found[measure.name, metric] = None
+    return found
 
 
 def _tables(runner: Runner) -> Iterator[str]:
     arms = [arm.name for arm in runner.experiment.arms]
     if runner.experiment.budget:
         yield _costs(runner, arms)
-    yield _scores(runner, arms)
+    yield _scores(runner, arms, columns(runner))
+    for measure in runner.experiment.measures:
+        if isinstance(measure, MinimalPairs):
+            yield _scores(runner, arms, list(_metrics(runner, measure)))
     if equal := _at_equal_tokens(runner, arms):
         yield equal
 
@@ -62,13 +78,12 @@ def _costs(runner: Runner, arms: Sequence[str]) -> str:
                 f"{np.median(spent['wall_seconds']):,.0f}",
             ]
         )
-    header = ["arm", "steps", "million tokens", "seconds of train steps", "wall seconds of a run"]
+    header = ["arm", "steps", "million tokens", "seconds of its steps, as timed", "as run"]
     return _markdown(header, rows)
 
 
-def _scores(runner: Runner, arms: Sequence[str]) -> str:
+def _scores(runner: Runner, arms: Sequence[str], wanted: Sequence[tuple[str, str]]) -> str:
     """Returns the table of means and standard deviations over the seeds; one run has no deviation."""
-    wanted = columns(runner)
     rows = []
     for arm in arms:
         cells = [mean(runner.results.over_seeds(arm, measure).get(metric, [])) for measure, metric in wanted]

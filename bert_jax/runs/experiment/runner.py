@@ -12,22 +12,22 @@ import dataclasses
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.inference import held_out
+from bert_jax.inference import held_out, minimal_pairs, sentence_scores
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import step_times
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Measure, Run
+from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Measure, MinimalPairs, Run
 from bert_jax.tasks import fields
+from bert_jax.training.metrics.metrics_writer import read_metrics
 
 EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
 PRETRAINING = "pretraining"  # the entry of results for the run itself
@@ -209,10 +209,9 @@ class Runner:
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
-        began = time.monotonic()
         explicit = arm.pretrain.explicit if arm.pretrain else ()
         pretrain.pretrain(config, directory, explicit=explicit, **self._fit_options)
-        scores = {"steps": steps, "tokens": self._tokens(config), "wall_seconds": time.monotonic() - began}
+        scores = {"steps": steps, "tokens": self._tokens(config), "wall_seconds": _wall_seconds(directory)}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
             scores["seconds"] = sum(
                 count * self._times.seconds(arm.name, kind)
@@ -273,6 +272,8 @@ class Runner:
     def _judge(self, measure: Measure, arm: Arm, seed: int) -> dict[str, float]:
         if isinstance(measure, Finetuning):
             return self._finetune(measure, arm, seed)
+        if isinstance(measure, MinimalPairs):
+            return self._minimal_pairs(arm, seed)
         found = held_out.held_out(
             self.model(arm.name, seed),
             self._inputs.records[measure.records],
@@ -282,6 +283,11 @@ class Runner:
             log=lambda line: None,
         )
         return {name: found[name] for name in _HELD_OUT if name in found}
+
+    def _minimal_pairs(self, arm: Arm, seed: int) -> dict[str, float]:
+        scorer = sentence_scores.SentenceScorer(self.model(arm.name, seed), lambda line: None)
+        summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate()).summary()
+        return {name: row["accuracy"] for name, row in summary.items()}
 
     def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
         """Returns the scores of a fine-tuned model, whose weights are not kept."""
@@ -302,6 +308,15 @@ class Runner:
 
 class _NotYet(Exception):
     """Raised if the model of an arm is needed before it is trained."""
+
+
+def _wall_seconds(directory: str) -> float:
+    """Returns the seconds of all train steps of a run, over all of its starts, as its metrics have them."""
+    done, seconds = 0, 0.0
+    for row in read_metrics(directory, "train"):
+        seconds += (row["step"] - done) / row["steps_per_second"]
+        done = row["step"]
+    return seconds
 
 
 def _file_name(name: str) -> str:
