@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -88,7 +89,7 @@ def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment
     """Returns the experiment with what the flags change."""
     if flags.seeds is not None and flags.seeds < 1:
         raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
-    given = {
+    given: dict[str, Any] = {
         name: flags[name].value for name in ("seconds", "tokens", "steps") if flags[name].value is not None
     }
     if given and experiment.budget is None:

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.inference import minimal_pairs
 from bert_jax.io import atomic
 from bert_jax.plots import curves, scores
-from bert_jax.runs.experiment.runner import PRETRAINING, Runner
+from bert_jax.runs.experiment.runner import PRETRAINING, Runner, spent_by_step
 from bert_jax.settings.experiments import Measure, MinimalPairs
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
@@ -111,23 +111,21 @@ def _at_equal_tokens(runner: Runner, arms: Sequence[str]) -> str:
     """
     found = {}
     for arm in arms:
-        spent = runner.results.over_seeds(arm, PRETRAINING)
-        rows = (
-            read_metrics(runner.model(arm, 0), "eval")
-            if runner.experiment.arm(arm).pretrain and spent
-            else []
-        )
-        rows = [row for row in rows if "mlm_loss" in row]
-        if rows:
-            per_step = spent["tokens"][0] / spent["steps"][0]
-            found[arm] = [(row["step"] * per_step, row["mlm_loss"]) for row in rows]
+        if not (runner.experiment.arm(arm).pretrain and runner.has_model(arm, 0)):
+            continue
+        directory = runner.model(arm, 0)
+        lines = [line for line in read_metrics(directory, "eval") if "mlm_loss" in line]
+        if lines:
+            steps, _, tokens = spent_by_step(directory)
+            seen = np.interp([line["step"] for line in lines], [0, *steps], [0.0, *tokens])
+            found[arm] = seen, [line["mlm_loss"] for line in lines]
     if len(found) < 2:
         return ""
-    least = min(points[-1][0] for points in found.values())
-    rows = []
-    for arm, points in found.items():
-        tokens, values = zip(*points, strict=True)
-        rows.append([arm, f"{np.interp(least, tokens, values):.3f}", f"{values[-1]:.3f}"])
+    least = min(seen[-1] for seen, _ in found.values())
+    rows = [
+        [arm, f"{np.interp(least, seen, values):.3f}", f"{values[-1]:.3f}"]
+        for arm, (seen, values) in found.items()
+    ]
     title = f"held-out masked LM loss after {least / 1e6:,.2f} million tokens"
     return _markdown(["arm, first seed", title, "at the end"], rows)
 

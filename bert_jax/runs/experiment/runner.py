@@ -211,7 +211,8 @@ class Runner:
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
         explicit = arm.pretrain.explicit if arm.pretrain else ()
         pretrain.pretrain(config, directory, explicit=explicit, **self._fit_options)
-        scores = {"steps": steps, "tokens": self._tokens(config), "wall_seconds": _wall_seconds(directory)}
+        _, seconds, tokens = spent_by_step(directory)
+        scores = {"steps": steps, "tokens": tokens[-1], "wall_seconds": seconds[-1]}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
             scores["seconds"] = sum(
                 count * self._times.seconds(arm.name, kind)
@@ -236,11 +237,6 @@ class Runner:
         config.eval.every = max(1, steps // _EVALUATIONS)
         config.eval.batches = config.eval.batches or _EVALUATION_BATCHES
         return config
-
-    def _tokens(self, config: ml_collections.ConfigDict) -> float:
-        known = step_times.read_manifests(config.data.dir)
-        kinds = step_times.count_kinds(config).items()
-        return sum(count * step_times.tokens_of(kind, known) for kind, count in kinds)
 
     def _steps(self, arm: Arm, seed: int) -> int:
         """Returns the steps of an arm that fit into its budget."""
@@ -310,13 +306,19 @@ class _NotYet(Exception):
     """Raised if the model of an arm is needed before it is trained."""
 
 
-def _wall_seconds(directory: str) -> float:
-    """Returns the seconds of all train steps of a run, over all of its starts, as its metrics have them."""
-    done, seconds = 0, 0.0
-    for row in read_metrics(directory, "train"):
-        seconds += (row["step"] - done) / row["steps_per_second"]
-        done = row["step"]
-    return seconds
+def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
+    """Returns what a run had spent at each line of its metrics, over all of its starts.
+
+    Returns:
+        The steps of the lines, the seconds of all train steps until then, and the tokens.
+    """
+    steps, seconds, tokens = [0], [0.0], [0.0]
+    for line in read_metrics(directory, "train"):
+        took = (line["step"] - steps[-1]) / line["steps_per_second"]
+        steps.append(line["step"])
+        seconds.append(seconds[-1] + took)
+        tokens.append(tokens[-1] + took * line["tokens_per_second"])
+    return steps[1:], seconds[1:], tokens[1:]
 
 
 def _file_name(name: str) -> str:
