@@ -170,8 +170,8 @@ def _call(given: str, flag: str, function: str, kind: type[Any]) -> Any:
         get = runpy.run_path(str(path)).get(function)
         if get is None:
             raise UserError(
-                f"{path}: the file of --{flag} defines {function}(), and this one does not; `bert-jax "
-                "configs NAME --output=FILE` writes one to start from"
+                f"{path}: a{'n' * (flag[0] == 'e')} {flag} file defines {function}(), and this one does not; "
+                "`bert-jax configs NAME --output=FILE` writes one to start from"
             )
         found = get(*([] if argument is None else [argument]))
     except UserError:
