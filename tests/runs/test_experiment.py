@@ -128,7 +128,7 @@ def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (["--arms=smal"], "--arms: 'smal' is unknown; did you mean small?"),
+        (["--arms=smallest"], "--arms: 'smallest' is unknown; did you mean small?"),
         (["--measures=speed"], "--measures: 'speed' is unknown; expected one of colors"),
         (["--seeds=0"], "--seeds=0: expected 1 or more"),
         (["--steps=3", "--tokens=5"], "expected one of the three to be more than 0"),
