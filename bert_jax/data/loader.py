@@ -9,15 +9,21 @@ that its devices hold, so the batches are the same for any number of processes a
 
 The length of the rows may change at given steps: each length has records and a numbering of its own, in which
 b(s) counts the rows of the steps with this length.
+
+A share of the positions may be those of replay, rows of other records (`Replay`): their own numbering runs
+through epochs of these, and the other positions have a numbering of their own, too.
 """
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -78,25 +84,61 @@ def batch_indices(step: int, batch_size: int | Ramp, n: int, seed: int) -> np.nd
         n: the number of rows in an epoch.
         seed: the seed of the run.
     """
-    epochs, inside = _positions(step, batch_size, n)
+    return _rows(_positions(step, _ramp(batch_size)), n, seed)[0]
+
+
+def _positions(step: int, sizes: Ramp) -> np.ndarray:
+    """Returns the global positions of the rows of a batch, int64 [B]."""
+    return sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)
+
+
+def _rows(positions: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the row indices of positions in epochs of n rows, and their epochs, int64 [B] each."""
+    epochs, inside = np.divmod(positions, n)
     rows = np.empty(len(epochs), np.int64)
-    for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+    for epoch in np.unique(epochs).tolist():
         chosen = epochs == epoch
         rows[chosen] = permute(inside[chosen], n, seed, epoch)
-    return rows
+    return rows, epochs
 
 
-def batch_epochs(step: int, batch_size: int | Ramp, n: int) -> np.ndarray:
-    """Returns the epoch of each row of the batch of one step, int64 [B]; arguments as in `batch_indices`."""
-    return _positions(step, batch_size, n)[0]
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """Records of which every batch takes a share of its rows.
+
+    Attributes:
+        dataset: the rows, or those of each length; see `train_batches`.
+        share: the share of the rows, above 0 and below 1, with a denominator of at most a million.
+    """
+
+    dataset: Dataset | Mapping[int, Dataset]
+    share: Fraction
 
 
-def _positions(step: int, batch_size: int | Ramp, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the epochs of the rows of a batch and their positions in these, int64 [B] each."""
-    sizes = _ramp(batch_size)
-    positions = sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)
-    epochs, inside = np.divmod(positions, n)
-    return epochs, inside
+def replayed_before(position: np.ndarray | int, share: Fraction) -> Any:
+    """Returns how many of the global positions before a position are replay: floor(position * share)."""
+    return position * share.numerator // share.denominator
+
+
+def divide(positions: np.ndarray, share: Fraction) -> tuple[np.ndarray, np.ndarray]:
+    """Divides global positions into those of replay and all others, and numbers both from 0.
+
+    Args:
+        positions: int64 [B].
+        share: see `Replay`. A position p is replay if floor((p + 1) share) > floor(p share), so that the
+            first n positions have floor(n share) of replay, for any n.
+
+    Returns:
+        Whether each position is replay, bool [B], and its number among those of its kind, int64 [B].
+    """
+    before = replayed_before(positions, share)
+    is_replay = replayed_before(positions + 1, share) > before
+    return is_replay, np.where(is_replay, before, positions - before)
+
+
+def replay_seed(seed: int) -> int:
+    """Returns the seed of the order and the masks of replay in a run with a seed."""
+    return int(_mix(np.array([seed % (1 << 64)], np.uint64) ^ np.uint64(0x7265706C6179))[0])
 
 
 def mask_keys(rows: np.ndarray, copies: np.ndarray, seed: int) -> np.ndarray:
@@ -192,6 +234,7 @@ def train_batches(
     lengths: Ramp | None = None,
     mask_copies: int = 0,
     marks: Mapping[str, Ramp] | None = None,
+    replay: Replay | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an endless iterator over this process's rows of each global training batch.
 
@@ -209,29 +252,51 @@ def train_batches(
             `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
             function `mask_keys`. A row that is read in place of a corrupt one has the key of the latter.
         marks: {name: 0 or 1 by step}: entries, int32 [b], that the batches of the steps with 1 have.
+        replay: records that take a share of the rows of each batch; None for none. They are of the lengths of
+            `dataset`, and their batches have the same shapes.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
         of the rows in the global batch. Its `close()` ends the threads.
     """
     lengths = lengths or Ramp.constant(0)
-    datasets = dataset if isinstance(dataset, Mapping) else {0: dataset}
+    datasets, replayed = _by_length(dataset), _by_length(replay.dataset) if replay else {}
     sizes = {length: _ramp(batch_size).where(lengths, length) for length in datasets}
     own = np.arange if own is None else own
     corrupt = CorruptRows(0) if corrupt is None else corrupt
 
+    def read(dataset: Dataset, numbers: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        rows, epochs = _rows(numbers, len(dataset), seed)
+        batch = corrupt.batch(dataset, rows)
+        return batch | ({"mask_keys": mask_keys(rows, epochs % mask_copies, seed)} if mask_copies else {})
+
     def assemble(step: int) -> dict[str, np.ndarray]:
         length = lengths.at(step)
-        here = own(sizes[length].at(step)) if callable(own) else own
-        rows = batch_indices(step, sizes[length], len(datasets[length]), seed)[here]
-        batch = corrupt.batch(datasets[length], rows) | {"row_ids": here.astype(np.int32)}
-        if mask_copies:
-            epochs = batch_epochs(step, sizes[length], len(datasets[length]))[here]
-            batch["mask_keys"] = mask_keys(rows, epochs % mask_copies, seed)
+        positions = _positions(step, sizes[length])
+        here = own(len(positions)) if callable(own) else own
+        if replay is None:
+            batch = read(datasets[length], positions[here], seed)
+        else:
+            is_replay, numbers = divide(positions[here], replay.share)
+            batch = _joined(
+                (~is_replay, read(datasets[length], numbers[~is_replay], seed)),
+                (is_replay, read(replayed[length], numbers[is_replay], replay_seed(seed))),
+            )
         marked = [name for name, steps in (marks or {}).items() if steps.at(step)]
-        return batch | {name: np.ones(len(here), np.int32) for name in marked}
+        ones = {name: np.ones(len(here), np.int32) for name in marked}
+        return batch | {"row_ids": here.astype(np.int32)} | ones
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
+
+
+def _by_length(dataset: Dataset | Mapping[int, Dataset]) -> Mapping[int, Dataset]:
+    return dataset if isinstance(dataset, Mapping) else {0: dataset}
+
+
+def _joined(*parts: tuple[np.ndarray, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns one batch of parts, each of which has the rows at the places where its bool [B] is True."""
+    order = np.argsort(np.concatenate([np.flatnonzero(chosen) for chosen, _ in parts]))
+    return {name: np.concatenate([part[name] for _, part in parts])[order] for name in parts[0][1]}
 
 
 def eval_batches(

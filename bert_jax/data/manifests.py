@@ -164,12 +164,15 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
     }
 
 
-def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> None:
+def check_alike(
+    directories: Sequence[tuple[str, dict[str, Any]]], split: str, ramp: str = ", or set length_ramp"
+) -> None:
     """Checks that record directories can be used as one dataset.
 
     Args:
         directories: (directory, manifest) pairs.
         split: the name of the split; at least one directory must have it.
+        ramp: what else to do if the lengths differ, for the message.
 
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
@@ -182,7 +185,7 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
                 raise UserError(
                     f"the records {first_name} and {name} have {setting} {first[setting]} and "
                     f"{manifest[setting]}; make them anew with the same one"
-                    + ", or set length_ramp"
+                    + ramp
                     * (setting == "max_seq_length")
                 )
     available = list({split: None for _, manifest in directories for split in manifest["splits"]})

@@ -54,14 +54,14 @@ def open_by_length(
         if manifest["max_seq_length"] not in by_length:
             raise UserError(
                 f"{name} has rows of {manifest['max_seq_length']} tokens, which length_ramp does not have; "
-                "leave it out of data.dir, or add the length"
+                "leave it out, or add the length"
             )
         by_length[manifest["max_seq_length"]].append((name, manifest))
     for length, found in by_length.items():
         if not found:
             raise UserError(
                 f"length_ramp has rows of {length} tokens, and none of the records {data_dir} does; make "
-                f"some with `bert-jax data --max_seq_length={length}` and add them to data.dir"
+                f"some with `bert-jax data --max_seq_length={length}` and name them there, too"
             )
     manifests.check_vocabularies(directories)
     return {length: _open(found, split, index_dir) for length, found in by_length.items()}

@@ -38,6 +38,11 @@ _PANELS = (
     _Panel("Goodput", ("goodput",), "other"),
 )
 _HELD_OUT = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+# Kinds of rows with held-out metrics: their labels and styles.
+_EVALUATIONS = {
+    "eval": ("held out", _HELD_OUT),
+    "eval_replay": ("held out, replay", _HELD_OUT | dict(linestyle="--", marker="s")),
+}
 METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 
@@ -113,20 +118,23 @@ def _draw(axis, runs, panel, references):
 
 
 def _draw_runs(axis, runs, name):
-    """Draws one metric of several runs: a solid line for training, a dotted one for held-out data."""
-    held_out = False
+    """Draws one metric of several runs: solid lines for training, others for held-out data."""
+    drawn = set()
     for (run, rows), color in zip(runs.items(), itertools.cycle(figures.COLORS), strict=False):
         label = run
         steps, values = series(rows, "train", name)
         if len(steps):
             axis.plot(steps, _smooth(values), color=color, linewidth=1.5, label=label)
             label = None
-        steps, values = series(rows, "eval", name)
-        if len(steps):
-            axis.plot(steps, values, color=color, label=label, **_HELD_OUT)
-            held_out = True
-    if held_out:  # colors identify the runs, so one legend entry explains all dotted lines
-        axis.plot([], [], color="0.4", label="held out", **_HELD_OUT)
+        for kind, (_, style) in _EVALUATIONS.items():
+            steps, values = series(rows, kind, name)
+            if len(steps):
+                axis.plot(steps, values, color=color, label=label, **style)
+                label = None
+                drawn.add(kind)
+    for kind, (label, style) in _EVALUATIONS.items():
+        if kind in drawn:  # colors identify the runs, so one legend entry explains all lines of a style
+            axis.plot([], [], color="0.4", label=label, **style)
 
 
 def _draw_run(axis, rows, panel, logged):
@@ -140,9 +148,10 @@ def _draw_run(axis, rows, panel, logged):
                 axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
             marker = "." if len(steps) == 1 else None
             axis.plot(steps, line, color=color, linewidth=1.5, marker=marker, label=f"{prefix}train")
-        steps, values = series(rows, "eval", name)
-        if len(steps):
-            axis.plot(steps, values, color=color, label=f"{prefix}held out", **_HELD_OUT)
+        for kind, (label, style) in _EVALUATIONS.items():
+            steps, values = series(rows, kind, name)
+            if len(steps):
+                axis.plot(steps, values, color=color, label=f"{prefix}{label}", **style)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import ml_collections
 from bert_jax import checkpoint, convert
 from bert_jax.convert import families
 from bert_jax.data import loader, token_counts, vocabularies
+from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -30,7 +31,7 @@ from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.model_config import ModelConfig
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training import budget, loop
-from bert_jax.training.evaluators import Evaluator, RecordEvaluator
+from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
@@ -129,10 +130,7 @@ def pretrain(
             config=config,
             objective=objective,
             train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
-            evaluators=[
-                *([_evaluator(config, objective, records, mesh, corrupt_rows)] if records.held_out else []),
-                *evaluators,
-            ],
+            evaluators=[*_evaluators(config, objective, records, mesh, corrupt_rows), *evaluators],
             flops_per_step=flops_per_step,
             writer=writer,
             initial_params=_load_initial(config, objective, held, writer.message),
@@ -191,8 +189,7 @@ def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords
     counts = None
     if masking.smoothing or (eval_masking and eval_masking.smoothing):
         path = config.masking.token_counts
-        size = tokenizer.vocab_size
-        counts = token_counts.read(path, size) if path else token_counts.count(records.longest, size)
+        counts = token_counts.read(path, tokenizer.vocab_size) if path else records.token_counts()
     # Without labels, a next-sentence head and its pooler would only decay. A run that has them keeps them.
     next_sentence = records.next_sentence
     return MaskedLM(
@@ -240,22 +237,32 @@ def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str
     return False
 
 
-def _evaluator(config, objective: Objective, records: RunRecords, mesh, corrupt_rows) -> RecordEvaluator:
-    """Returns the evaluator of the held-out records."""
+def _evaluators(
+    config, objective: Objective, records: RunRecords, mesh, corrupt_rows
+) -> Iterator[RecordEvaluator]:
+    """Yields the evaluators of the held-out records: `eval`, and `eval_replay` for those of replay."""
+    eval_step = EvalStep(objective, config.seed, mesh)
+    for name, held_out in (("eval", records.held_out), ("eval_replay", records.replay_held_out)):
+        if held_out:
+            yield _evaluator(name, config, held_out, records.length_of, eval_step, corrupt_rows)
+
+
+def _evaluator(
+    name: str, config, held_out: Mapping[int, Dataset], length_of: Callable[[int], int], eval_step, corrupt
+) -> RecordEvaluator:
     return RecordEvaluator(
-        objective,
-        config.seed,
+        eval_step,
         lambda local_rows, step: loader.eval_batches(
-            records.eval_set(step),
+            held_out[length_of(step)],
             config.batch_size,
             local_rows,
             max_batches=config.eval.batches,
-            corrupt=corrupt_rows,
+            corrupt=corrupt,
         ),
-        mesh,
         batch_size=config.batch_size,
         every=config.eval.every,
-        total=lambda step: eval_batches(config, records.eval_set(step)),
+        total=lambda step: eval_batches(config, held_out[length_of(step)]),
+        name=name,
     )
 
 
@@ -271,10 +278,9 @@ def _flops_per_step(
         phases[1] = pretraining_objectives.row_flops(objective, left_to_right=True)
     found = {}
     for length, dataset in records.train.items():
-        sequences = -(-dataset.manifest["splits"][config.data.train_split]["sequences"] // len(dataset))
         predictions = getattr(dataset, "max_predictions", 0) or masking.predictions(length)
         for phase, row_flops in phases.items():
-            found[length, phase] = row_flops(length, predictions, sequences)
+            found[length, phase] = row_flops(length, predictions, records.sequences_per_row(length))
     rows, lengths, phase_of = config.batch_sizes, records.lengths, config.left_to_right
     return lambda step: rows.at(step - 1) * found[lengths.at(step - 1), phase_of.at(step - 1)]
 

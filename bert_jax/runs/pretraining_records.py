@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Generator, Mapping
+from fractions import Fraction
 
 import numpy as np
 
-from bert_jax.data import cache, google, loader, records, vocabularies
+from bert_jax.data import cache, google, loader, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
@@ -32,12 +34,18 @@ class RunRecords:
         held_out: the evaluation set of each length; empty for no evaluation.
         lengths: tokens of a row by step.
         tokenizer: the tokenizer of all of them.
+        replay: the training set of each length of which the batches take a share; empty for none.
+        replay_held_out: the evaluation set beside it.
+        replay_share: the share of the rows that are of `replay`.
     """
 
     train: Mapping[int, Dataset]
     held_out: Mapping[int, Dataset]
     lengths: Ramp
     tokenizer: Tokenizer
+    replay: Mapping[int, Dataset] = dataclasses.field(default_factory=dict)
+    replay_held_out: Mapping[int, Dataset] = dataclasses.field(default_factory=dict)
+    replay_share: Fraction = Fraction(0)
 
     @property
     def longest(self) -> Dataset:
@@ -46,13 +54,36 @@ class RunRecords:
 
     @property
     def fingerprint(self) -> str:
-        """Returns the digest of the records."""
-        return "+".join(dataset.manifest["fingerprint"] for dataset in self.train.values())
+        """Returns the digest of the records, and of those of replay."""
+        own, replay = (
+            "+".join(dataset.manifest["fingerprint"] for dataset in datasets.values())
+            for datasets in (self.train, self.replay)
+        )
+        return f"{own}, replay {replay}" if replay else own
 
     @property
     def next_sentence(self) -> bool:
         """Returns whether there are next-sentence labels."""
-        return any(dataset.manifest.get("nsp") != "none" for dataset in self.train.values())
+        return any(
+            dataset.manifest.get("nsp") != "none" for dataset in (*self.train.values(), *self.replay.values())
+        )
+
+    def sequences_per_row(self, length: int) -> int:
+        """Returns the mean number of sequences in the rows of a length, rounded up."""
+        mean = (1 - self.replay_share) * _sequences_per_row(self.train[length])
+        if self.replay:
+            mean += self.replay_share * _sequences_per_row(self.replay[length])
+        return math.ceil(mean)
+
+    def token_counts(self) -> np.ndarray:
+        """Returns how often each token occurs in the longest rows, in the proportion of the batches, [V]."""
+        size, length = self.tokenizer.vocab_size, max(self.train)
+        own = token_counts.count(self.train[length], size)
+        if not self.replay:
+            return own
+        replay = token_counts.count(self.replay[length], size)
+        share = float(self.replay_share)
+        return (1 - share) * own + share * replay * (own.sum() / replay.sum())
 
     def train_batches(
         self,
@@ -72,11 +103,12 @@ class RunRecords:
             lengths=self.lengths,
             mask_copies=config.masking.copies,
             marks={LEFT_TO_RIGHT: config.left_to_right},
+            replay=loader.Replay(self.replay, self.replay_share) if self.replay else None,
         )
 
-    def eval_set(self, step: int) -> Dataset:
-        """Returns the evaluation set with rows of the length that the last of `step` steps has."""
-        return self.held_out[self.lengths.at(max(step - 1, 0))]
+    def length_of(self, step: int) -> int:
+        """Returns the length of the rows that the last of `step` steps has."""
+        return self.lengths.at(max(step - 1, 0))
 
     def describe(self, config: PretrainConfig, log: Callable[[str], None]) -> None:
         """Logs the numbers of rows and epochs, and whether there is an evaluation."""
@@ -88,35 +120,59 @@ class RunRecords:
             log(f"each row has {copies} set{'s' * (copies > 1)} of masks, one an epoch in turn")
         if not self.held_out:
             log("no evaluation: the records have no split for it, or data.eval_split is empty")
-        for dataset in self.held_out.values():
-            rows = len(dataset)
-            used = min(eval_batches(config, dataset) * config.batch_size, rows)
-            log(f"evaluating on {used:,} of {rows:,} held-out rows")
+        for name, held_out in (("", self.held_out), (" of data.replay", self.replay_held_out)):
+            for dataset in held_out.values():
+                rows = len(dataset)
+                used = min(eval_batches(config, dataset) * config.batch_size, rows)
+                log(f"evaluating on {used:,} of {rows:,} held-out rows{name}")
 
     def _describe_length(self, length: int, dataset: Dataset, config: PretrainConfig, log) -> None:
         limited, rows = budget.of(config) is not None, len(dataset)
         sizes = config.batch_sizes.where(self.lengths, length)
         steps = sizes.combine(sizes, lambda size, _: min(size, 1)).total_before(config.steps)
-        epochs = sizes.total_before(config.steps) / rows
+        total, share = sizes.total_before(config.steps), float(self.replay_share)
+        replayed = loader.replayed_before(total, self.replay_share)
+        epochs = (total - replayed) / rows
         used = [size for size in sizes.values if size]
         low, high = min(used), max(used)
         batch = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        own = f", {100 * (1 - share):.4g}% of them from here" if self.replay else ""
         log(
             f"{rows:,} rows of {length} tokens in {config.data.dir}; {'at most ' * limited}"
-            f"{steps:,} steps of {batch} rows: {_of_epochs(epochs)}"
+            f"{steps:,} steps of {batch} rows{own}: {_of_epochs(epochs)}"
         )
-        if not limited and epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
-            few = max(2, _FEW_EPOCHS * rows // high)
-            flags = f": --config.steps={few} --config.optimizer.warmup_steps={few // 10}"
+        most = _MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS
+        if not limited and epochs > most:
+            few = max(2, int(_FEW_EPOCHS * rows / (high * (1 - self.replay_share))))
+            warmup = (
+                "" if config.optimizer.warmup_fraction else f" --config.optimizer.warmup_steps={few // 10}"
+            )
+            flags = f": --config.steps={few}{warmup}"
             log(
                 f"warning: {_of_epochs(epochs)}: the model will see every row {epochs:,.0f} times; "
                 f"{_FEW_EPOCHS} epochs are {few:,} steps{flags * (len(self.train) == 1)}"
+            )
+        if not self.replay:
+            return
+        rows = len(self.replay[length])
+        log(
+            f"{rows:,} rows of {length} tokens in {config.data.replay}, {100 * share:.4g}% of the batches: "
+            f"{_of_epochs(replayed / rows)}"
+        )
+        if not limited and replayed / rows > most:
+            log(
+                f"warning: the model will see every row of data.replay {replayed / rows:,.0f} times; make "
+                "records of more text"
             )
 
 
 def _of_epochs(epochs: float) -> str:
     number = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
     return f"{number} epoch{'' if number == '1' else 's'}"
+
+
+def _sequences_per_row(dataset: Dataset) -> Fraction:
+    return Fraction(dataset.manifest["splits"][dataset.split]["sequences"], len(dataset))
 
 
 def eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
@@ -126,27 +182,62 @@ def eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
 
 
 def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> RunRecords:
-    """Opens the records in `config.data.dir`.
+    """Opens the records in `config.data.dir` and `config.data.replay`.
 
     Raises:
-        UserError: there are none, they are not valid, or they are not of the lengths of `length_ramp`.
+        UserError: there are none, they are not valid, they are not of the lengths of `length_ramp`, or those
+            of replay are of another kind.
     """
-    data, lengths = config.data, config.lengths
+    data = config.data
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     data_dir = cache.localize(data.dir, log)
+    train, held_out = _open_splits(config, data_dir, data.vocab, index_dir)
+    tokenizer = vocabularies.of_records(data_dir, next(iter(train.values())).manifest)
+    own = RunRecords(train, held_out, config.lengths or Ramp.constant(next(iter(train))), tokenizer)
+    if not data.replay:
+        return own
+    replay_dir = cache.localize(data.replay, log)
+    # Records of other programs come without a vocabulary, and only one of the two may be theirs.
+    foreign = any(records.foreign_files(name.strip()) for name in replay_dir.split(","))
+    replay, replay_held_out = _open_splits(config, replay_dir, data.vocab if foreign else "", index_dir)
+    for one, other in zip(train.values(), replay.values(), strict=True):
+        _check_alike(config, one, other)
+    for length in train:  # batches of both have the same shape
+        every = [sets[length] for sets in (train, replay, held_out, replay_held_out) if sets]
+        most = max(dataset.max_sequences_per_row for dataset in every)
+        for dataset in every:
+            dataset.max_sequences_per_row = most
+    return dataclasses.replace(
+        own, replay=replay, replay_held_out=replay_held_out, replay_share=data.replay_fraction
+    )
+
+
+def _open_splits(
+    config: PretrainConfig, directory: str, vocab: str, index_dir: str
+) -> tuple[dict[int, Dataset], dict[int, Dataset]]:
+    """Returns the training set and the evaluation set of each length; the latter is empty for none."""
+    data, lengths = config.data, config.lengths
 
     def open_split(split: str) -> dict[int, Dataset]:
         if lengths:
-            return records.open_by_length(data_dir, split, lengths.values, data.vocab, index_dir)
-        dataset = records.open_dataset(data_dir, split, data.vocab, index_dir)
+            return records.open_by_length(directory, split, lengths.values, vocab, index_dir)
+        dataset = records.open_dataset(directory, split, vocab, index_dir)
         return {dataset.max_seq_length: dataset}
 
     train = open_split(data.train_split)
     held_out = open_split(data.eval_split) if any(_is_held_out(data, one) for one in train.values()) else {}
-    tokenizer = vocabularies.of_records(data_dir, next(iter(train.values())).manifest)
-    return RunRecords(train, held_out, lengths or Ramp.constant(next(iter(train))), tokenizer)
+    return train, held_out
+
+
+def _check_alike(config: PretrainConfig, own: Dataset, replay: Dataset) -> None:
+    """Raises UserError if schemas, vocabularies, lengths or numbers of masks of two training sets differ."""
+    given = [(config.data.dir, own.manifest), (config.data.replay, replay.manifest)]
+    if own.manifest["schema"] != replay.manifest["schema"]:
+        of = [f"{name} are {manifest['schema']}" for name, manifest in given]
+        raise UserError(f"the records {of[0]} ones and {of[1]} ones: a run reads one schema")
+    manifests.check_alike(given, config.data.train_split, ramp="")
 
 
 def _is_held_out(data: PretrainDataConfig, train_set: Dataset) -> bool:

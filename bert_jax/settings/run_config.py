@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -97,11 +98,24 @@ class PretrainDataConfig(Part):
         "", "records made by `bert-jax data`, or by google-research/bert's create_pretraining_data"
     )
     vocab: str = free("", "the vocabulary of records of the latter, which do not have it with them")
+    replay: str = free(
+        "",
+        "records of general text, of which each batch takes a share, so that less is forgotten "
+        "([continued-pretraining.md](continued-pretraining.md)); directories with commas between",
+    )
+    replay_share: float = option(
+        0.1, "share of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
+    )
     train_split: str = option("train", "the split to train on")
     eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
     max_corrupt_rows: int = option(
         100, "up to this many corrupt rows are replaced by the next row; one more stops the run"
     )
+
+    @property
+    def replay_fraction(self) -> Fraction:
+        """Returns the share of the rows that are from `replay`, with a denominator of at most a million."""
+        return Fraction(self.replay_share).limit_denominator(10**6) if self.replay else Fraction(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -440,6 +454,8 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field of pre-training only that has no effect in the configured run."""
     if not config.length_ramp:
         yield "constant_tokens", "length_ramp is empty, and all rows have the same length"
+    if not config.data.replay:
+        yield "data.replay_share", "data.replay is empty, and no rows are from there"
     _, *evaluated = options = [each for each in config.mask_options(length=128) if each]
     if not any(each.smoothing for each in options):
         yield "masking.token_counts", "only masking.smoothing uses the counts"

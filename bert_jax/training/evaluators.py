@@ -117,46 +117,63 @@ class Evaluator(Protocol):
         return False
 
 
-class RecordEvaluator(Evaluator):
-    """Computes the means of an objective's losses and metrics over held-out batches.
+class EvalStep:
+    """The eval step of an objective, which the evaluators of a run share, so that it is compiled once.
 
     Args:
         objective: the training objective.
         seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
             evaluation.
+        mesh: the device mesh of the state.
+    """
+
+    def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):
+        self.mesh = mesh
+        self._objective, self._seed = objective, seed
+        self._compiled: Callable | None = None
+
+    def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], index: int) -> dict[str, Any]:
+        """Returns {name: (sum, weight)} of a batch, the `index`-th of an evaluation."""
+        if self._compiled is None:
+            shardings = jax.tree.map(lambda x: x.sharding, state)
+            self._compiled = sharding.jit_eval_step(
+                make_eval_step(self._objective, self._seed), self.mesh, shardings
+            )
+        frozen = () if state.frozen is None else (state.frozen,)
+        return self._compiled(state.params, batch, np.int32(index), *frozen)
+
+
+class RecordEvaluator(Evaluator):
+    """Computes the means of an objective's losses and metrics over held-out batches.
+
+    Args:
+        eval_step: the eval step of the objective.
         batches: (rows of the global batch that this process feeds, steps done) -> iterator over these rows of
             each batch. Batches may have a few different shapes; the eval step is compiled for each.
-        mesh: the device mesh of the state.
         batch_size: rows of a global batch.
         every: see `Evaluator`.
         total: steps done -> number of batches, for the progress bar, if it is known.
+        name: see `Evaluator`.
     """
 
     def __init__(
         self,
-        objective: Objective,
-        seed: int,
+        eval_step: EvalStep,
         batches: Callable[[np.ndarray, int], Batches],
-        mesh: jax.sharding.Mesh,
         *,
         batch_size: int,
         every: int = 0,
         total: Callable[[int], int] | None = None,
+        name: str = "eval",
     ):
-        self.every = every
-        self._objective, self._seed, self._mesh, self._total = objective, seed, mesh, total
+        self.name, self.every = name, every
+        self._eval_step, self._total = eval_step, total
         self._batches, self._batch_size = batches, batch_size
-        self._eval_step: Callable | None = None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns {name: mean}. Sums and weights are accumulated on the devices and divided once."""
-        if self._eval_step is None:
-            shardings = jax.tree.map(lambda x: x.sharding, state)
-            self._eval_step = sharding.jit_eval_step(
-                make_eval_step(self._objective, self._seed), self._mesh, shardings
-            )
-        frozen = () if state.frozen is None else (state.frozen,)
-        local_rows = sharding.local_rows(self._mesh, self._batch_size)
+        mesh = self._eval_step.mesh
+        local_rows = sharding.local_rows(mesh, self._batch_size)
         totals = None
         with (
             context.batches(self._total and self._total(step)) as on_batch,
@@ -164,10 +181,8 @@ class RecordEvaluator(Evaluator):
         ):
             for index, rows in enumerate(batches):
                 on_batch(index)
-                previous, batch = totals, sharding.global_batch(rows, self._mesh)
-                pairs = context.guard.wait_for(
-                    functools.partial(self._eval_step, state.params, batch, np.int32(index), *frozen)
-                )
+                previous, batch = totals, sharding.global_batch(rows, mesh)
+                pairs = context.guard.wait_for(functools.partial(self._eval_step, state, batch, index))
                 totals = pairs if totals is None else _add(totals, pairs)
                 jax.block_until_ready(previous)
         if totals is None:

@@ -105,6 +105,18 @@ def test_several_runs_in_one_picture(tmp_path, capsys):
     assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
 
 
+def test_held_out_rows_of_replay_are_a_curve_of_their_own(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        rows = write_metrics(tmp_path / name)
+        rows += [row | {"kind": "eval_replay"} for row in rows if row["kind"] == "eval"]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for workdir in (f"{tmp_path}/a", f"{tmp_path}/a,{tmp_path}/b"):
+        assert cli.main(["plot", f"--workdir={workdir}", f"--output={tmp_path}/curves.svg"]) == 0
+        drawn = (tmp_path / "curves.svg").read_text()
+        assert drawn.count("<!-- held out -->") == drawn.count("<!-- held out, replay -->") == 4
+
+
 def test_refused_pictures(tmp_path):
     with pytest.raises(UserError, match=r"ending in .png"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))

@@ -18,7 +18,7 @@ from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training import loop
-from bert_jax.training.evaluators import Evaluator, RecordEvaluator
+from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -90,10 +90,8 @@ class Run:
             try:
                 mesh = sharding.make_mesh(**self.config.mesh)
                 records = RecordEvaluator(
-                    self.task,
-                    self.config.seed,
+                    EvalStep(self.task, self.config.seed, mesh),
                     self.eval_data,
-                    mesh,
                     batch_size=self.config.batch_size,
                     every=self.config.eval.every,
                 )

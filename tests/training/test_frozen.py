@@ -16,7 +16,7 @@ from bert_jax.settings.model_config import ModelConfig
 from bert_jax.settings.optimizer_config import OptimizerConfig
 from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, MeshConfig, RunConfig
 from bert_jax.training import loop
-from bert_jax.training.evaluators import RecordEvaluator
+from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -74,7 +74,10 @@ def fit(path, steps, objective=None, said=None, **changes):
             step += 1
 
     evaluator = RecordEvaluator(
-        objective, 0, lambda own, step: (make_batch(n) for n in (99,)), mesh, batch_size=16, every=2
+        EvalStep(objective, 0, mesh),
+        lambda own, step: (make_batch(n) for n in (99,)),
+        batch_size=16,
+        every=2,
     )
     with WorkDir(path) as workdir:
         try:

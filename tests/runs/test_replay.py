@@ -1,0 +1,174 @@
+"""Pre-training with replay: what it says and writes, that it resumes bit for bit, and what cannot be."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from support import google_records, processes
+from support.processes import error_of
+
+from bert_jax import checkpoint
+from bert_jax.data import token_counts
+from bert_jax.runs import pretraining_records
+from bert_jax.settings import defaults, run_config
+from bert_jax.workdir import run_directory
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+FIELDS = {"steps": 6, "checkpoint.every": 2, "eval.every": 3, "masking.copies": 2}
+
+
+@pytest.fixture(scope="session")
+def general(tmp_path_factory):
+    """Records of other text with the same vocabulary, without next sentences."""
+    directory = tmp_path_factory.mktemp("general") / "records"
+    return processes.write_records(directory, rows=20, eval_rows=9, seed=1, nsp="none")
+
+
+def metrics(directory):
+    timed = ("per_second", "_seconds", "mfu", "goodput", "time")
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    return [
+        {name: value for name, value in line.items() if not any(part in name for part in timed)}
+        for line in lines
+    ]
+
+
+def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    fields = FIELDS | {"data.replay": general, "data.replay_share": 0.25}
+    code, output, error = pretrain(straight, **fields)
+    assert (code, error) == (0, "")
+    assert "6 steps of 8 rows, 75% of them from here: 0.562 epochs" in output  # 36 of 64 rows
+    assert f"20 rows of 32 tokens in {general}, 25% of the batches: 0.6 epochs" in output  # 12 of 20 rows
+    assert "evaluating on 12 of 12 held-out rows\n" in output
+    assert "evaluating on 9 of 9 held-out rows of data.replay\n" in output
+    assert "eval_replay 3" in output.replace("  ", " ")
+    lines = metrics(straight)
+    assert [(line["kind"], line["step"]) for line in lines if line["kind"] != "train"] == [
+        ("eval", 3), ("eval_replay", 3), ("eval", 6), ("eval_replay", 6),
+    ]  # fmt: skip
+    one, other = (
+        [line["mlm_loss"] for line in lines if line["kind"] == kind] for kind in ("eval", "eval_replay")
+    )
+    assert not set(one) & set(other) and np.isfinite(one + other).all()
+    run = run_directory.read_run(straight)
+    assert run["records"]["fingerprint"] == "random-95-64-0, replay random-95-20-1"
+    assert (run["config"]["data"]["replay"], run["config"]["data"]["replay_share"]) == (str(general), 0.25)
+
+    # As if it had been killed after the checkpoint of step 4.
+    shutil.copytree(straight, resumed)
+    shutil.rmtree(resumed / "checkpoints" / "6")
+    code, output, error = pretrain(resumed, **fields)
+    assert (code, error) == (0, "") and "resumed from step 4" in output
+    assert checkpoint.verify(resumed / "checkpoints" / "6") == checkpoint.verify(
+        straight / "checkpoints" / "6"
+    )
+    assert metrics(resumed) == lines
+
+    # Another share, or none, is another run.
+    error = error_of(pretrain(straight, **fields | {"data.replay_share": 0.5}))
+    assert "data.replay_share is 0.25 there and 0.5 here" in error
+    error = error_of(pretrain(straight, **FIELDS))
+    assert "is 'random-95-64-0, replay random-95-20-1' there and 'random-95-64-0' here" in error
+    moved = shutil.copytree(general, tmp_path / "moved")
+    code, output, _ = pretrain(straight, **fields | {"data.replay": moved})
+    assert code == 0 and "nothing to train" in output
+
+
+def described(tmp_path, **fields):
+    config = defaults.pretrain("tiny")
+    for name, value in fields.items():
+        *parts, last = name.split(".")
+        part = config
+        for each in parts:
+            part = part[each]
+        part[last] = value
+    said = []
+    config = run_config.pretraining(config)
+    found = pretraining_records.open_records(config, tmp_path, said.append)
+    found.describe(config, said.append)
+    return found, said
+
+
+def test_epochs_of_both(records, general, tmp_path):
+    fields = {"data.dir": str(records), "data.replay": str(general), "data.replay_share": 0.5}
+    fields |= {"init_from": "model", "batch_size": 8, "optimizer.warmup_steps": 0}
+    _, said = described(tmp_path, **fields, steps=400, **{"optimizer.warmup_fraction": 0.05})
+    assert said[1] == (
+        "warning: 25 epochs: the model will see every row 25 times; 3 epochs are 48 steps: --config.steps=48"
+    )
+    assert (
+        said[3] == "warning: the model will see every row of data.replay 80 times; make records of more text"
+    )
+    _, said = described(tmp_path, **fields, steps=48)
+    assert not any("warning" in line for line in said)
+    assert "48 steps of 8 rows, 50% of them from here: 3 epochs" in said[0]
+
+
+def test_both_count_by_their_share(records, general, tmp_path):
+    found, _ = described(tmp_path, **{"data.dir": str(records), "data.replay": str(general)})
+    own, other = found.train[32], found.replay[32]
+    of_own, of_other = (token_counts.count(each, 100) for each in (own, other))
+    shares = 0.9 * of_own / of_own.sum() + 0.1 * of_other / of_other.sum()
+    counts = found.token_counts()
+    np.testing.assert_allclose(counts / counts.sum(), shares)
+    assert found.next_sentence  # of one of them
+    means = [each.manifest["splits"]["train"]["sequences"] / len(each) for each in (own, other)]
+    assert found.sequences_per_row(32) == -(-(0.9 * means[0] + 0.1 * means[1]) // 1)
+
+
+def test_rows_of_several_lengths(pretrain, records, general, tmp_path):
+    short, other = (
+        processes.write_records(tmp_path / f"short{n}", length=16, seed=n, nsp="none") for n in (2, 3)
+    )
+    fields = {"length_ramp": "0=16, 1=32", "data.replay": f"{other},{general}", "data.replay_share": 0.5}
+    code, output, error = pretrain(data=f"{short},{records}", **FIELDS | fields)
+    assert (code, error) == (0, "")
+    assert "64 rows of 16 tokens in" in output and "20 rows of 32 tokens in" in output
+    error = error_of(pretrain(data=f"{short},{records}", **FIELDS | fields | {"data.replay": general}))
+    assert f"length_ramp has rows of 16 tokens, and none of the records {general} does" in error
+
+
+def test_records_with_room_for_more_sequences(pretrain, records, general, tmp_path):
+    wider = shutil.copytree(general, tmp_path / "wider")
+    manifest = json.loads((wider / "manifest.json").read_text())
+    (wider / "manifest.json").write_text(json.dumps(manifest | {"max_sequences_per_row": 7}))
+    code, _, error = pretrain(**FIELDS | {"data.replay": wider, "steps": 2, "optimizer.warmup_steps": 1})
+    assert (code, error) == (0, "")
+
+
+def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
+    assert (
+        "data.replay_share=0.2: data.replay is empty, and no rows are from there; leave it at 0.1"
+        in error_of(pretrain(**{"data.replay_share": 0.2}))
+    )
+    for share, told in ((0, "must be at least 0.001"), (1, "must be at most 0.999")):
+        error = error_of(pretrain(**{"data.replay": records, "data.replay_share": share}))
+        assert f"data.replay_share={float(share)} {told}" in error
+    assert "there is no record directory '/missing'" in error_of(pretrain(**{"data.replay": "/missing"}))
+    other = processes.write_records(tmp_path / "words", words=96)
+    error = error_of(pretrain(**{"data.replay": other}))
+    assert f"the records {records} and {other} were made with different vocabularies" in error
+    other = processes.write_records(tmp_path / "long", length=64)
+    error = error_of(pretrain(**{"data.replay": other}))
+    assert error.endswith(
+        f"the records {records} and {other} have max_seq_length 32 and 64; make them anew with the same one\n"
+    )
+    google_records.write(tmp_path / "masked" / "tf_examples.tfrecord", [google_records.example()])
+    assert "name their vocabulary in data.vocab" in error_of(pretrain(**{"data.replay": tmp_path / "masked"}))
+
+
+def test_records_of_others_with_masks(pretrain, records, tmp_path):
+    made = [google_records.example(masks=((1, n % 95 + 5), (4, 8))) for n in range(16)]
+    vocab = google_records.write_vocabulary(tmp_path / "others.txt", 100)
+    for name, examples in (("own", made), ("other", made[:8])):
+        google_records.write(tmp_path / name / "tf_examples.tfrecord-00000-of-00001", examples)
+    own, fields = tmp_path / "own", {"data.vocab": vocab, "data.replay": tmp_path / "other", "steps": 6}
+    code, output, error = pretrain(data=own, **fields | {"data.replay_share": 0.25})
+    assert (code, error) == (0, "")
+    assert "8 rows of 12 tokens in" in output and "of the batches: 1.5 epochs" in output
+    packed = processes.write_records(tmp_path / "packed", words=95, length=12)
+    error = error_of(pretrain(data=own, **fields | {"data.replay": packed}))
+    assert f"the records {own} are google ones and {packed} are packed ones: a run reads one schema" in error
