@@ -21,10 +21,9 @@ LEFT_TO_RIGHT = "left to right"
 
 def continued(run):
     """Returns the continued pre-training of the checkpoint."""
-    c = config_files.load("pretrain/continued")
+    c = config_files.load("pretrain/continue")
     c.init_from, c.init_ignore = run.checkpoint, "(mlm|nsp|pooler)/.*"
     c.optimizer.learning_rate = 1e-4
-    c.optimizer.warmup_steps, c.optimizer.warmup_fraction = 0, 0.05
     return c
 
 

@@ -18,7 +18,7 @@ _SMALL = ("17m", "32m", "68m")
         *((size, size) for size in ("tiny", "mini", "small", "base", "large")),
         ("base_v5e", "base"),
         ("base_gpu", "base"),
-        ("continued", "base"),
+        ("continue", "base"),
         ("multilingual", "base"),
         ("modernbert", "modernbert-base"),
         ("ettin_tiny", "ettin-17m"),
