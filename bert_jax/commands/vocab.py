@@ -1,6 +1,10 @@
 """Learn a vocabulary from text: WordPiece, SentencePiece, or byte-level BPE.
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
+    bert-jax vocab --input=domain.txt --add_to=bert-base-uncased --output=terms.txt --size=500
+
+The second command writes the words of a text that the vocabulary of a model splits: those to add to it with
+`bert-jax convert --add_tokens`.
 
 The special tokens have the same ids as in BERT's vocabularies; with --kind=bpe the first four are RoBERTa's.
 Large corpora are sampled, so that memory stays bounded; the result depends only on the text and the flags.
@@ -8,22 +12,26 @@ Large corpora are sampled, so that memory stays bounded; the result depends only
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import file_error
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
+    from bert_jax import convert, tokenization
     from data_pipelines import readers, vocabulary
 
 
 _HIGH_UNKNOWN_RATE = 0.01
+_OF_WORDS = {"size": 500, "min_frequency": 10}  # defaults with --add_to
 
 
 def define_flags(define: Define) -> None:
@@ -34,6 +42,9 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     options = read_options(flags, vocabulary.Options)
+    if options.add_to:
+        _find_words(flags, options)
+        return 0
     begun = time.monotonic()
     try:
         with Progress() as progress:
@@ -76,3 +87,38 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> None:
+    for field in dataclasses.fields(options):
+        # A model says how its text is treated, and a vocabulary alone does not.
+        used = field.name in vocabulary.words.USED or (
+            field.name == "lower_case" and _is_file(options.add_to)
+        )
+        if flags[field.name].present and not used:
+            raise UserError(f"--{field.name} has no effect with --add_to; leave it out")
+    given = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
+    options = dataclasses.replace(options, **given)
+    if _is_file(options.add_to):
+        tokenizer = tokenization.load(options.add_to, lower_case=options.lower_case)
+    else:
+        _, tokenizer = convert.load_architecture(options.add_to)
+    try:
+        with Progress() as progress:
+            found = vocabulary.words.find(options, tokenizer, progress)
+    except OSError as error:
+        raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
+    first = ", ".join(f"{word.text} {word.count:,} times" for word in found.words[:3])
+    print(
+        f"{options.output}: {counted(len(found.words), 'word')}, each at least {options.min_frequency} times "
+        f"in {found.bytes / 1e6:,.1f} MB of text: {first}, ..."
+    )
+    text = "held-out text" if found.held_out else "this text"
+    print(
+        f"{found.before:.3f} tokens per word of {text}, and {found.after:.3f} with these words in the "
+        "vocabulary"
+    )
+
+
+def _is_file(path: str) -> bool:
+    return files.exists(path) and not files.is_directory(path)

@@ -20,11 +20,17 @@ class Options(CorpusOptions):
         required="FILE, the vocabulary to write",
     )
     overwrite: bool = flag(False, "Replace the output if it exists.")
+    add_to: str = flag(
+        "",
+        "A WordPiece vocabulary, or a model that has one: the output is a list of words that it lacks, those "
+        "that would save the most tokens of the text, one a line, for `convert --add_tokens`.",
+    )
     size: int = flag(
         30522,
-        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
-        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
-        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
+        "Number of tokens; with --add_to, the most words, by default 500. WordPiece: from 5,000 tokens on, "
+        "[PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 to 103, with [unused] tokens between, and from "
+        "20,000 on up to 998; below 5,000 they are 0 to 4. BPE: the special tokens are 0 to 4, and the bytes "
+        "5 to 260.",
     )
     kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
     lower_case: bool | None = flag(
@@ -49,7 +55,9 @@ class Options(CorpusOptions):
         "Not for BPE, which covers all.",
     )
     min_frequency: int = flag(
-        2, "WordPiece and BPE: how often a pair of tokens must occur to become a token."
+        2,
+        "WordPiece and BPE: how often a pair of tokens must occur to become a token; with --add_to, how "
+        "often a word must occur, by default 10.",
     )
     normalizer: str = flag(
         "bert",
