@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -97,7 +98,7 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
         )
         if flags[field.name].present and not used:
             raise UserError(f"--{field.name} has no effect with --add_to; leave it out")
-    given = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
+    given: dict[str, Any] = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
     options = dataclasses.replace(options, **given)
     if _is_file(options.add_to):
         tokenizer = tokenization.load(options.add_to, lower_case=options.lower_case)
