@@ -10,9 +10,13 @@ from bert_jax.models.layers import Module
 
 
 def _orthogonal(key, shape, dtype):
-    """Returns one orthogonal matrix per gate."""
+    """Returns one orthogonal matrix per gate.
+
+    They are factorized one by one. On a CPU, jaxlib factorizes a batch in tasks that it waits for in a thread
+    of the pool that runs them, so that as many batches at once as there are cores wait forever.
+    """
     one = nn.initializers.orthogonal()
-    return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
+    return jnp.stack([one(key, shape[1:], dtype) for key in jax.random.split(key, shape[0])])
 
 
 class Lstm(Module):

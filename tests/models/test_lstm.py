@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from bert_jax.models import ClassificationModel
 from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
 from bert_jax.models.lstm import Lstm
 from bert_jax.models.row_inputs import INPUTS, packed_inputs
+from bert_jax.parallel.sharding import unbox
 
 CONFIG = tiny_config(hidden_size=8, num_attention_heads=2, intermediate_size=16)
 
@@ -39,6 +42,19 @@ def test_each_segment_is_read_by_itself(reverse):
         places = np.flatnonzero((segments[0] == number) & mask[0])
         expected = numpy_lstm.lstm(variables["params"], x[0, places], reverse)
         np.testing.assert_allclose(found[0, places], expected, atol=1e-5)
+
+
+def test_initialization_factorizes_no_batch_of_matrices():
+    """Two batches at once would wait forever for each other on a CPU with two cores (jaxlib 0.10)."""
+    x = np.zeros((1, 2, 3), np.float32)
+    module = Lstm(CONFIG, features=7)
+    text = jax.jit(module.init).lower(jax.random.key(0), x, x[..., 0] > 0).as_text()
+    factorized = [line for line in text.splitlines() if "geqrf" in line]
+    assert factorized and not any(re.search(r"tensor<\d+x\d+x\d+xf32", line) for line in factorized)
+    recurrent = unbox(module.init(jax.random.key(0), x, x[..., 0] > 0))["params"]["recurrent"]
+    for matrix in recurrent:
+        np.testing.assert_allclose(matrix @ matrix.T, np.eye(7), atol=1e-5)
+    assert np.abs(recurrent[0] - recurrent[1]).max() > 0.1
 
 
 def inputs_of(batch):
