@@ -187,28 +187,37 @@ def _cls(hidden, sequence_ids, cls_positions):
 
 
 def _mean(hidden, sequence_ids, cls_positions):
-    members = _members(sequence_ids, cls_positions).astype(hidden.dtype)
+    members = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
     sums = jnp.einsum("bsl,blh->bsh", members, hidden, preferred_element_type=jnp.float32)
     means = (sums / jnp.maximum(members.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
     return means[:, 0] if cls_positions is None else means
 
 
 def _max(hidden, sequence_ids, cls_positions):
-    members = _members(sequence_ids, cls_positions)[..., None]
-    lowest = jnp.finfo(hidden.dtype).min
-    highest = jnp.max(jnp.where(members, hidden[:, None], lowest), axis=2)
-    highest = jnp.where(jnp.any(members, axis=2), highest, 0)
+    highest = highest_of(hidden, members_of(sequence_ids, cls_positions))
     return highest[:, 0] if cls_positions is None else highest
 
 
 def _last(hidden, sequence_ids, cls_positions):
-    members = _members(sequence_ids, cls_positions)
+    members = members_of(sequence_ids, cls_positions)
     place = jnp.arange(hidden.shape[1])
     states = gather_positions(hidden, jnp.max(jnp.where(members, place, 0), axis=-1))
     return states[:, 0] if cls_positions is None else states
 
 
-def _members(sequence_ids, cls_positions):
+def highest_of(hidden: jax.Array, members: jax.Array) -> jax.Array:
+    """Returns the maximum over the tokens of each set in a row, [B, S, H], and 0 for an empty set.
+
+    Args:
+        hidden: states [B, L, H].
+        members: bool [B, S, L], the tokens of each set.
+    """
+    members = members[..., None]
+    highest = jnp.max(jnp.where(members, hidden[:, None], jnp.finfo(hidden.dtype).min), axis=2)
+    return jnp.where(jnp.any(members, axis=2), highest, 0)
+
+
+def members_of(sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
     """Returns bool [B, S, L], the tokens of each sequence of a row.
 
     Without `cls_positions`, S is 1 and all real tokens form one sequence.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models import ClassificationModel
+from bert_jax.models.bilstm_classifier import BilstmClassifier
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES, packed_inputs
@@ -38,10 +39,14 @@ class Classification(RowObjective):
     classifier: ClassificationHead = SEQUENCE
 
     @property
-    def model(self) -> ClassificationModel:
+    def model(self) -> ClassificationModel | BilstmClassifier:
         """Returns the encoder with a classification head."""
-        outputs = 1 if self.kind == "regression" else self.num_labels
-        return ClassificationModel(self.config, outputs, self.classifier)
+        return ClassificationModel(self.config, self.output_count, self.classifier)
+
+    @property
+    def output_count(self) -> int:
+        """Returns the number of outputs of the model."""
+        return 1 if self.kind == "regression" else self.num_labels
 
     @property
     def initial_loss(self) -> float | None:

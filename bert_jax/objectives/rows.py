@@ -30,6 +30,8 @@ class RowObjective(Objective):
         windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
         token_types: token types of the first and of the second text.
         choices: the number of consecutive rows that form one example.
+        may_differ: a regular expression of the parameters that a checkpoint may lack, or have beyond the
+            model. Pre-training without next-sentence labels has no pooler.
     """
 
     config: EncoderConfig
@@ -38,6 +40,7 @@ class RowObjective(Objective):
     windows: bool = False
     token_types: tuple[int, int] = TYPES
     choices: int = 1
+    may_differ = "pooler/.*"
 
     @property
     def model(self) -> nn.Module:

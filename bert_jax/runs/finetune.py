@@ -28,6 +28,7 @@ from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.rows import RowObjective
 from bert_jax.parallel import distributed, sharding
 from bert_jax.runs import distillation
 from bert_jax.settings.model_config import ModelConfig
@@ -133,7 +134,7 @@ def finetune(
             evaluators=[best] if best else [],
             flops_per_step=training_batches.flops_per_step(),
             writer=writer,
-            initial_params=_initial_params(config, objective, task.objective().new_groups, workdir, log),
+            initial_params=_initial_params(config, objective, task.objective(), workdir, log),
             **fit_options,
         )
         if primary:
@@ -279,10 +280,11 @@ class TrainingBatches:
 def _initial_params(
     config: FinetuneConfig,
     objective: Objective,
-    new_groups: Collection[str],
+    of_task: RowObjective,
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> Any:
+    new_groups = of_task.new_groups
     if not config.init_from or (config.from_scratch and not config.init_keep):
         return None
     kept = _kept(config, objective, new_groups)
@@ -300,9 +302,8 @@ def _initial_params(
         return params
 
     def load(abstract_params):
-        # Pre-training without next-sentence labels has no pooler.
         params, report = load_initial(
-            config, objective, abstract_params, log, new_groups=new_groups, ignore="pooler/.*"
+            config, objective, abstract_params, log, new_groups=new_groups, ignore=of_task.may_differ
         )
         log(
             f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "

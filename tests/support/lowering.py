@@ -52,6 +52,7 @@ NO_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob
 ARGUMENTS = {  # of configs that need one
     "pretrain/large_lamb": "phase1",
     "finetune/albert": "mrpc",
+    "finetune/bilstm": "mrpc,attention",
     "finetune/distilbert": "mrpc",
     "finetune/electra": "mrpc",
     "finetune/glue": "mrpc",
@@ -186,7 +187,7 @@ def finetuning_config(name, files, kind=None):
     if name == "glue:mnli":
         kind = "three classes"
     config = load(f"finetune/{given}")
-    config.update(fields | {"head_size": 16})
+    config.update(fields | {"head_size": 16, "encoder_size": 16})
     config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, 10)  # of 100 steps
     spec = tasks.get(config.task)
     data = files[kind or of_more or _FILES[spec.task]]

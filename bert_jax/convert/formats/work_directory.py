@@ -124,8 +124,8 @@ FORMAT = WorkDirectory()
 def _refuse_lstm(params: Mapping[str, Any], source: str) -> None:
     if any(_OF_LSTM.match(name) for name in params):
         raise UserError(
-            f"{source}: its head is a BiLSTM, which is in no model of other programs; expected a linear head "
-            "(evaluate, predict and --config.init_from take the run as it is)"
+            f"{source}: it has a BiLSTM, which no model of other programs has; expected a run without one "
+            "(evaluate, predict and --config.init_from take this one as it is)"
         )
 
 

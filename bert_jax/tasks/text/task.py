@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import alternatives
+from bert_jax.models import bilstm_classifier
+from bert_jax.models.heads import ClassificationHead
+from bert_jax.objectives.bilstm_classification import BilstmClassification
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
@@ -20,11 +24,27 @@ from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table_task import TableConfig, TableTask
 
+TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
+_ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
+# The fields of `model` that a BiLSTM has: its embeddings, norm, dropout, longest row and dtype.
+_MODEL_FIELDS = (
+    *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
+    *("initializer", "initializer_range", "layer_norm_eps", "norm", "norm_bias", "dtype"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig(TableConfig):
     """The fields of tasks on texts and pairs of texts."""
 
+    encoder: str = option(
+        TRANSFORMER,
+        "what reads the texts; `bilstm`: GLUE's baseline, without a Transformer; `bilstm_attention`: with "
+        "attention between the texts of a pair ([baselines.md](baselines.md#glues-bilstm))",
+    )
+    encoder_size: int = option(
+        384, "of each direction of the BiLSTM that is the encoder", minimum=1, maximum=2**20
+    )
     pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
     double_unordered: bool = option(False, "train on each pair twice, as A B and as B A (ELECTRA)")
 
@@ -53,6 +73,20 @@ class TextTask(TableTask):
     target_dtype: type = np.int32
     class_weights: tuple[float, ...] = ()
 
+    def set_up(self) -> None:
+        """Checks the encoder."""
+        super().set_up()
+        given = f"encoder={self.config.encoder}"
+        if self.config.encoder not in _ENCODERS:
+            raise UserError(f"{given}: expected {alternatives(_ENCODERS)}")
+        if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
+            raise UserError(f"{given}: the rows have no second text to attend to; expected encoder=bilstm")
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        """Returns the structure of the head: that of the model's family, or of a BiLSTM."""
+        return super().classifier if self.config.encoder == TRANSFORMER else bilstm_classifier.HEAD
+
     def read_training(self, path: str) -> Examples:
         """Returns the examples, with `double_unordered` twice: behind them the same in the other order."""
         found = self.read(path)
@@ -69,6 +103,13 @@ class TextTask(TableTask):
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
+        if config.encoder == TRANSFORMER:
+            yield "encoder_size", f"it is only used with encoder={_ENCODERS[1]} and {BILSTM_ATTENTION}"
+        else:
+            reason = f"encoder={config.encoder} has no Transformer"
+            fields = ["head", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"]
+            fields += [f"model.{name}" for name in config.model if name not in _MODEL_FIELDS]
+            yield from ((name, reason) for name in fields)
         if not cls.columns_of(config, spec).text_b:
             yield "double_unordered", "the rows have no second text (data.text_b)"
 
@@ -79,14 +120,19 @@ class TextTask(TableTask):
 
     def objective(self) -> Classification:
         """Returns the objective with one output for each label, or a single one for regression."""
-        return Classification(
-            self.model_config,
-            len(self.labels) or 1,
-            self.kind,
-            self.class_weights,
+        described = (self.model_config, len(self.labels) or 1, self.kind, self.class_weights)
+        layout = self.tokenizer.layout
+        if self.config.encoder == TRANSFORMER:
+            return Classification(
+                *described, windows=self.has_windows, token_types=layout.types, classifier=self.classifier
+            )
+        return BilstmClassification(
+            *described,
             windows=self.has_windows,
-            token_types=self.tokenizer.layout.types,
-            classifier=self.classifier,
+            size=self.config.encoder_size,
+            pairs=bool(self.columns.text_b),
+            attends=self.config.encoder == BILSTM_ATTENTION,
+            skipped_ids=layout.special_ids,
         )
 
 

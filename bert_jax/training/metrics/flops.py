@@ -105,8 +105,9 @@ class RowFlops:
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
         layers = (_place(f"encoder/layers/{layer}/scores", config) for layer in range(config.computed_layers))
-        # Both factors of these products are activations.
-        return cls(config, **counts, scores=tuple((1 + 2 * (layer > lowest)) / 3 for layer in layers))
+        # Both factors of these products are activations. A BiLSTM has no layers, and no attention in them.
+        scores = tuple(bool(numbers) * (1 + 2 * (layer > lowest)) / 3 for layer in layers)
+        return cls(config, **counts, scores=scores)
 
     def __call__(self, length: int, predictions: int = 0, sequences: int = 1) -> float:
         """Returns the FLOPs of a row.

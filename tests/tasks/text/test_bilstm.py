@@ -1,0 +1,101 @@
+"""GLUE's BiLSTM baseline, as a user trains it: everything but the model is as in any other run."""
+
+import json
+
+import numpy as np
+import pytest
+from support.fine_tuned import command, mistake
+from support.pretrained import WORDS
+from support.stored_params import stored_params
+
+from bert_jax import cli
+
+TABLE = "encoder/embeddings/word_embeddings"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Whether both texts of a pair begin with the same word."""
+    directory, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    for name, count in (("train", 256), ("dev", 24)):
+        lines = ["a,b,label"]
+        for number in range(count):
+            word, other = rng.choice(WORDS[:6], 2, replace=False)
+            lines.append(f"{word} is,the {word if number % 2 else other},{'yes' if number % 2 else 'no'}")
+        (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def arguments(files, workdir, pretrained, *more, encoder="bilstm_attention"):
+    return command(
+        files,
+        workdir,
+        pretrained,
+        f"--config.encoder={encoder}",
+        "--config.encoder_size=16",
+        "--config.data.text_b=b",
+        "--config.max_seq_length=16",
+        "--config.batch_size=16",
+        "--config.model.hidden_dropout_prob=0",
+        "--config.optimizer.learning_rate=0.01",
+        "--config.optimizer.name=adamw_bias_corrected",
+        "--config.epochs=4",
+        *more,
+        text="a",
+    )
+
+
+def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, capsys):
+    best = json.loads((finetuned / "best.json").read_text())
+    assert best["scores"]["accuracy"] > 0.9
+    report = json.loads((finetuned / "initialized.json").read_text())
+    assert report["loaded"] == [TABLE] and {name.split("/")[0] for name in report["new"]} == {
+        *("lstm", "head", "classifier")
+    }
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={finetuned}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert found == pytest.approx(best["scores"])
+    assert (
+        cli.main(
+            ["predict", f"--workdir={finetuned}", f"--input={files}/dev.csv", f"--output={tmp_path}/p.tsv"]
+        )
+        == 0
+    )
+    export = ["convert", f"--input={finetuned}", f"--output={tmp_path}/hf", "--to=huggingface"]
+    assert "it has a BiLSTM, which no model of other programs has" in mistake(export, capsys)
+
+
+def test_packed_and_padded_batches_train_alike(files, pretrained, tmp_path):
+    losses = []
+    for pack in ("true", "false"):
+        options = [f"--config.pack={pack}", "--config.group_by_length=false", "--config.log_every=1"]
+        run = tmp_path / pack
+        assert cli.main(arguments(files, run, pretrained, *options, "--config.epochs=0.2")) == 0
+        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        losses.append([line["loss"] for line in lines if line["kind"] == "train"])
+    assert len(losses[0]) == 3
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_word_embeddings_can_be_frozen(files, pretrained, tmp_path):
+    options = ["--config.optimizer.freeze=encoder/.*", "--config.epochs=0.5"]
+    assert cli.main(arguments(files, tmp_path, pretrained, *options, encoder="bilstm")) == 0
+    np.testing.assert_array_equal(stored_params(tmp_path)[TABLE], stored_params(pretrained)[TABLE])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (["--config.encoder=gru"], "encoder=gru: expected transformer, bilstm, or bilstm_attention"),
+        (["--config.data.text_b="], "the rows have no second text to attend to; expected encoder=bilstm"),
+        (["--config.head=bilstm"], "head=bilstm: encoder=bilstm_attention has no Transformer"),
+        (["--config.adapter.kind=bitfit"], "adapter.kind=bitfit: encoder=bilstm_attention has no"),
+        (["--config.optimizer.layer_decay=0.9"], "optimizer.layer_decay=0.9: encoder=bilstm_attention"),
+        (["--config.model.attention=xla"], "model.attention=xla: encoder=bilstm_attention has no"),
+        (["--config.model.classifier_pooling=mean"], "model.classifier_pooling=mean: encoder="),
+        (["--config.encoder=transformer"], "encoder_size=16: it is only used with encoder=bilstm"),
+    ],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):
+    assert message in mistake(arguments(files, tmp_path / "run", pretrained, *changes), capsys)
