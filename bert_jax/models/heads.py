@@ -383,6 +383,10 @@ class ClassificationModel(Module):
             [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.classify(hidden, sequence_ids, deterministic, cls_positions)
+
+    def classify(self, hidden, sequence_ids, deterministic=True, cls_positions=None):
+        """Returns the logits for the encoder's states [B, L, H]; the other arguments are as in a call."""
         hidden = self.recurrent(hidden, sequence_ids, deterministic)
         drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
         x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))

@@ -15,6 +15,7 @@ from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.adapters import PartlyFrozen
+from bert_jax.objectives.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
     Distillation,
@@ -271,10 +272,14 @@ def load_student(
 def row_flops(objective: Objective) -> Callable[..., float]:
     """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
 
-    A teacher has a forward pass only, which is a third of the FLOPs of training it.
+    A teacher has a forward pass only, which is a third of the FLOPs of training it. A classification with the
+    loss of the next token predicts every token.
     """
     trains = flops.weight_gradients(objective)
     learned = objective.objective if isinstance(objective, PartlyFrozen) else objective
+    if isinstance(learned, ClassificationAndLM):
+        of_model = flops.RowFlops.of(objective)
+        return lambda length, predictions=0, sequences=1: of_model(length, length, sequences)
     if not isinstance(learned, Distillation):
         return flops.RowFlops.of(objective)
     of_student = flops.RowFlops.of(learned.student, trains)

@@ -67,7 +67,8 @@ class WorkDirectory(Format):
             chosen = os.path.join(chosen, run_directory.BEST)
         source, trained, frozen = checkpoint.read_stored(chosen, log=log)
         stored = assemble(trained | frozen)
-        params = {name: x for name, x in stored.items() if not name.startswith(f"{DISTILLATION}/")}
+        auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
+        params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         _refuse_lstm(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
         params, generator = _networks(run, config, params, tokenizer, source)

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models import bilstm_classifier
 from bert_jax.models.heads import ClassificationHead
+from bert_jax.objectives.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.bilstm_classification import BilstmClassification
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
@@ -44,6 +46,13 @@ class TextConfig(TableConfig):
     )
     encoder_size: int = option(
         384, "of each direction of the BiLSTM that is the encoder", minimum=1, maximum=2**20
+    )
+    lm_weight: float = option(
+        0.0,
+        "of the loss of the next token, which is added to the task's; for causal models only. GPT: 0.5 "
+        "([baselines.md](baselines.md#gpt))",
+        minimum=0,
+        maximum=10**6,
     )
     pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
     double_unordered: bool = option(False, "train on each pair twice, as A B and as B A (ELECTRA)")
@@ -81,6 +90,11 @@ class TextTask(TableTask):
             raise UserError(f"{given}: expected {alternatives(_ENCODERS)}")
         if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
             raise UserError(f"{given}: the rows have no second text to attend to; expected encoder=bilstm")
+        if self.config.lm_weight and not self.model_config.causal:
+            raise UserError(
+                f"lm_weight={self.config.lm_weight:g}: the model reads in both directions and sees the next "
+                "token; expected 0, or --config.model.causal=true"
+            )
 
     @property
     def classifier(self) -> ClassificationHead:
@@ -107,9 +121,11 @@ class TextTask(TableTask):
             yield "encoder_size", f"it is only used with encoder={_ENCODERS[1]} and {BILSTM_ATTENTION}"
         else:
             reason = f"encoder={config.encoder} has no Transformer"
-            fields = ["head", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"]
+            fields = ["head", "lm_weight", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"]
             fields += [f"model.{name}" for name in config.model if name not in _MODEL_FIELDS]
             yield from ((name, reason) for name in fields)
+        if config.distillation.teacher:
+            yield "lm_weight", "the losses of a distillation are those of distillation.losses"
         if not cls.columns_of(config, spec).text_b:
             yield "double_unordered", "the rows have no second text (data.text_b)"
 
@@ -120,20 +136,21 @@ class TextTask(TableTask):
 
     def objective(self) -> Classification:
         """Returns the objective with one output for each label, or a single one for regression."""
-        described = (self.model_config, len(self.labels) or 1, self.kind, self.class_weights)
-        layout = self.tokenizer.layout
-        if self.config.encoder == TRANSFORMER:
-            return Classification(
-                *described, windows=self.has_windows, token_types=layout.types, classifier=self.classifier
+        c, layout = self.config, self.tokenizer.layout
+        labels = len(self.labels) or 1
+        described = (self.model_config, labels, self.kind, self.class_weights, self.has_windows)
+        if c.encoder != TRANSFORMER:
+            return BilstmClassification(
+                *described,
+                size=c.encoder_size,
+                pairs=bool(self.columns.text_b),
+                attends=c.encoder == BILSTM_ATTENTION,
+                skipped_ids=layout.special_ids,
             )
-        return BilstmClassification(
-            *described,
-            windows=self.has_windows,
-            size=self.config.encoder_size,
-            pairs=bool(self.columns.text_b),
-            attends=self.config.encoder == BILSTM_ATTENTION,
-            skipped_ids=layout.special_ids,
-        )
+        if not c.lm_weight:
+            return Classification(*described, layout.types, self.classifier)
+        head = families.of(self.model_config).masked_lm
+        return ClassificationAndLM(*described, layout.types, self.classifier, c.lm_weight, head)
 
 
 class TextClassification(TextTask):
