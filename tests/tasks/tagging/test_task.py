@@ -1,10 +1,11 @@
 """`finetune`, `evaluate` and `predict` of tags, as a user calls them, on a tiny checkpoint."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import command_that_learns, mistake
+from support.fine_tuned import command_that_learns, make_task, mistake
 from support.stored_params import stored_params
 from support.tags import to_iob1
 
@@ -148,6 +149,31 @@ def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsy
     assert "it has a BiLSTM" in mistake(export, capsys)
     assert cli.main(arguments(files, tmp_path / "next", run, "--config.epochs=0.1")) == 0
     assert "not used: classifier (2), lstm (12)" in capsys.readouterr().out
+
+
+ALL = ",".join(map(str, range(1, 13)))
+
+
+@pytest.mark.parametrize(
+    "layers, mix, expected, width",
+    [
+        ("0", "concat", (0,), 1),
+        ("-2", "concat", (-2,), 1),
+        ("-1", "concat", (-1,), 1),
+        ("-4,-3,-2,-1", "weighted", (-4, -3, -2, -1), 4),
+        ("", "concat", (-4, -3, -2, -1), 4),
+        (ALL, "sum", tuple(range(1, 13)), 1),
+        (ALL, "weighted", tuple(range(1, 13)), 12),
+    ],
+)
+def test_the_rows_of_table_7_can_be_configured(vocabulary, layers, mix, expected, width):
+    """The embeddings, single layers, and mixes of the last four or of all 12 layers."""
+    task = make_task(vocabulary, "conll", ("O", "B-X", "I-X"), {"frozen": True, "head": "bilstm"})
+    task.config = dataclasses.replace(task.config, feature_layers=layers, feature_mix=mix)
+    task.model_config = task.model_config.replace(num_hidden_layers=12)
+    task.set_up()
+    assert task.layers == expected
+    assert task.objective().feature_width == width * task.model_config.hidden_size
 
 
 @pytest.mark.parametrize(
