@@ -7,6 +7,7 @@ The teacher is the checkpoint after continued pre-training, because encoders of 
 head. The students have half of its layers.
 """
 
+from bert_jax import convert
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
 
@@ -30,9 +31,16 @@ def student(losses="logits=5, task=2, cosine=1", start="spread"):
         c.batch_size = 32
         c.distillation.teacher, c.distillation.losses = run.model(TEACHER), losses
         c.distillation.init_layers = start
-        c.model.num_hidden_layers = 3
-        if not start:  # the widths of MiniLM, which are otherwise the teacher's
-            c.model.hidden_size, c.model.num_attention_heads, c.model.intermediate_size = 384, 12, 1536
+        theirs = convert.load_architecture(run.checkpoint)[0]
+        c.model.num_hidden_layers = max(1, theirs.num_hidden_layers // 2)
+        if not start:  # a student that starts with the teacher's layers has its widths anyway
+            for name in (
+                "hidden_size",
+                "num_attention_heads",
+                "intermediate_size",
+                "max_position_embeddings",
+            ):
+                c.model[name] = getattr(theirs, name)
         return c
 
     return config

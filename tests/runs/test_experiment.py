@@ -1,5 +1,6 @@
 """Experiments: budgets in steps, arms and measures that are run once, the table, and mistakes."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -12,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
 from bert_jax.runs.experiment.step_times import Kind
 from bert_jax.settings import config_files, defaults, experiments, run_config
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Pretraining
+from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
 from bert_jax.tasks import fields
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -234,11 +235,11 @@ def test_a_mean_has_the_deviation_of_its_runs():
 
 
 @pytest.mark.parametrize("name", [name for name in config_files.names() if name.startswith("experiments/")])
-def test_every_arm_of_an_installed_experiment_has_a_valid_config(name):
+def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretrained):
     experiment = config_files.load_experiment(name.partition("/")[2])
     for arm in experiment.arms:
         if arm.pretrain:
-            arm_config(experiment, arm.name).model.replace(vocab_size=8192).encoder()
+            arm_config(experiment, arm.name, pretrained).model.replace(vocab_size=8192).encoder()
         for measure in experiment.measures_of(arm):
             if isinstance(measure, Finetuning):
                 config = config_files.load(measure.config, "finetune")
@@ -254,8 +255,8 @@ def test_every_arm_of_an_installed_experiment_has_a_valid_config(name):
                 fields.check(config)
 
 
-def arm_config(experiment, arm, steps=1000):
-    run = experiments.Run(steps, 0, "model", lambda name: name)
+def arm_config(experiment, arm, checkpoint=""):
+    run = experiments.Run(1000, 0, str(checkpoint), lambda name: name)
     return run_config.pretraining(experiment.arm(arm).pretrain.config(run))
 
 
@@ -265,3 +266,37 @@ def test_the_mixes_of_table_8():
     assert len(found) == 6 and found["80-0-20"][0].replace == (0.8, 0.2, 0)  # mask, random, same
     assert found["80-10-10"][0].replace == (0.8, 0.1, 0.1) and found["0-0-100"][0].replace == (0, 1, 0)
     assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
+
+
+PRETRAINED = [
+    name
+    for name in config_files.names()
+    if name.startswith("experiments/") and config_files.load_experiment(name.partition("/")[2]).budget
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
+    name, pretrained, vocabulary, tmp_path
+):
+    experiment = config_files.load_experiment(name.partition("/")[2])
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "".join(f"the {color} cat is a big dog .\ntwo small birds .\n\n" for color in ("red", "blue") * 400)
+    )
+    records = {}
+    for kind, flags in experiment.records.items():
+        records[kind] = str(tmp_path / kind)
+        command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output_dir={records[kind]}"]
+        assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
+    small = dataclasses.replace(experiment, budget=Budget(steps=8), seeds=1).with_measures(
+        [one for one in experiment.measures if isinstance(one, HeldOut)]
+    )
+    inputs = runner.Inputs(records, checkpoint=str(pretrained) if experiment.needs_checkpoint else "")
+    work = runner.Runner(small, str(tmp_path / "sweep"), inputs)
+    work.run()
+    trained = [arm.name for arm in experiment.arms if arm.pretrain]
+    assert [row["arm"] for row in work.results.rows if row["measure"] == runner.PRETRAINING] == trained
+    table = report.write(work)
+    assert all(f"| {arm} |" in table for arm in trained)
