@@ -94,6 +94,7 @@ def test_a_head_reads_the_states_of_a_bilstm(head):
         assert np.all(np.isfinite(found))  # unused places too
 
 
+@pytest.mark.slow
 def test_encoder_and_bilstm_are_trained():
     model = ClassificationModel(CONFIG, 2, SEQUENCE.with_lstm(3))
     inputs, rows = inputs_of(packed_batch(rows=2, length=24))

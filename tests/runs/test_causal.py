@@ -59,6 +59,7 @@ def test_the_picture_has_its_loss(causal, capsys):
     assert "<!-- Causal LM loss -->" in drawn and "<!-- Loss -->" not in drawn
 
 
+@pytest.mark.slow
 def test_masked_lm_goes_on_from_its_weights(causal, pretrain, tmp_path):
     fields = {"init_from": causal, "init_ignore": "(nsp|pooler)/.*", "model.causal": False}
     code, _, error = pretrain(**fields, steps=1, **{"optimizer.warmup_steps": 0})
@@ -85,6 +86,7 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
     assert told in error_of(pretrain(**CAUSAL | fields))
 
 
+@pytest.mark.slow
 def test_fine_tuning_reads_the_last_token(causal, tmp_path, capsys):
     """A label that only the words behind [CLS] tell is learned."""
     table, workdir = tmp_path / "train.csv", tmp_path / "run"

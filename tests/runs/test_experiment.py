@@ -111,6 +111,7 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
     assert "±" in (tmp_path / "sweep" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
     code, _, error = sweep("--seconds=0.05", "--arms=small")
     assert code == 0, error

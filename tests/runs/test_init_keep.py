@@ -25,6 +25,7 @@ def pretrained(tmp_path_factory, vocabulary):
     return write(tmp_path_factory.mktemp("pretrained"), vocabulary, num_hidden_layers=2)
 
 
+@pytest.mark.slow
 def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pretrained, tmp_path, capsys):
     assert cli.main(arguments(files, tmp_path / "scratch", pretrained)) == 0
     kept = arguments(files, tmp_path / "kept", pretrained, f"--config.init_keep={EMBEDDINGS}")

@@ -119,6 +119,7 @@ def test_both_count_by_their_share(records, general, tmp_path):
     assert found.sequences_per_row(32) == -(-(0.9 * means[0] + 0.1 * means[1]) // 1)
 
 
+@pytest.mark.slow
 def test_rows_of_several_lengths(pretrain, records, general, tmp_path):
     short, other = (
         processes.write_records(tmp_path / f"short{n}", length=16, seed=n, nsp="none") for n in (2, 3)

@@ -39,6 +39,7 @@ def arguments(files, workdir, pretrained, *more):
     )
 
 
+@pytest.mark.slow
 def test_a_run_learns_both(files, causal, tmp_path, capsys):
     assert cli.main(arguments(files, tmp_path, causal)) == 0
     best = json.loads((tmp_path / "best.json").read_text())

@@ -66,6 +66,7 @@ def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, 
     assert "it has a BiLSTM, which no model of other programs has" in mistake(export, capsys)
 
 
+@pytest.mark.slow
 def test_packed_and_padded_batches_train_alike(files, pretrained, tmp_path):
     losses = []
     for pack in ("true", "false"):
@@ -78,6 +79,7 @@ def test_packed_and_padded_batches_train_alike(files, pretrained, tmp_path):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_word_embeddings_can_be_frozen(files, pretrained, tmp_path):
     options = ["--config.optimizer.freeze=encoder/.*", "--config.epochs=0.5"]
     assert cli.main(arguments(files, tmp_path, pretrained, *options, encoder="bilstm")) == 0
