@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli
@@ -168,6 +168,7 @@ def test_the_kinds_of_steps_are_counted():
     assert step_times.count_kinds(pretrain_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.floats(0.5, 50), st.floats(0.01, 2), st.floats(0.01, 2))
 def test_no_further_step_fits_into_the_budget(seconds, early, late):
     def make(steps):
