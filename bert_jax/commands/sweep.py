@@ -66,7 +66,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     experiment = _resolve(config_files.load_experiment(flags.experiment), flags)
     if flags.checkpoint:
-        convert.load_architecture(flags.checkpoint)  # refuses what is not a checkpoint
+        convert.load_architecture(flags.checkpoint)  # raises UserError for anything but a checkpoint
     compiler_options.enable_compilation_cache(flags.compilation_cache)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
     if records and not (flags.input or all(map(files.exists, records.values()))):
@@ -79,8 +79,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             return code
         try:
             work.run(flags.arms)
-        finally:
+        except BaseException:
             report.write(work)
+            raise
     print(report.write(work))
     return 0
 

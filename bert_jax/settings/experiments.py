@@ -157,6 +157,11 @@ class Budget:
                 "expected one of the three to be more than 0"
             )
 
+    def part(self, share: float) -> Budget:
+        """Returns a share of the budget, of which there is at least one step or token."""
+        steps, tokens = (amount and max(1, round(amount * share)) for amount in (self.steps, self.tokens))
+        return Budget(steps, tokens, self.seconds * share)
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

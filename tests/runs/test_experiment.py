@@ -96,7 +96,7 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
     assert spent["small"]["tokens"] == pytest.approx(spent["large"]["tokens"])
     reports = [
         tmp_path / "sweep" / arm / "seed-0" / "colors" / "initialized.json"
-        for arm in ("small", "from scratch")
+        for arm in ("small", "from-scratch")
     ]
     assert [path.exists() for path in reports] == [True, False]
     assert not (tmp_path / "sweep" / "small" / "seed-0" / "colors" / "checkpoints").exists()
@@ -229,6 +229,12 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
 def test_an_experiment_is_checked_when_it_is_made(arms, message):
     with pytest.raises(UserError, match=message):
         Experiment("Mistakes", arms, [])
+
+
+def test_a_part_of_a_budget_is_never_nothing():
+    assert Budget(steps=3).part(1 / 8) == Budget(steps=1)
+    assert Budget(tokens=1000).part(0.25) == Budget(tokens=250)
+    assert Budget(seconds=10).part(0.5) == Budget(seconds=5)
 
 
 def test_a_mean_has_the_deviation_of_its_runs():

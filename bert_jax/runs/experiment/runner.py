@@ -25,7 +25,7 @@ from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import step_times
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Measure, MinimalPairs, Run
+from bert_jax.settings.experiments import Arm, Experiment, Finetuning, Measure, MinimalPairs, Run
 from bert_jax.tasks import fields
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
@@ -35,7 +35,7 @@ PRETRAINING = "pretraining"  # the entry of results for the run itself
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
 _TIMED_STEPS = 1000  # steps of the configuration that is timed, in which all parts of a ramp occur
-_HELD_OUT = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
 _RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
 
 
@@ -97,7 +97,6 @@ class Runner:
         directory: its directory, new or that of a run to go on.
         inputs: what it is given.
         log: called with lines of progress.
-        **fit_options: arguments of `loop.fit` for all runs.
 
     Raises:
         UserError: an input is missing, or the directory belongs to another experiment.
@@ -109,17 +108,16 @@ class Runner:
         directory: str,
         inputs: Inputs,
         log: Callable[[str], None] = print,
-        **fit_options: Any,
     ):
         self.experiment, self.directory, self._inputs = experiment, directory, inputs
-        self._log, self._fit_options = log, fit_options
+        self._log = log
         self._check_inputs()
         self._claim()
         self.results = Results(directory)
         self._times = StepTimes(directory, log)
 
     def run(self, arms: Sequence[str] = ()) -> None:
-        """Runs what is not done yet: every arm with the first seed, then with the second one, and so on.
+        """Runs the arms that have no results yet: all with the first seed, then all with the second one.
 
         Args:
             arms: names of the arms to run; all by default. An arm that another one starts from has to be
@@ -202,7 +200,7 @@ class Runner:
             self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
 
     def _folder(self, arm: str, seed: int) -> str:
-        return os.path.join(self.directory, arm, f"seed-{seed}")
+        return os.path.join(self.directory, _file_name(arm), f"seed-{seed}")
 
     def _pretrain(self, arm: Arm, seed: int) -> None:
         steps = self._steps(arm, seed)
@@ -210,7 +208,7 @@ class Runner:
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
         explicit = arm.pretrain.explicit if arm.pretrain else ()
-        pretrain.pretrain(config, directory, explicit=explicit, **self._fit_options)
+        pretrain.pretrain(config, directory, explicit=explicit)
         _, seconds, tokens = spent_by_step(directory)
         scores = {"steps": steps, "tokens": tokens[-1], "wall_seconds": seconds[-1]}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
@@ -242,8 +240,7 @@ class Runner:
         """Returns the steps of an arm that fit into its budget."""
         budget = self.experiment.budget
         assert budget is not None and arm.pretrain is not None
-        share = arm.pretrain.share
-        budget = Budget(round(budget.steps * share), round(budget.tokens * share), budget.seconds * share)
+        budget = budget.part(arm.pretrain.share)
         if budget.seconds:
             explicit = {one.name: one.pretrain.explicit for one in self.experiment.arms if one.pretrain}
             self._times.measure(dict(self._timed(seed)), explicit)
@@ -296,7 +293,7 @@ class Runner:
             fields.lookup(config, name)  # refuses a name that no fine-tuning has
             fields.assign(config, name, value)
         directory = os.path.join(self._folder(arm.name, seed), _file_name(measure.name))
-        scores = finetune.finetune(config, directory, **self._fit_options)["scores"]
+        scores = finetune.finetune(config, directory)["scores"]
         for name in ("checkpoints", "best"):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
         return {name: scores[name] for name in measure.metrics}
