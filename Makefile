@@ -32,7 +32,7 @@ endif
 .PHONY: help install gpu-compiler demo test test-all test-sample gpu-test wheel-test lint docs config-reference lock
 
 help:
-	@echo 'make demo         text to a fine-tuned classifier on a corpus that every machine has, in minutes'
+	@echo 'make demo         text to a fine-tuned model on a corpus that every machine has, in minutes'
 	@echo 'make test         the fast tests'
 	@echo 'make test-all     the slow ones too, and those that compare with other libraries'
 	@echo 'make test-sample  a few minutes of the fast tests, for a second Python'

@@ -31,16 +31,17 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import random
 import statistics
 from pathlib import Path
 
 from family import Figures, bert_jax, flags
 
 from bert_jax import convert
-from bert_jax.demo import data as tasks
 from bert_jax.demo.steps import HELD_OUT
 from bert_jax.inference.held_out import held_out
 from bert_jax.plots import curves
+from bert_jax.tasks import writers
 from bert_jax.training.metrics.metrics_writer import read_metrics
 from data_pipelines import python_docs
 
@@ -91,10 +92,17 @@ class Continued:
         written = python_docs.write_corpus(
             self.output / "text", [one for one in documents if one.package not in HELD_OUT]
         )
-        rows = [one for one in documents if one.package in HELD_OUT]
-        train, dev = tasks.make_task(rows, self.args.task_rows)
+        rows = [
+            (sentence, document.package)
+            for document in documents
+            for sentence in document.sentences
+            if document.package in HELD_OUT and 5 <= len(sentence.split()) <= 40
+        ]
+        random.Random(0).shuffle(rows)
+        train, dev = rows[: self.args.task_rows], rows[self.args.task_rows :]
+        (self.output / "task").mkdir(exist_ok=True)
         for name, split in (("train", train), ("dev", dev)):
-            tasks.write_task(self.output / "task" / f"{name}.tsv", split)
+            writers.write_table(str(self.output / "task" / f"{name}.tsv"), ("sentence", "package"), split)
         return {"sentences": written.sentences, "words": written.words, "dev": len(dev)}
 
     def text(self, name: str) -> tuple[str, str]:

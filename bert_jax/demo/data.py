@@ -1,63 +1,66 @@
-"""Data of the demo: the task, sentences with masks, and the scores of baselines."""
+"""Data of the demo: the task, and sentences with masks."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from etils import epy
-
 from bert_jax.io import files
 from bert_jax.tasks import writers
-from bert_jax.tasks.readers.tables import Columns, read_examples
-from bert_jax.workdir import run_directory
 
-with epy.lazy_imports():
-    import jax
-
-    from bert_jax.data import loader, records, token_counts
-    from bert_jax.models import config as model_config
-    from bert_jax.objectives import masked_lm, masking
-    from bert_jax.settings import masking_config
-
-COLUMNS = Columns("sentence", label="package")
-_WORDS = range(5, 41)  # number of words of a sentence of the task
+NO_MARK = "O"
+_TAGS = {",": "B-COMMA", ".": "B-PERIOD", "?": "B-PERIOD", "!": "B-PERIOD"}
+_AROUND = "()[]\"'`*"
+_SENTENCES = 3  # of a text of the task
+_WORDS = range(12, 61)  # number of words of such a text
 _SHORT = range(6, 15)  # number of words of a sentence with a mask
 
+Text = list[tuple[str, str]]  # words and their tags
 
-def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[list, list]:
-    """Returns shuffled (train, dev) rows (sentence, package).
+
+def punctuation(text: str) -> Text:
+    """Returns the words of a text in lower case without punctuation, each with the mark that followed it.
+
+    The tags are B-COMMA, B-PERIOD (of question and exclamation marks, too) and O. The case of letters and
+    other marks around words are dropped: they would give the ends of sentences away.
+    """
+    words: list[tuple[str, str]] = []
+    for written in text.split():
+        word = written.strip(_AROUND)
+        bare = word.rstrip(",.:;?!" + _AROUND).lower()
+        mark = next((_TAGS[each] for each in word[len(bare) :] if each in _TAGS), NO_MARK)
+        if bare:
+            words.append((bare, mark))
+        elif words and mark != NO_MARK:
+            words[-1] = words[-1][0], mark
+    return words
+
+
+def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[list[Text], list[Text]]:
+    """Returns shuffled (train, dev) texts of three sentences that follow each other, see `punctuation`.
 
     Args:
         documents: documents of `data_pipelines.python_docs`.
-        train_examples: number of rows for training; the others are dev rows.
+        train_examples: number of texts for training; the others are dev texts.
         seed: seed of the shuffle.
     """
-    rows = [
-        (sentence, document.package)
+    texts = [
+        punctuation(" ".join(document.sentences[start : start + _SENTENCES]))
         for document in documents
-        for sentence in document.sentences
-        if len(sentence.split()) in _WORDS
+        for start in range(0, len(document.sentences) - _SENTENCES + 1, _SENTENCES)
     ]
-    random.Random(seed).shuffle(rows)
-    return rows[:train_examples], rows[train_examples:]
+    texts = [text for text in texts if len(text) in _WORDS]
+    random.Random(seed).shuffle(texts)
+    return texts[:train_examples], texts[train_examples:]
 
 
-def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes rows (sentence, package) to a TSV file with a header, atomically."""
+def write_task(path: Path, texts: Sequence[Text]) -> None:
+    """Writes texts to a JSON-lines file of `finetune/tagging`, atomically."""
     files.make_directory(path.parent)
-    writers.write_table(str(path), ("sentence", "package"), rows)
-
-
-def read_task(path: Path) -> list[tuple[str, str]]:
-    """Returns the rows (sentence, package) that `write_task` wrote."""
-    examples = read_examples(str(path), COLUMNS)
-    return list(zip(examples.texts_a, examples.labels or (), strict=True))
+    rows = ({"words": [word for word, _ in text], "tags": [tag for _, tag in text]} for text in texts)
+    writers.write_json_lines(str(path), rows)
 
 
 def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
@@ -76,58 +79,3 @@ def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[s
                 used.add(sentence)
                 break
     return chosen
-
-
-def majority_share(labels: Sequence[str]) -> float:
-    """Returns the accuracy of always predicting the most frequent label."""
-    return max(Counter(labels).values()) / len(labels)
-
-
-@dataclasses.dataclass(frozen=True)
-class Baselines:
-    """Scores of baselines on the held-out rows that pre-training was evaluated on.
-
-    Attributes:
-        masked: number of masked tokens in these rows.
-        unigram_entropy: entropy of the distribution of the masked tokens, in nats per token; the lowest loss
-            of a prediction that does not use the context.
-        nsp_majority: fraction of the more frequent next-sentence label.
-    """
-
-    masked: int
-    unigram_entropy: float
-    nsp_majority: float
-
-
-def pretraining_baselines(directory: str) -> Baselines:
-    """Returns the baselines for a pre-training work directory, on the tokens that its evaluation masks."""
-    config = run_directory.load_config(directory)
-    tokenizer = run_directory.load_tokenizer(directory)
-    model = model_config.from_dict(config.model.to_dict())
-    held_out = records.open_dataset(config.data.dir, config.data.eval_split)
-    prepare = jax.jit(
-        masked_lm.MaskedLM(
-            model,
-            masking.Vocabulary.of(tokenizer),
-            dataclasses.replace(masking_config.MaskingConfig(), **config.masking).options(
-                held_out.max_seq_length, config.steps
-            ),
-            token_types=tokenizer.layout.types,
-        ).prepare,
-        static_argnums=2,
-    )
-    labels, nsp = [], []
-    batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)
-    for index, batch in enumerate(batches):
-        # The evaluation draws the same masks, see `bert_jax.training.step.make_eval_step`.
-        key = jax.random.fold_in(jax.random.key(config.seed, impl="threefry2x32"), index)
-        masked = jax.device_get(prepare(batch, key, False))
-        labels.append(masked["masked_labels"][masked["masked_weights"] > 0])
-        nsp.append(batch["next_sentence_labels"][batch["next_sentence_labels"] >= 0])
-    labels, nsp = np.concatenate(labels), np.concatenate(nsp)
-    counts = np.bincount(labels, minlength=tokenizer.vocab_size)
-    return Baselines(
-        masked=len(labels),
-        unigram_entropy=token_counts.cross_entropy(counts, counts, smoothing=0),
-        nsp_majority=majority_share(nsp.tolist()),
-    )

@@ -1,14 +1,11 @@
 import dataclasses
-import json
 
 import jax
-import numpy as np
 import pytest
-from support import processes
 
 from bert_jax import cli
-from bert_jax.data import loader, manifests, records
 from bert_jax.demo import data, steps
+from bert_jax.io import json_files
 
 
 @dataclasses.dataclass
@@ -17,21 +14,36 @@ class Document:
     sentences: tuple[str, ...]
 
 
-def test_the_task_is_made_of_every_sentence_once(tmp_path):
+@pytest.mark.parametrize(
+    "text, words, tags",
+    [
+        ("Return it. (The default.)", "return it the default", "O B-PERIOD O B-PERIOD"),
+        ('A "file", or None!', "a file or none", "O B-COMMA O B-PERIOD"),
+        ("os.path - see it , then 3.5: now?", "os.path - see it then 3.5 now", "O O O B-COMMA O O B-PERIOD"),
+        (", and", "and", "O"),
+        ("", "", ""),
+    ],
+)
+def test_marks_become_tags_of_the_words_before_them(text, words, tags):
+    assert data.punctuation(text) == list(zip(words.split(), tags.split(), strict=True))
+
+
+def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
     documents = [
-        Document("email", tuple(f"The message has {i} parts and\tno more." for i in range(30))),
-        Document("xml", ("Too short.", *(f"The element has {i} children or none." for i in range(10)))),
+        Document("email", tuple(f"The message has {i} parts, and no more." for i in range(30))),
+        Document(
+            "xml", ("Too short.", "These, too.", "Here.", *(f"The element has {i}." for i in range(11)))
+        ),
     ]
-    train, dev = data.make_task(documents, 25)
-    assert (len(train), len(dev)) == (25, 15)
-    assert len(set(train) | set(dev)) == 40
-    assert data.make_task(documents, 25) == (train, dev)
-    data.write_task(tmp_path / "task" / "dev.tsv", dev)
-    rows = data.read_task(tmp_path / "task" / "dev.tsv")
-    assert rows == [(" ".join(sentence.split()), package) for sentence, package in dev]
-    assert data.majority_share([package for _, package in rows]) == pytest.approx(
-        max(sum(p == "email" for _, p in rows), sum(p == "xml" for _, p in rows)) / 15
-    )
+    train, dev = data.make_task(documents, 8)
+    assert (len(train), len(dev)) == (8, 5)
+    assert len({tuple(text) for text in train + dev}) == 13
+    assert data.make_task(documents, 8) == (train, dev)
+    tags = [tag for text in train + dev for _, tag in text]
+    assert (tags.count("B-PERIOD"), tags.count("B-COMMA")) == (39, 30)
+    data.write_task(tmp_path / "task" / "dev.jsonl", dev)
+    rows = json_files.read_lines((tmp_path / "task" / "dev.jsonl").read_bytes())
+    assert [list(zip(row["words"], row["tags"], strict=True)) for row in rows] == dev
 
 
 def test_masks_are_put_inside_short_sentences():
@@ -49,45 +61,9 @@ def test_masks_are_put_inside_short_sentences():
     ]
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """Records, and the work directory of a run on them, without its checkpoints."""
-    root = tmp_path_factory.mktemp("demo")
-    records = processes.write_records(root / "records")
-    config = {
-        "seed": 3,
-        "steps": 8,
-        "batch_size": 8,
-        "data": {"dir": str(records), "eval_split": "eval"},
-        "eval": {"batches": 0},
-        "masking": {"prob": 0.15, "strategy": "token", "max_predictions": 8},
-        "model": {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1},
-    }
-    manifest = manifests.read(str(records))
-    run = {"command": "pretrain", "config": config, "vocabulary": manifest["vocabulary"]}
-    (root / "config.json").write_text(json.dumps(run))
-    (root / "vocab.txt").write_bytes((records / "vocab.txt").read_bytes())
-    return root, records
-
-
-def test_baselines_are_of_the_tokens_that_the_evaluation_masks(pretrained):
-    root, directory = pretrained
-    found = data.pretraining_baselines(str(root))
-    rows = records.open_dataset(str(directory), "eval")
-    batches = list(loader.eval_batches(rows, 8))
-    labels = np.concatenate([batch["next_sentence_labels"].ravel() for batch in batches])
-    labels = labels[labels >= 0]
-    assert found.nsp_majority == pytest.approx(max(labels.mean(), 1 - labels.mean()))
-    real = sum(int(batch["lengths"].sum()) for batch in batches)
-    assert 0.08 * real < found.masked < 0.2 * real
-    # Random tokens: few of them are twice among the masked ones.
-    assert np.log(found.masked) - 1 < found.unigram_entropy <= np.log(found.masked)
-    assert found == data.pretraining_baselines(str(root))
-
-
 def test_a_command_that_fails_ends_the_demo_with_its_code(tmp_path, capsys):
     (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "dev.tsv").write_text("sentence\tpackage\n")
+    (tmp_path / "task" / "dev.jsonl").touch()
     (tmp_path / "corpus").mkdir()
     assert cli.main(["demo", f"--workdir={tmp_path}"]) == 2
     captured = capsys.readouterr()
@@ -126,12 +102,12 @@ def test_the_whole_way(tmp_path, capsys):
         "$ bert-jax data",
         "$ bert-jax pretrain",
         "$ bert-jax plot",
-        "unigram entropy",
+        "for a guess by the frequency of words",
     ):
         assert text in said
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert all((tmp_path / f"finetune-{name}" / "best.json").exists() for name in ("pretrained", "scratch"))
-    assert "accuracy on" in said
+    assert "F1 of the commas and periods" in said
     assert "too few steps to learn anything" in said.splitlines()[-1]
     # Again: nothing is computed that is there.
     assert cli.main(["demo", "--quick", f"--workdir={tmp_path}"]) == 0
