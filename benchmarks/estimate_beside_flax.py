@@ -50,13 +50,13 @@ def peer_program(args: argparse.Namespace) -> tuple[str, float]:
 def our_step(args: argparse.Namespace):
     from bert_jax.estimate import program
     from bert_jax.estimate.chips import tpu_topology, tpus
-    from bert_jax.settings import run_config
+    from bert_jax.settings import pretrain_config
 
     tpu_topology.prepare()
     slices = tpus.parse_topology(args.topology, 1)
     config = runpy.run_path(args.config)["get_config"]()
     config.batch_size = args.rows * slices.chips
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     rows = program.synthetic_rows(config, args.length)
     return program.TrainStep(config, rows, tpu_topology.devices(slices)), slices
 

@@ -30,7 +30,7 @@ with epy.lazy_imports():
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, distillation, pretraining_objectives
-    from bert_jax.settings import defaults, run_config
+    from bert_jax.settings import defaults, pretrain_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
 
@@ -72,7 +72,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     print(json.dumps(result, indent=1) if flags.json else report(result))
 
 
-def _resolve(flags) -> run_config.PretrainConfig:
+def _resolve(flags) -> pretrain_config.PretrainConfig:
     """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
     given = flags.config
     if given is None:
@@ -91,7 +91,7 @@ def _resolve(flags) -> run_config.PretrainConfig:
 
 
 def measure(
-    config: run_config.PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
+    config: pretrain_config.PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
 ) -> dict[str, Any]:
     """Times the train step of a pre-training config.
 

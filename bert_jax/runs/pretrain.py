@@ -27,9 +27,9 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import distributed, sharding
 from bert_jax.runs import distillation, pretraining_objectives, pretraining_records
 from bert_jax.runs.pretraining_records import RunRecords, eval_batches
-from bert_jax.settings import config_fields, run_config
+from bert_jax.settings import config_fields, pretrain_config
 from bert_jax.settings.model_config import ModelConfig
-from bert_jax.settings.run_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -72,7 +72,7 @@ def pretrain(
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
     log = distributed.log_of_primary(log)
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     records = pretraining_records.open_records(config, workdir, log)
     tokenizer = records.tokenizer
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)

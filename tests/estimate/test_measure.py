@@ -14,7 +14,7 @@ from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
 from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.training.metrics import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
@@ -34,7 +34,7 @@ def small_config(**mesh):
 @pytest.fixture(scope="module")
 def step():
     config = small_config(data=2, fsdp=2, tensor=2)
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     return program.TrainStep(config, program.synthetic_rows(config, None), jax.devices())
 
 
@@ -61,7 +61,7 @@ def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective)
     config.masking.copies, config.objective = 3, objective
     if objective == "replaced_tokens":
         config.model.model_type = "electra"
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     rows = program.synthetic_rows(config, None)
     assert rows.arrays["mask_keys"] == ((2,), "uint32")
     assert isinstance(program.TrainStep(config, rows, jax.devices()[:1]).compile(2), program.Compiled)
@@ -73,7 +73,7 @@ def test_the_step_of_one_of_two_phases(step):
     for fields in ({"causal_steps": 10}, {"objective": "causal_lm", "model.causal": True}):
         config = small_config(data=2, fsdp=2, tensor=2)
         config.update_from_flattened_dict(fields)
-        config = run_config.pretraining(config)
+        config = pretrain_config.pretraining(config)
         steps.append(program.TrainStep(config, program.synthetic_rows(config, None), jax.devices()))
     assert steps[0].row_flops == step.row_flops < steps[1].row_flops
     assert [each.model.causal for each in steps] == [False, True]
@@ -245,7 +245,7 @@ def test_what_the_compiler_says_of_memory(message, expected):
 def test_mistakes(change, length, words):
     config = small_config(**change.pop("mesh", {}))
     config.update(change)
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     with pytest.raises(UserError) as error:
         step = program.TrainStep(config, program.synthetic_rows(config, length), jax.devices())
         measure.estimate(step, EIGHT)

@@ -15,7 +15,7 @@ from bert_jax.estimate import program
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.runs import distillation, pretrain
-from bert_jax.settings import config_files, run_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training.metrics import flops
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -118,7 +118,7 @@ def test_an_estimate_includes_the_teacher(trained):
     """Of its architecture alone: its forward pass, and the memory of its parameters."""
     fields = config_files.load("pretrain/distilbert")
     fields.distillation.teacher, fields.model.num_hidden_layers = str(trained), 1
-    config, message = pretrain.adopt_architecture(run_config.pretraining(fields), ())
+    config, message = pretrain.adopt_architecture(pretrain_config.pretraining(fields), ())
     assert message == f"the model starts with layers 0 of the 2 of {trained}, 32 wide"
     step = program.TrainStep(config, program.synthetic_rows(config, 32), jax.devices()[:1])
     student, teacher = (
@@ -132,7 +132,7 @@ def test_an_estimate_includes_the_teacher(trained):
 
 
 def test_the_config_has_the_published_parameters():
-    model = run_config.pretraining(lowering.load("pretrain/distilbert")).model.replace(vocab_size=30522)
+    model = pretrain_config.pretraining(lowering.load("pretrain/distilbert")).model.replace(vocab_size=30522)
     student = MaskedLM(model.encoder(), None, None, next_sentence_head=False)
     shapes = jax.eval_shape(student.init, jax.random.key(0))
     assert sum(x.size for x in jax.tree.leaves(shapes)) == 66_985_530

@@ -10,7 +10,7 @@ from bert_jax import cli, convert
 from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_objectives
-from bert_jax.settings import config_files, run_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training.metrics import flops
 
 FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
@@ -123,7 +123,7 @@ def test_the_configs_have_the_published_parameters(size, counts):
 
     fields = config_files.load(f"pretrain/electra:{size}")
     fields.model.vocab_size = 30522
-    config = run_config.pretraining(fields)
+    config = pretrain_config.pretraining(fields)
     model = config.model.encoder()
     objective = pretraining_objectives.make(config, MaskedLM(model, None, None, next_sentence_head=False))
     assert parameters.count(jax.eval_shape(objective.init, jax.random.key(0))) == counts
@@ -136,7 +136,7 @@ def test_mistakes(records, tmp_path, capsys):
     config = config_files.load("pretrain/electra_tiny")
     config.objective = "masked_lm"
     with pytest.raises(UserError, match="generator_hidden_size=64: the objective masked_lm"):
-        run_config.pretraining(config)
+        pretrain_config.pretraining(config)
     for fields, message in (
         ({"model.model_type": "bert"}, "objective=replaced_tokens: a BERT has no such head; set"),
         (

@@ -12,7 +12,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
 from bert_jax.runs.experiment.step_times import Kind
-from bert_jax.settings import config_files, defaults, experiments, run_config
+from bert_jax.settings import config_files, defaults, experiments, pretrain_config
 from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
 from bert_jax.tasks import fields
 
@@ -152,7 +152,7 @@ def test_another_budget_needs_another_directory(sweep, tmp_path):
     assert code == 2 and "holds an experiment with the budget" in error
 
 
-def pretrain_config(steps=100, **fields):
+def small_config(steps=100, **fields):
     config = defaults.pretrain("tiny")
     config.steps = steps
     for name, value in fields.items():
@@ -162,10 +162,10 @@ def pretrain_config(steps=100, **fields):
 
 def test_the_kinds_of_steps_are_counted():
     ramps = {"batch_ramp": "0=4, 30=8", "batch_size": 8, "length_ramp": "0=64, 50=128"}
-    assert step_times.count_kinds(pretrain_config(**ramps)) == Counter(
+    assert step_times.count_kinds(small_config(**ramps)) == Counter(
         {Kind(4, 64, False): 30, Kind(8, 64, False): 20, Kind(8, 128, False): 50}
     )
-    assert step_times.count_kinds(pretrain_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
+    assert step_times.count_kinds(small_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
 
 
 @settings(deadline=None, max_examples=30)
@@ -173,7 +173,7 @@ def test_the_kinds_of_steps_are_counted():
 def test_no_further_step_fits_into_the_budget(seconds, early, late):
     def make(steps):
         ramp = f"0=4, {max(1, steps // 2)}=8"
-        return pretrain_config(steps, batch_size=8, batch_ramp=ramp)
+        return small_config(steps, batch_size=8, batch_ramp=ramp)
 
     def cost(steps):
         kinds = step_times.count_kinds(make(steps))
@@ -192,10 +192,10 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
 
     def student(run):
         seen.append(run.model("teacher"))
-        return pretrain_config()
+        return small_config()
 
     arms = [
-        Arm("teacher", Pretraining(lambda run: pretrain_config(), "rows")),
+        Arm("teacher", Pretraining(lambda run: small_config(), "rows")),
         Arm("student", Pretraining(student, "rows")),
     ]
     one = Experiment("Students", arms, [], Budget(steps=3), vocabulary=(), records={"rows": ()})
@@ -223,7 +223,7 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
         ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
         ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
         ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
-        ([Arm("one", Pretraining(pretrain_config, "rows"))], "arm 'one': records 'rows' is unknown"),
+        ([Arm("one", Pretraining(small_config, "rows"))], "arm 'one': records 'rows' is unknown"),
     ],
 )
 def test_an_experiment_is_checked_when_it_is_made(arms, message):
@@ -265,7 +265,7 @@ def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretraine
 
 def arm_config(experiment, arm, checkpoint=""):
     run = experiments.Run(1000, 0, str(checkpoint), lambda name: name)
-    return run_config.pretraining(experiment.arm(arm).pretrain.config(run))
+    return pretrain_config.pretraining(experiment.arm(arm).pretrain.config(run))
 
 
 def test_the_mixes_of_table_8():

@@ -12,7 +12,7 @@ from support.processes import error_of
 from bert_jax import cli
 from bert_jax.runs import pretrain as pretrain_runs
 from bert_jax.runs import pretraining_objectives, pretraining_records
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -71,7 +71,7 @@ def test_many_epochs_of_little_data_are_told(records, tmp_path, continued, steps
     config.update(steps=steps, batch_size=8, init_from="model" if continued else "")
     config.data.dir = str(records)
     said = []
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     pretraining_records.open_records(config, tmp_path, said.append).describe(config, said.append)
     assert [line for line in said if "warning" in line] == warns * [
         f"warning: {steps / 8:.3g} epochs: the model will see every row {steps // 8} times; 3 epochs are 24 "

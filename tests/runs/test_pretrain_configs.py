@@ -6,7 +6,7 @@ from support import processes
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.sizes import MODERN
-from bert_jax.settings import run_config
+from bert_jax.settings import pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 
 _SMALL = ("17m", "32m", "68m")
@@ -35,7 +35,7 @@ def test_the_config_files(name, size):
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
-    typed = run_config.pretraining(config)
+    typed = pretrain_config.pretraining(config)
     make_optimizer(typed.optimizer, config.steps, None)
     assert typed.batch_sizes.values[-1] == config.batch_size
     # A run takes the size of the vocabulary from its records.
@@ -56,7 +56,7 @@ def load_config(name, argument):
 @pytest.mark.parametrize("size", MODERN)
 def test_modern_sizes(size):
     config = load_config("modernbert", size)
-    ramp = run_config.pretraining(config).batch_sizes
+    ramp = pretrain_config.pretraining(config).batch_sizes
     steps = [end - start for start, end in zip(ramp.starts, ramp.starts[1:], strict=False)]
     tokens = sum(count * batch * 1024 for count, batch in zip(steps, ramp.values, strict=False))
     growth = {"17m": 125, "32m": 100, "68m": 75, "00m": 10, "-1b": 3, "rge": 10}.get(size[-3:], 50)
@@ -86,7 +86,7 @@ def test_modern_sizes(size):
     ],
 )
 def test_phases_of_long_rows(phase, tokens, first, last, prob, thetas):
-    config = run_config.pretraining(load_config("modernbert", phase))
+    config = pretrain_config.pretraining(load_config("modernbert", phase))
     assert config.batch_size * 8192 * config.steps == pytest.approx(tokens, rel=0.01)
     schedule = make_optimizer(config.optimizer, config.steps, None)[1]
     assert [float(schedule(step)) for step in (1, config.steps)] == pytest.approx([first, last], rel=0.02)
@@ -101,7 +101,8 @@ def test_two_phases_have_the_schedule_of_one_run(size):
     whole, first, second = (load_config(size, phase) for phase in ("", "phase1", "phase2"))
     assert (first.steps, second.steps) == (900_000, 1_000_000) and second == whole
     one, two, three = (
-        make_optimizer(run_config.pretraining(c).optimizer, c.steps, None)[1] for c in (whole, first, second)
+        make_optimizer(pretrain_config.pretraining(c).optimizer, c.steps, None)[1]
+        for c in (whole, first, second)
     )
     for step in (0, 5_000, 10_000, 899_999):
         assert one(step) == two(step) == three(step)
@@ -116,7 +117,7 @@ def test_large_batches_with_lamb(phase, rows, sequences):
     assert config.batch_size == rows and config.batch_size * config.steps == pytest.approx(
         sequences, rel=0.01
     )
-    make_optimizer(run_config.pretraining(config).optimizer, config.steps, None)
+    make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, None)
     with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
         load_config("large_lamb", "")
 
@@ -126,7 +127,7 @@ def test_large_batches_with_lamb(phase, rows, sequences):
 )
 def test_sizes_of_albert(size, count):
     config = load_config("albert", size)
-    typed = run_config.pretraining(config)
+    typed = pretrain_config.pretraining(config)
     model = typed.model.replace(vocab_size=30_000).encoder()
     assert parameters.count(parameters.abstract(PretrainingModel(model), 6)) == count
     assert config.optimizer.name == "lamb_uncorrected"

@@ -11,7 +11,7 @@ from support.processes import error_of
 from bert_jax import checkpoint
 from bert_jax.data import token_counts
 from bert_jax.runs import pretraining_records
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -86,7 +86,7 @@ def described(tmp_path, **fields):
             part = part[each]
         part[last] = value
     said = []
-    config = run_config.pretraining(config)
+    config = pretrain_config.pretraining(config)
     found = pretraining_records.open_records(config, tmp_path, said.append)
     found.describe(config, said.append)
     return found, said

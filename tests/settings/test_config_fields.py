@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
-from bert_jax.settings import config_fields, defaults, run_config
-from bert_jax.settings.run_config import PretrainConfig
+from bert_jax.settings import config_fields, defaults, pretrain_config
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import setup
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -42,7 +42,7 @@ def use(config, command):
     config_fields.check_values(config, declared(command))
     assert all(math.isfinite(value) for _, value in config_fields.flatten(config) if isinstance(value, float))
     if command == "pretrain":
-        config = run_config.pretraining(config)
+        config = pretrain_config.pretraining(config)
         config.mask_options(length=128)
     else:
         config = setup.resolve_schedule(task_fields.of_run(config), 1000)
@@ -125,6 +125,6 @@ def test_a_rule_for_spikes_that_is_off_has_no_settings():
     config = defaults.pretrain("tiny")
     config.spikes.window = 50
     with pytest.raises(UserError, match=r"spikes.window=50: spikes.factor=0 is no rule; leave it at 128"):
-        run_config.pretraining(config)
+        pretrain_config.pretraining(config)
     config.spikes.factor = 3.0
-    run_config.pretraining(config)
+    pretrain_config.pretraining(config)

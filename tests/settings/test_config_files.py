@@ -162,11 +162,11 @@ def test_configs_of_pre_training_are_read_before_jax_is_imported():
     """The devices of `bert-jax estimate` are chosen then, after its config has been read."""
     code = """
 import sys
-from bert_jax.settings import config_files, run_config
+from bert_jax.settings import config_files, pretrain_config
 for name in sys.argv[1:]:
     config = config_files.load(name)
     assert "jax" not in sys.modules, name
-run_config.pretraining(config_files.load("pretrain/electra"))
+pretrain_config.pretraining(config_files.load("pretrain/electra"))
 assert "jax" not in sys.modules
 """
     names = [name for name in config_files.names() if name.startswith("pretrain/")]

@@ -6,13 +6,13 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 
 
 def options(length=128, **fields):
     config = defaults.pretrain("tiny")
     config.update_from_flattened_dict(fields)
-    return run_config.pretraining(config).mask_options(length)
+    return pretrain_config.pretraining(config).mask_options(length)
 
 
 def test_the_defaults_are_those_of_the_paper_at_every_length():

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.settings.ramps import Ramp
 
 
@@ -33,22 +33,22 @@ def test_mistakes(text, size, message):
     config = defaults.pretrain("tiny")
     config.update(batch_ramp=text, batch_size=size)
     with pytest.raises(UserError, match=f"batch_ramp={text!r}.*{message}"):
-        run_config.pretraining(config)
+        pretrain_config.pretraining(config)
 
 
 def test_lengths_with_as_many_tokens_in_every_batch():
     config = defaults.pretrain("tiny")
     config.update(batch_size=8, batch_ramp="0=4, 6=8", length_ramp="0=128, 9=512, 20=256")
-    plain = run_config.pretraining(config)
+    plain = pretrain_config.pretraining(config)
     assert [plain.batch_sizes.at(step) for step in (0, 6, 9, 20)] == [4, 8, 8, 8]
     config.constant_tokens = True
-    typed = run_config.pretraining(config)
+    typed = pretrain_config.pretraining(config)
     assert typed.batch_sizes == Ramp((0, 6, 9, 20), (16, 32, 8, 16))
     assert typed.batch_sizes.where(typed.lengths, 512) == Ramp((0, 6, 9, 20), (0, 0, 8, 0))
     masks, _ = typed.mask_options(512)
     assert [masks.predictions(length) for length in (128, 256, 512)] == [20, 40, 80]
     config.masking.max_predictions = 30
-    masks, _ = run_config.pretraining(config).mask_options(512)
+    masks, _ = pretrain_config.pretraining(config).mask_options(512)
     assert [masks.predictions(length) for length in (128, 256, 512)] == [20, 30, 30]
 
 
@@ -67,4 +67,4 @@ def test_mistakes_of_lengths(fields, message):
     config = defaults.pretrain("tiny")
     config.update(batch_size=8, **fields)
     with pytest.raises(UserError, match=message):
-        run_config.pretraining(config)
+        pretrain_config.pretraining(config)

@@ -21,7 +21,7 @@ from bert_jax.kernels import platform
 from bert_jax.models.config import from_dict
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings import config_files, run_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
@@ -259,7 +259,9 @@ def lower_for(accelerator, files):
     for name in ("pretrain/base", "pretrain/base_gpu"):
         config = load(name)
         task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
-        optimizer, schedule = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
+        optimizer, schedule = make_optimizer(
+            pretrain_config.pretraining(config).optimizer, config.steps, task
+        )
         batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
         step = make_train_step(task, optimizer, schedule)
         found[f"{name}: train step"] = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
@@ -288,7 +290,7 @@ def cpu_model(fields, **changes):
 
 
 def _pretraining_task(config, **changes):
-    masking = run_config.pretraining(config).masking.options(LENGTH, config.steps)
+    masking = pretrain_config.pretraining(config).masking.options(LENGTH, config.steps)
     return benchmark.make_task(cpu_model(config.model, **changes), LENGTH, masking)
 
 
@@ -308,14 +310,14 @@ def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps
 def lower_pretraining_step(config, **changes):
     """The train step of a config under pretrain/ with fields of its model changed."""
     task = _pretraining_task(config, **changes)
-    optimizer, schedule = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
+    optimizer, schedule = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
     parts = min(config.accumulate_steps, 2)
     return _lower_train_step(task, optimizer, schedule, config, _packed_rows(), parts)
 
 
 def lower_pretraining_evaluation(config):
     task = _pretraining_task(config)
-    optimizer, _ = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
+    optimizer, _ = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
     state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh(), shardings)

@@ -23,7 +23,7 @@ from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 from bert_jax.runs import finetune
-from bert_jax.settings import config_fields, run_config
+from bert_jax.settings import config_fields, finetune_config
 from bert_jax.tasks import config as task_config
 from bert_jax.tasks import fields
 from bert_jax.tasks.rows import outputs as task_outputs
@@ -39,6 +39,8 @@ CHECKS = {
     PACKAGE / "tasks" / "fields.py",
     PACKAGE / "tasks" / "config.py",
     PACKAGE / "settings" / "config_fields.py",
+    PACKAGE / "settings" / "adapter_config.py",
+    PACKAGE / "settings" / "finetune_config.py",
     PACKAGE / "settings" / "run_config.py",
     PACKAGE / "models" / "config.py",
     PACKAGE / "models" / "config_checks.py",
@@ -87,7 +89,7 @@ def noting(prefix, seen):
 
 def note_run_fields(monkeypatch, seen):
     """Notes which fields of a run's configuration are read, and by which file."""
-    parts = {"": run_config.FinetuneConfig()}
+    parts = {"": finetune_config.FinetuneConfig()}
     parts |= {
         f"{name}.": part for name, part in vars(parts[""]).items() if isinstance(part, config_fields.Part)
     }

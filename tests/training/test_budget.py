@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults, run_config
-from bert_jax.settings.run_config import BudgetConfig, PretrainConfig
+from bert_jax.settings import defaults, finetune_config, pretrain_config
+from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings.run_config import BudgetConfig
 from bert_jax.training import budget
 
 
@@ -16,7 +17,7 @@ def config(**changes):
     fields = defaults.pretrain("tiny")
     fields.optimizer.warmup_steps = 0
     fields.update_from_flattened_dict(changes)
-    return run_config.pretraining(fields)
+    return pretrain_config.pretraining(fields)
 
 
 def test_tokens_beyond_32_bits():
@@ -48,7 +49,7 @@ def test_time_never_goes_back(monkeypatch):
 
 def test_no_budget():
     assert budget.of(config()) is None
-    assert budget.of(run_config.FinetuneConfig()) is None
+    assert budget.of(finetune_config.FinetuneConfig()) is None
 
 
 def test_two_budgets():

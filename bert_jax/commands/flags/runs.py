@@ -13,7 +13,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax.runs import pretrain
-    from bert_jax.settings import run_config
+    from bert_jax.settings import pretrain_config
 
 
 def add(define: Define, command: str, contents: str) -> None:
@@ -40,14 +40,14 @@ def add(define: Define, command: str, contents: str) -> None:
 
 def pretraining_config(
     flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
-) -> run_config.PretrainConfig:
+) -> pretrain_config.PretrainConfig:
     """Returns the configuration of a pre-training run that is not started.
 
     Args:
         flags: the flags of the command, whose `--config.model.*` precede the sizes of a checkpoint.
         given: the value of --config, or what stands in for it.
     """
-    typed = run_config.pretraining(given)
+    typed = pretrain_config.pretraining(given)
     config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:
         progress.log(adopted)

@@ -23,7 +23,7 @@ from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.runs import pretrain
-from bert_jax.settings import run_config
+from bert_jax.settings import pretrain_config
 from bert_jax.settings.experiments import Budget
 from bert_jax.settings.ramps import Ramp
 from bert_jax.training.evaluators import Evaluator
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 
 def count_kinds(config: ml_collections.ConfigDict) -> Counter[Kind]:
     """Returns the number of steps of each kind in a run of pre-training."""
-    typed = run_config.pretraining(config)
+    typed = pretrain_config.pretraining(config)
     lengths, causal = typed.lengths or Ramp.constant(0), getattr(typed, "causal_steps", 0)
     starts = {*typed.batch_sizes.starts, *lengths.starts, causal}
     ends = sorted({start for start in starts if start < typed.steps} | {typed.steps})

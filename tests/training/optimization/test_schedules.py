@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults, run_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.settings.optimizer_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
 from bert_jax.training.optimization import schedules
 
@@ -82,11 +82,11 @@ def test_a_field_of_another_schedule_is_refused(name):
         config = defaults.pretrain("tiny")
         config.optimizer.update({"schedule": name, field: value})
         if field in SCHEDULE_FIELDS.get(name, ()):
-            run_config.pretraining(config)
+            pretrain_config.pretraining(config)
         else:
             message = f"optimizer.{field}={value}: the schedule {name} does not use it; leave it at"
             with pytest.raises(UserError, match=message):
-                run_config.pretraining(config)
+                pretrain_config.pretraining(config)
 
 
 def test_the_fields_of_a_schedule_are_its_arguments():
