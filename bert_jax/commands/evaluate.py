@@ -30,7 +30,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax.inference import held_out, minimal_pairs, sentence_scores
     from bert_jax.parallel import compiler_options
-    from bert_jax.runs import sweep
+    from bert_jax.runs import grid
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
@@ -200,7 +200,7 @@ def _table(directories: list[str], as_json: bool) -> int:
     """Prints the best score of each GLUE run, the median for runs with --seeds, and the average."""
     scores = {}
     for directory in directories:
-        summary = sweep.read_summary(directory)
+        summary = grid.read_summary(directory)
         run = run_directory.read_run(summary["run"] if summary else directory)
         task = run["config"].get("task", run["command"])
         tables.submission_files(task)

@@ -11,7 +11,7 @@ r"""Fine-tune a model: classes or numbers for texts and pairs, multiple choice, 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
 are those of the training file. Run the same command again to resume. The work directory keeps the checkpoint
 that is best on the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports
-median, best and spread; --sweep tries values of a field and may be given several times.
+median, best and spread; --grid tries values of a field and may be given several times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
-    from bert_jax.runs import finetune, sweep
+    from bert_jax.runs import finetune, grid
     from bert_jax.workdir import run_directory
 
 
@@ -41,7 +41,7 @@ def define_flags(define: Define) -> None:
         "directory, and print median, best and spread.",
     )
     define.strings(
-        "sweep",
+        "grid",
         "Field and the values to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5. May be repeated.",
         [],
     )
@@ -54,13 +54,13 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
     command = command_line("finetune", flags)
     compiler_options.enable_compilation_cache(flags.compilation_cache)
-    if flags.seeds is not None or flags.sweep:
+    if flags.seeds is not None or flags.grid:
         seeds = 1 if flags.seeds is None else flags.seeds
-        grid = sweep.parse_grid(flags.sweep)
-        summaries = sweep.run_all(
-            flags.config, flags.workdir, seeds, grid, command_line=command, **fit_options
+        points = grid.parse_grid(flags.grid)
+        summaries = grid.run_all(
+            flags.config, flags.workdir, seeds, points, command_line=command, **fit_options
         )
-        log("\n".join(sweep.table(summaries)))
+        log("\n".join(grid.table(summaries)))
         return 0
     best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:

@@ -130,7 +130,7 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         run: the work directory of one run of the best setting.
-        settings: the summaries of the settings (`runs.sweep.summarize`), best first.
+        settings: the summaries of the settings (`runs.grid.summarize`), best first.
     """
     described = run_directory.read_run(run)
     columns = ("median", "best", "worst", "deviation")

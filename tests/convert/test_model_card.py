@@ -83,13 +83,13 @@ def test_paths_of_the_machine_are_not_published(path, published):
 def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
     command = (
         "bert-jax finetune --config=/home/ada/mine.py:x --workdir=/home/ada/run --config.data_dir=../ada/x "
-        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=/home/ada/a,/home/ada/b "
+        "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=/home/ada/a,/home/ada/b "
         "--coordinator_address=10.0.0.1:1234 --process_id=3 --hub_token=hf_123 --batch_tokens=64 "
         "--config.init_ignore='encoder/layers/.*' --text='two words'"
     )
     assert model_card.public_command(command) == (
         "bert-jax finetune --config=mine.py:x --workdir=run --config.data_dir=x "
-        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=a,b "
+        "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=a,b "
         "--hub_token=... --batch_tokens=64 '--config.init_ignore=encoder/layers/.*' '--text=two words'"
     )
 
@@ -157,7 +157,7 @@ def test_the_command_line_is_that_which_was_given():
         "--config.data_dir=my glue",
         "--config.optimizer.name=adamw",
     ]
-    given += ["--seeds=2", "--sweep=batch_size=16,32", "--sweep=epochs=2.0", "--workdir=run"]
+    given += ["--seeds=2", "--grid=batch_size=16,32", "--grid=epochs=2.0", "--workdir=run"]
     flags, _ = cli.parse_flags(finetune, "finetune", given)
     command, *found = shlex.split(command_line("finetune", flags))[1:]
     assert command == "finetune" and sorted(found) == sorted(given)

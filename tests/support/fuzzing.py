@@ -38,7 +38,7 @@ from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding_files
 from bert_jax.models import config as bert_config
-from bert_jax.runs import sweep
+from bert_jax.runs import grid
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
@@ -309,7 +309,7 @@ class Inputs:
             lambda: metrics_writer.read_metrics(folder),
             lambda: work_directory.FORMAT.read_config(folder),
             lambda: evaluators.read_best(folder),
-            lambda: sweep.read_summary(str(folder)),
+            lambda: grid.read_summary(str(folder)),
             lambda: model_card._scores(folder),
             lambda: run_directory.load_tokenizer(folder),
         ):

@@ -1,4 +1,4 @@
-"""Seeds, sweeps, early stopping, class weights and what is reported, on a tiny checkpoint."""
+"""Seeds, grids, early stopping, class weights and what is reported, on a tiny checkpoint."""
 
 import json
 
@@ -11,7 +11,7 @@ from support.tiny_model import draw_parameters, tiny_config
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.objectives.classification import Classification
-from bert_jax.runs import sweep
+from bert_jax.runs import grid
 from bert_jax.tasks import predictions
 from bert_jax.tasks.readers.labels import parse_class_weights
 from bert_jax.tasks.readers.tables import Examples
@@ -42,7 +42,7 @@ def command(files, workdir, pretrained, *more):
 
 @pytest.mark.slow
 def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrained, tmp_path, capsys):
-    more = ["--seeds=2", "--sweep=optimizer.learning_rate=0.003,1e-9", "--config.seed=5"]
+    more = ["--seeds=2", "--grid=optimizer.learning_rate=0.003,1e-9", "--config.seed=5"]
     more += ["--config.epochs=24", "--config.eval.every=24", "--config.model.hidden_dropout_prob=0"]
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
     shown = capsys.readouterr().out
@@ -73,8 +73,8 @@ def test_the_first_of_several_processes_writes_the_summaries(
     files, pretrained, tmp_path, capsys, monkeypatch, process
 ):
     best = {"step": 1, "metric": "accuracy", "scores": {"accuracy": 0.5}, "degenerate": False}
-    monkeypatch.setattr(sweep.finetune, "finetune", lambda *args, **more: best)
-    monkeypatch.setattr(sweep.model_card, "of_repeats", lambda *args: "a card")
+    monkeypatch.setattr(grid.finetune, "finetune", lambda *args, **more: best)
+    monkeypatch.setattr(grid.model_card, "of_repeats", lambda *args: "a card")
     monkeypatch.setattr(jax, "process_index", lambda: process)
     (tmp_path / "runs").mkdir()
     assert cli.main(command(files, tmp_path / "runs", pretrained, "--seeds=2")) == 0
@@ -91,14 +91,14 @@ def test_a_table_of_settings():
         {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
         for score in (0.5, 0.9, 0.8)
     ]
-    found = sweep.summarize("batch_size=16", runs)
+    found = grid.summarize("batch_size=16", runs)
     assert found["seeds"] == 3 and found["degenerate"] == 1
     one = found["scores"]["accuracy"]
     assert (one["median"], one["best"], one["worst"]) == (0.8, 0.9, 0.5)
     assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
-    line = sweep.table([found])[1]
+    line = grid.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
-    assert [line.split()[0] for line in sweep.table([found | {"setting": ""}])] == ["metric", "accuracy"]
+    assert [line.split()[0] for line in grid.table([found | {"setting": ""}])] == ["metric", "accuracy"]
 
 
 def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):
@@ -178,17 +178,17 @@ def test_class_weights_as_they_are_given():
     ("more", "message"),
     [
         (["--seeds=0"], "--seeds=0"),
-        (["--sweep=batch_size"], "expected a field once"),
-        (["--sweep=batch_size=16", "--sweep=batch_size=32"], "expected a field once"),
-        (["--sweep=nothing=1,2"], "no such field"),
-        (["--sweep=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
-        (["--sweep=learning_rate=1,2"], "did you mean optimizer.learning_rate?"),
-        (["--sweep=seed=1,2"], "--seeds=N"),
-        (["--sweep=class_weights=balanced,maybe"], "class_weights=maybe"),
-        (["--sweep=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
-        (["--sweep=max_seq_length=16,99"], "max_seq_length=99"),
-        (["--sweep=n_best=20,30"], "n_best=30: the task classification does not use it"),
-        (["--sweep=batch_size=16,many"], "--sweep=batch_size=many: expected values of the type int, such as"),
+        (["--grid=batch_size"], "expected a field once"),
+        (["--grid=batch_size=16", "--grid=batch_size=32"], "expected a field once"),
+        (["--grid=nothing=1,2"], "no such field"),
+        (["--grid=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--grid=learning_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--grid=seed=1,2"], "--seeds=N"),
+        (["--grid=class_weights=balanced,maybe"], "class_weights=maybe"),
+        (["--grid=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
+        (["--grid=max_seq_length=16,99"], "max_seq_length=99"),
+        (["--grid=n_best=20,30"], "n_best=30: the task classification does not use it"),
+        (["--grid=batch_size=16,many"], "--grid=batch_size=many: expected values of the type int, such as"),
         (
             ["--seeds=2", "--config.data.eval=", "--config.eval.every=0"],
             "compares its runs on an evaluation file",
@@ -203,5 +203,5 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, messag
 
 
 def test_the_grid_is_typed():
-    grid = sweep.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
-    assert grid == {"optimizer.learning_rate": [5e-5, 3], "x": [True, "name"]}
+    parsed = grid.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
+    assert parsed == {"optimizer.learning_rate": [5e-5, 3], "x": [True, "name"]}

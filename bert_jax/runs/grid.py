@@ -1,8 +1,8 @@
-"""Sweeps: repeats a fine-tuning run with several seeds and over a grid of hyperparameters.
+"""Repeats a fine-tuning run with several seeds and over a grid of hyperparameters.
 
 The result of one run on a small data set is not reliable: the score varies by several points with the seed,
 and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021). Each run has its
-own work directory, so a sweep that was stopped can resume, and the runs share their compiled programs.
+own work directory, so a grid that was stopped can resume, and the runs share their compiled programs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not values or field in grid:
-            raise UserError(f"--sweep={text}: expected a field once, such as batch_size=16,32")
+            raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
         grid[field] = [_value(value) for value in values.split(",")]
     return grid
 
@@ -117,7 +117,7 @@ def run_all(
     for name, configs in queue.items():
         complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
-            raise UserError("a sweep compares its runs on an evaluation file; give --config.data.eval=FILE")
+            raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
     summaries: list[dict[str, Any]] = []
     metric = ""
     for name, configs in queue.items():
@@ -146,7 +146,7 @@ def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict)
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:
-    """Returns the result of the best trial of a sweep, or None if the directory has no summary.json.
+    """Returns the result of the best trial of a grid, or None if the directory has no summary.json.
 
     Returns:
         {"scores": {metric: median}, "run": the work directory of one of its runs}.
@@ -164,7 +164,7 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     if not trials or not runs:
         raise UserError(
             f"{path}: the work directories of its best setting are not beside it; expected the summary.json "
-            "that --seeds or --sweep wrote there"
+            "that --seeds or --grid wrote there"
         )
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
@@ -172,7 +172,7 @@ def read_summary(directory: str) -> dict[str, Any] | None:
 def table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the lines of a table: the statistics over the seeds for each trial and metric.
 
-    Without a sweep, the table has no column of settings.
+    Without a grid, the table has no column of settings.
     """
     named = [found["setting"] for found in summaries if found["setting"]]
     width = max(map(len, named), default=0)
@@ -193,16 +193,16 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
     for field, value in values.items():
         if field == "seed":
-            raise UserError("--sweep=seed=...: --seeds=N runs with N seeds, from config.seed up")
+            raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
         try:
             old = fields.lookup(config, field)
         except UserError as error:
-            raise UserError(f"--sweep={field}=...: {error}") from None
+            raise UserError(f"--grid={field}=...: {error}") from None
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(old) is not type(value):
             raise UserError(
-                f"--sweep={field}={value}: expected values of the type {type(old).__name__}, such as {old!r}"
+                f"--grid={field}={value}: expected values of the type {type(old).__name__}, such as {old!r}"
             )
         fields.assign(config, field, value)
 
