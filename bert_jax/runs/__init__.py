@@ -1,1 +1,1 @@
-"""The main functions of pre-training, fine-tuning, experiments and benchmarks, which combine the other modules."""
+"""The main functions of pre-training, fine-tuning, experiments and benchmarks: they combine other modules."""
