@@ -9,9 +9,8 @@ head. The students have half of its layers.
 
 from bert_jax import convert
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
+from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
 
-TUNING = {"epochs": 3.0, "optimizer.learning_rate": 1e-4}
 TEACHER = "teacher"
 
 
@@ -59,15 +58,7 @@ def get_experiment():
         ],
         measures=[
             HeldOut("held out", "rows"),
-            Finetuning("MRPC", "finetune/glue:mrpc", "glue", ("f1",), TUNING),
-            Finetuning("STS-B", "finetune/glue:stsb", "glue", ("pearson",), TUNING),
-            Finetuning(
-                "SST-2, 10,000 rows",
-                "finetune/glue:sst2",
-                "glue",
-                ("accuracy",),
-                TUNING | {"train_rows": 10_000},
-            ),
+            *(finetuning(task, 1e-4) for task in ("MRPC", "STS-B", "SST-2")),
         ],
         budget=Budget(seconds=1800),
         records={"rows": ("--nsp=none", "--full_rows")},

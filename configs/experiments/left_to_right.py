@@ -9,13 +9,8 @@ pre-training of one checkpoint, each with its own objective.
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, Pretraining
+from bert_jax.settings.experiments import Arm, Budget, Experiment, Pretraining, finetuning
 
-TUNING = {
-    "optimizer.name": "adamw_bias_corrected",
-    "optimizer.schedule": "warmup_then_decay",
-    "optimizer.learning_rate": 1e-4,
-}
 LEFT_TO_RIGHT = "left to right"
 
 
@@ -48,22 +43,10 @@ def get_experiment():
             ),
         ],
         measures=[
-            Finetuning(
-                "SQuAD",
-                "finetune/squad:v1",
-                "squad",
-                ("f1",),
-                TUNING | {"epochs": 1.0, "max_seq_length": 256},
-            ),
-            Finetuning("CoNLL-2003", "finetune/conll", "conll", ("f1",), TUNING | {"epochs": 2.0}),
-            Finetuning("MRPC", "finetune/glue:mrpc", "glue", ("f1",), TUNING | {"epochs": 3.0}),
-            Finetuning(
-                "SST-2, 10,000 rows",
-                "finetune/glue:sst2",
-                "glue",
-                ("accuracy",),
-                TUNING | {"epochs": 2.0, "train_rows": 10_000},
-            ),
+            finetuning("SQuAD", 1e-4, epochs=1.0, max_seq_length=256),
+            finetuning("CoNLL-2003", 1e-4, epochs=2.0),
+            finetuning("MRPC", 1e-4),
+            finetuning("SST-2", 1e-4, epochs=2.0),
         ],
         budget=Budget(seconds=2400),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},

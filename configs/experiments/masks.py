@@ -8,11 +8,10 @@ Each arm is pretrain/hour with one of the mixes. All are evaluated with the mask
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
+from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
 
 MIXES = ("80-10-10", "100-0-0", "80-0-20", "80-20-0", "0-20-80", "0-0-100")  # percent [MASK], same, random
-CONLL = {"epochs": 3.0, "optimizer.learning_rate": 3e-4, "max_seq_length": 128}
-FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "optimizer.learning_rate": 1e-3}
+FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "max_seq_length": 128}
 
 
 def pretraining(mix):
@@ -35,8 +34,8 @@ def get_experiment():
         measures=[
             HeldOut("80-10-10", "rows"),
             HeldOut("100-0-0", "rows", replace="1,0,0"),
-            Finetuning("CoNLL-2003", "finetune/conll", "conll", ("f1",), CONLL),
-            Finetuning("CoNLL-2003, features", "finetune/conll", "conll", ("f1",), CONLL | FEATURES),
+            finetuning("CoNLL-2003", 3e-4, max_seq_length=128),
+            finetuning("CoNLL-2003", 1e-3, name="CoNLL-2003, features", **FEATURES),
         ],
         budget=Budget(seconds=1800),
         vocabulary=("--size=8192",),

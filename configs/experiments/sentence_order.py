@@ -7,19 +7,12 @@ Two models learn one kind of pairs each, and both are asked about both kinds.
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
-
-TUNING = {"epochs": 3.0, "optimizer.learning_rate": 3e-4}
+from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
 
 
 def get_experiment():
     def config(run):
-        # BERT's form has a pooler and a head for the pairs.
-        c = config_files.load("pretrain/mini")
-        hour = config_files.load("pretrain/hour")
-        c.model.norm_placement, c.model.final_norm = "pre", True
-        c.batch_size, c.optimizer = hour.batch_size, hour.optimizer
-        return c
+        return config_files.load("pretrain/hour:pairs")
 
     return Experiment(
         "Sentence order against next sentence",
@@ -27,8 +20,8 @@ def get_experiment():
         measures=[
             HeldOut("asked about next", "next"),
             HeldOut("asked about sop", "sop"),
-            Finetuning("STS-B", "finetune/glue:stsb", "glue", ("pearson",), TUNING),
-            Finetuning("MRPC", "finetune/glue:mrpc", "glue", ("f1",), TUNING),
+            finetuning("STS-B", 3e-4),
+            finetuning("MRPC", 3e-4),
         ],
         budget=Budget(tokens=20_000_000),
         vocabulary=("--size=8192",),

@@ -8,10 +8,9 @@ same masks each time, in another one of 10 sets in turn, as BERT's records have,
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
+from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
 
 COPIES = {"static": 1, "10 copies": 10, "dynamic": 0}
-TUNING = {"epochs": 3.0, "optimizer.learning_rate": 3e-4, "train_rows": 10_000}
 
 
 def pretraining(copies):
@@ -32,7 +31,7 @@ def get_experiment():
         arms=[Arm(name, Pretraining(pretraining(copies), "rows")) for name, copies in COPIES.items()],
         measures=[
             HeldOut("held out", "rows"),
-            Finetuning("SST-2, 10,000 rows", "finetune/glue:sst2", "glue", ("accuracy",), TUNING),
+            finetuning("SST-2", 3e-4),
         ],
         budget=Budget(tokens=40_000_000),
         vocabulary=("--size=8192",),

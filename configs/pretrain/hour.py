@@ -11,10 +11,13 @@ steps, where that of BERT's form, twice as deep and wide, was 6.43 after as many
 twice.
 """
 
+from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 
 
-def get_config():
+def get_config(records: str = "rows"):
+    if records not in ("rows", "pairs"):
+        raise UserError(f"pretrain/hour:{records}: expected pretrain/hour or pretrain/hour:pairs")
     c = defaults.pretrain(
         "ettin-17m",
         num_hidden_layers=4,
@@ -24,6 +27,10 @@ def get_config():
         local_window=0,
         global_every=1,
     )
+    if records == "pairs":
+        c.model.model_type, c.model.type_vocab_size = "bert", 2
+    else:
+        c.model.classifier_pooling = "mean"  # the rows of pre-training have texts without a [CLS]
     c.model.scan_unroll = 0
     c.batch_size = 32
     c.steps = 8_000
