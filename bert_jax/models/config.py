@@ -247,7 +247,8 @@ class EncoderConfig:
         None,
         "the state that a classification head for sequences reads: `cls`, `last` for the last token, or the "
         "`mean` over all tokens; None for that of the model family, with `last` in place of `cls` if "
-        "`causal` is true ([causal.md](causal.md))",
+        "`causal` is true ([causal.md](causal.md)). Pre-training records it for the fine-tunings that start "
+        "from the model",
         choices=("cls", "last", "mean"),
         of_head=True,
         optional=str,

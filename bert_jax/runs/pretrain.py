@@ -342,7 +342,8 @@ def adopt_architecture(
         UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size; or
             a field is set that only fine-tuning reads.
     """
-    heads.check_fields(config.model.to_dict(), (), "pre-training")
+    # The pooling is saved with the model, and read by the fine-tunings that start from it.
+    heads.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
     of_teacher = bool(config.distillation.init_layers)
     before = config.model.to_dict()
     if not (config.init_from or of_teacher):

@@ -6,6 +6,7 @@ from support import processes
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.sizes import MODERN
+from bert_jax.runs import pretrain
 from bert_jax.settings import pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 
@@ -120,6 +121,16 @@ def test_large_batches_with_lamb(phase, rows, sequences):
     make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, None)
     with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
         load_config("large_lamb", "")
+
+
+def test_the_hour_for_rows_and_for_pairs():
+    rows, pairs = (load_config("hour", records) for records in ("rows", "pairs"))
+    same = {"model_type", "type_vocab_size", "classifier_pooling"}
+    assert {name for name in rows.model if rows.model[name] != pairs.model[name]} == same
+    config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(rows), ())
+    assert config.model.classifier_pooling == "mean"
+    with pytest.raises(UserError, match="expected pretrain/hour or pretrain/hour:pairs"):
+        load_config("hour", "packed")
 
 
 @pytest.mark.parametrize(

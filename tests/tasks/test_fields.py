@@ -16,6 +16,7 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
+from support.pretrained import write
 from support.tiny_model import draw_parameters, tiny_config
 
 import bert_jax
@@ -397,3 +398,13 @@ def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
     del config.data["quoting"]
     assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
     assert "n_best" not in config
+
+
+def test_the_pooling_that_pre_training_recorded_is_that_of_the_fine_tuning(files, vocabulary, tmp_path):
+    model = write(tmp_path, vocabulary, classifier_pooling="mean")
+    config = configured("classification", files, vocabulary)
+    config.model = tasks.default_config("base").model
+    config.init_from, config.vocab = str(model), ""
+    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
+    config.model.classifier_pooling = "cls"
+    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "cls"
