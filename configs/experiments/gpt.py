@@ -7,32 +7,27 @@ Two models of pretrain/hour's form are trained, one by masked LM and one from le
 a task as GPT does, at the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
 """
 
-from bert_jax.settings import config_files, defaults
+from bert_jax.settings import config_files
 from bert_jax.settings.experiments import Arm, Budget, Experiment, MinimalPairs, Pretraining, finetuning
 
 LEFT_TO_RIGHT = "left to right"
 
 
-def hour(run):
-    """Returns pretrain/hour."""
-    return config_files.load("pretrain/hour")
+def pretraining(form):
+    """Returns the config of pretrain/hour in a form."""
 
+    def config(run):
+        return config_files.load(f"pretrain/hour{form}")
 
-def left_to_right(run):
-    """Returns the same with causal attention, predicting the next token."""
-    c = hour(run)
-    c.objective, c.model.causal, c.model.classifier_pooling = "causal_lm", True, "last"
-    nothing_set = defaults.pretrain()
-    c.masking, c.eval_masking = nothing_set.masking, nothing_set.eval_masking
-    return c
+    return config
 
 
 def get_experiment():
     return Experiment(
         "Left to right, and GPT's auxiliary loss",
         arms=[
-            Arm("masked LM", Pretraining(hour, "rows")),
-            Arm(LEFT_TO_RIGHT, Pretraining(left_to_right, "rows")),
+            Arm("masked LM", Pretraining(pretraining(""), "rows")),
+            Arm(LEFT_TO_RIGHT, Pretraining(pretraining(":left_to_right"), "rows")),
             Arm("auxiliary loss", start=LEFT_TO_RIGHT, tune={"*": {"lm_weight": 0.5}}),
             Arm("random weights", start=LEFT_TO_RIGHT, tune={"*": {"from_scratch": True}}),
         ],

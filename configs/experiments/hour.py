@@ -115,8 +115,7 @@ def get_experiment():
         measures=[
             HeldOut("held out", "rows"),
             MinimalPairs(),
-            finetuning("STS-B", 3e-4),
-            finetuning("SST-2", 3e-4),
+            *(finetuning(task, 3e-4, model__classifier_pooling="mean") for task in ("STS-B", "SST-2")),
             finetuning("CoNLL-2003", 3e-4),
         ],
         budget=Budget(seconds=4800),

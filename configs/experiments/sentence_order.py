@@ -23,7 +23,7 @@ def get_experiment():
             finetuning("STS-B", 3e-4),
             finetuning("MRPC", 3e-4),
         ],
-        budget=Budget(tokens=20_000_000),
+        budget=Budget(tokens=12_000_000),
         vocabulary=("--size=8192",),
         records={kind: (f"--nsp={kind}",) for kind in ("next", "sop")},
         published="""

@@ -18,7 +18,6 @@ def pretraining(copies):
 
     def config(run):
         c = config_files.load("pretrain/hour")
-        c.model.hidden_size, c.model.num_attention_heads, c.model.intermediate_size = 128, 2, 384
         c.masking.copies = copies
         return c
 

@@ -14,10 +14,16 @@ twice.
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 
+FORMS = {"pairs", "left_to_right"}
 
-def get_config(records: str = "rows"):
-    if records not in ("rows", "pairs"):
-        raise UserError(f"pretrain/hour:{records}: expected pretrain/hour or pretrain/hour:pairs")
+
+def get_config(forms: str = ""):
+    chosen = set(forms.split(",")) - {""}
+    if chosen - FORMS:
+        raise UserError(
+            f"pretrain/hour:{forms}: expected pretrain/hour, or hour:pairs, hour:left_to_right or "
+            "hour:pairs,left_to_right"
+        )
     c = defaults.pretrain(
         "ettin-17m",
         num_hidden_layers=4,
@@ -27,10 +33,10 @@ def get_config(records: str = "rows"):
         local_window=0,
         global_every=1,
     )
-    if records == "pairs":
+    if "pairs" in chosen:
         c.model.model_type, c.model.type_vocab_size = "bert", 2
     else:
-        c.model.classifier_pooling = "mean"  # the rows of pre-training have texts without a [CLS]
+        c.model.classifier_pooling = "mean"  # rows of pre-training have texts without a [CLS]
     c.model.scan_unroll = 0
     c.batch_size = 32
     c.steps = 8_000
@@ -41,7 +47,10 @@ def get_config(records: str = "rows"):
     c.optimizer.warmup_fraction = 0.02
     c.optimizer.weight_decay = 0.1
     c.optimizer.b2 = 0.98
-    c.eval_masking.prob = 0.15
+    if "left_to_right" in chosen:
+        c.objective, c.model.causal, c.model.classifier_pooling = "causal_lm", True, "last"
+    else:
+        c.eval_masking.prob = 0.15
     c.checkpoint.every = 500
     c.eval.every = 500
     c.eval.batches = 60

@@ -124,12 +124,12 @@ def test_large_batches_with_lamb(phase, rows, sequences):
 
 
 def test_the_hour_for_rows_and_for_pairs():
-    rows, pairs = (load_config("hour", records) for records in ("rows", "pairs"))
+    rows, pairs = (load_config("hour", forms) for forms in ("", "pairs"))
     same = {"model_type", "type_vocab_size", "classifier_pooling"}
     assert {name for name in rows.model if rows.model[name] != pairs.model[name]} == same
     config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(rows), ())
     assert config.model.classifier_pooling == "mean"
-    with pytest.raises(UserError, match="expected pretrain/hour or pretrain/hour:pairs"):
+    with pytest.raises(UserError, match="expected pretrain/hour, or hour:pairs"):
         load_config("hour", "packed")
 
 
