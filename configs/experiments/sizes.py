@@ -16,6 +16,7 @@ def pretraining(layers, hidden):
         c = config_files.load("pretrain/hour")
         c.model.num_hidden_layers, c.model.hidden_size, c.model.intermediate_size = layers, hidden, 3 * hidden
         c.model.num_attention_heads = hidden // 64
+        c.model.initializer_range = hidden**-0.5
         return c
 
     return config
