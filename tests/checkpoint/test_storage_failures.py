@@ -42,6 +42,7 @@ def assert_goes_on(command, workdir):
     assert checkpoint.verify(workdir / "checkpoints" / "300")
 
 
+@pytest.mark.slow
 def test_a_failed_save_is_one_line_and_the_same_command_goes_on(records, tmp_path):
     command = processes.command(tmp_path / "run", records, **FIELDS, log_every=100)
     first = tmp_path / "run" / "checkpoints" / "20"

@@ -145,6 +145,7 @@ def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
     assert "MFU" not in text and "3 x all-reduce over" in text and "not overlapped" in text
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_a_gpu(step, monkeypatch):
     """The compiler refuses nothing: what it needs is compared with what a run takes."""
     limit = 1000.0

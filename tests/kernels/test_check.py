@@ -126,6 +126,7 @@ def test_a_broken_residual_kernel(monkeypatch):
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     local = MODEL.replace(local_window=64, global_every=2, residual="xla")
     lines = []

@@ -96,6 +96,7 @@ def test_padding_and_the_order_of_a_pair(attends):
     assert np.all(np.isfinite(features(a, [], 8, 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attends", [False, True])
 def test_every_parameter_is_trained(attends):
     model, variables = make(True, attends)

@@ -64,6 +64,7 @@ def test_a_weighted_sum_is_that_of_elmo():
     np.testing.assert_allclose(head.apply({"params": params}, *inputs), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix, width", [("concat", 16), ("sum", 8), ("weighted", 16)])
 def test_the_mix_is_trained_and_the_encoder_is_not(mix, width):
     objective = Tagging(CONFIG, 3, layers=(-1, 0), mix=mix)

@@ -70,6 +70,7 @@ def test_the_loss_is_that_of_the_task_and_half_that_of_the_next_token(params):
     assert total(params, alone) == pytest.approx(of_task + 0.5 * np.mean(per_token), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_packed_rows_have_the_same_loss_and_gradient(params):
     (value, gradient), (same, other) = (jax.value_and_grad(total)(params, batch) for batch in batches())
     assert value == pytest.approx(float(same), rel=1e-5)

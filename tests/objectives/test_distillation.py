@@ -248,6 +248,7 @@ def train(parts):
     return lines, state
 
 
+@pytest.mark.slow
 def test_parts_change_nothing():
     (lines, state), (whole, of_whole) = train(2), train(1)
     assert set(lines[0]) >= {f"{name}_loss" for name in ("logits", "mlm", "hidden", "values")}

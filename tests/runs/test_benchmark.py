@@ -76,6 +76,7 @@ def test_sequence_lengths_of_a_known_batch():
     assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
 
 
+@pytest.mark.slow
 def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
     batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)

@@ -56,6 +56,7 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
+@pytest.mark.slow
 def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch):
     """A clock on which a second passes whenever it is read."""
     fields = TOKENS | {"budget.tokens": 0, "budget.hours": 20 / 3600}

@@ -132,6 +132,7 @@ def phases(tmp_path_factory, records):
     return directory
 
 
+@pytest.mark.slow
 def test_the_metrics_of_two_phases(phases, capsys):
     train = {line["step"]: line for line in metrics(phases) if line["kind"] == "train"}
     assert list(train) == [1, 2, 4, 6, 8]

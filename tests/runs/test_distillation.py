@@ -150,6 +150,7 @@ def finetune(files, workdir, pretrained, *more):
     return cli.main(fine_tuned.command(files, workdir, pretrained, *flags, *more, text="text", label="color"))
 
 
+@pytest.mark.slow
 def test_two_steps(files, pretrained, vocabulary, tmp_path, capsys):
     teacher, student = tmp_path / "teacher", write(tmp_path / "small", vocabulary, num_hidden_layers=1)
     assert finetune(files, teacher, pretrained) == 0

@@ -51,6 +51,7 @@ def finetuned(run, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_one_that_went_through(run, records, tmp_path, capsys):
     """What a run leaves that was killed after its first checkpoint is continued bit for bit."""
     other = tmp_path / "run"

@@ -82,6 +82,7 @@ def sweep(experiment, tmp_path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_path):
     code, shown, error = sweep()
     assert code == 0, error

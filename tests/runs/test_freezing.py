@@ -140,6 +140,7 @@ def test_the_optimizer_has_no_array_for_what_is_frozen(pattern):
     assert moments == 2 * count and trained + kept == count and fewer == 2 * trained < moments
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
     """One step without clipping: the updates of the others are the same, and the frozen ones are sharded."""
     task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2)

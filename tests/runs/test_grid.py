@@ -101,6 +101,7 @@ def test_a_table_of_settings():
     assert [line.split()[0] for line in grid.table([found | {"setting": ""}])] == ["metric", "accuracy"]
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):
     more = ["--config.early_stopping=2", "--config.epochs=40", "--config.eval.every=2"]
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0

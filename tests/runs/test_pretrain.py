@@ -155,6 +155,7 @@ def test_help_needs_no_jax(capsys):
     assert "--workdir" in output and "--[no]allow_changes" in output
 
 
+@pytest.mark.slow
 def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
     """Rows, predictions, FLOPs and held-out rows are those of the length of each step."""
     given, fit = {}, pretrain_runs.loop.fit

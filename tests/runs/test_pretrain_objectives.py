@@ -27,6 +27,7 @@ def metrics(directory):
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     run = tmp_path / "run"
     code, _, error = pretrain(run, single, steps=6)
@@ -71,6 +72,7 @@ def test_a_run_that_has_a_pooler_keeps_it(pretrain, single, tmp_path, monkeypatc
     assert code == 0 and "resumed from step 8" in output
 
 
+@pytest.mark.slow
 def test_other_masks(pretrain, records, tmp_path):
     run = tmp_path / "run"
     fields = {

@@ -35,6 +35,7 @@ def metrics(directory):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     fields = FIELDS | {"data.replay": general, "data.replay_share": 0.25}
@@ -132,6 +133,7 @@ def test_rows_of_several_lengths(pretrain, records, general, tmp_path):
     assert f"length_ramp has rows of 16 tokens, and none of the records {general} does" in error
 
 
+@pytest.mark.slow
 def test_records_with_room_for_more_sequences(pretrain, records, general, tmp_path):
     wider = shutil.copytree(general, tmp_path / "wider")
     manifest = json.loads((wider / "manifest.json").read_text())

@@ -150,6 +150,7 @@ def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, t
     assert_same_end(workdir, expected)
 
 
+@pytest.mark.slow
 def test_killed_on_eight_devices(whole, records, tmp_path):
     expected = whole(8)
     first = Attempt(tmp_path / "run", records, 8)

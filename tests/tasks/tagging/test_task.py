@@ -133,6 +133,7 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
     assert found == pytest.approx(json.loads((tmp_path / "run" / "best.json").read_text())["scores"])
 
 
+@pytest.mark.slow
 def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     options = ["--config.head=bilstm", "--config.head_size=8", "--config.epochs=2"]

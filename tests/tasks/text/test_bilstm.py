@@ -45,6 +45,7 @@ def arguments(files, workdir, pretrained, *more, encoder="bilstm_attention"):
     )
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, capsys):
     best = json.loads((finetuned / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9

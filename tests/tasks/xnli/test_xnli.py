@@ -148,6 +148,7 @@ def test_scores_by_language(archive, vocabulary, tmp_path):
     assert (tmp_path / "scores-dev.png").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_by_language(archive, pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     flags = ["--config.max_seq_length=24", "--config.optimizer.learning_rate=0.003", *NO_DROPOUT]
