@@ -21,11 +21,11 @@ from etils import epy
 from bert_jax.demo import data
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, json_files
-from bert_jax.training.metrics.metrics_writer import read_metrics
 from data_pipelines import python_docs
 
 with epy.lazy_imports():
     from bert_jax.inference import held_out
+    from bert_jax.training import evaluators
 
 # Packages with several modules that every CPython has; together a fifth of the corpus.
 HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
@@ -210,9 +210,10 @@ class Demo:
                 "--config.optimizer.learning_rate=3e-4",
                 *extra,
             )
-            scores[name] = _last_evaluation(workdir)["f1"]
+            best = evaluators.read_best(workdir)
+            scores[name] = best["scores"]["f1"] if best else 0.0
         print(
-            f"\nF1 of the commas and periods: {scores['pretrained']:.3f} with pre-training, "
+            f"\nbest F1 of the commas and periods: {scores['pretrained']:.3f} with pre-training, "
             f"{scores['scratch']:.3f} with the same model from random weights"
         )
 
@@ -225,11 +226,6 @@ class Demo:
         code = self.run_command(arguments)
         if code:
             raise Stopped(code)
-
-
-def _last_evaluation(workdir: Path) -> dict[str, float]:
-    lines = read_metrics(workdir, "eval")
-    return lines[-1]
 
 
 def _duration(seconds: float) -> str:

@@ -107,7 +107,7 @@ def test_the_whole_way(tmp_path, capsys):
         assert text in said
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert all((tmp_path / f"finetune-{name}" / "best.json").exists() for name in ("pretrained", "scratch"))
-    assert "F1 of the commas and periods" in said
+    assert "best F1 of the commas and periods" in said
     assert "too few steps to learn anything" in said.splitlines()[-1]
     # Again: nothing is computed that is there.
     assert cli.main(["demo", "--quick", f"--workdir={tmp_path}"]) == 0
