@@ -10,7 +10,7 @@ from pathlib import Path
 from bert_jax.io import files
 from bert_jax.tasks import writers
 
-NO_MARK = "O"
+_NO_MARK = "O"
 _TAGS = {",": "B-COMMA", ".": "B-PERIOD", "?": "B-PERIOD", "!": "B-PERIOD"}
 _AROUND = "()[]\"'`*"
 _SENTENCES = 3  # of a text of the task
@@ -30,10 +30,10 @@ def punctuation(text: str) -> Text:
     for written in text.split():
         word = written.strip(_AROUND)
         bare = word.rstrip(",.:;?!" + _AROUND).lower()
-        mark = next((_TAGS[each] for each in word[len(bare) :] if each in _TAGS), NO_MARK)
+        mark = next((_TAGS[each] for each in word[len(bare) :] if each in _TAGS), _NO_MARK)
         if bare:
             words.append((bare, mark))
-        elif words and mark != NO_MARK:
+        elif words and mark != _NO_MARK:
             words[-1] = words[-1][0], mark
     return words
 

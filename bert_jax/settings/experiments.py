@@ -143,7 +143,7 @@ _TASKS = {
 _SST_2_ROWS = 10_000  # of 67,349, so that it costs about as much as the others
 
 
-def finetuning(task: str, rate: float, *, name: str = "", **fields: Any) -> Finetuning:
+def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str = "") -> Finetuning:
     """Returns the fine-tuning on a known task, for three epochs.
 
     Adam has bias correction and the rate begins to fall at the end of warm-up: models of this size fail less
@@ -152,8 +152,8 @@ def finetuning(task: str, rate: float, *, name: str = "", **fields: Any) -> Fine
     Args:
         task: "CoLA", "SST-2", "MRPC", "STS-B", "RTE", "SQuAD" or "CoNLL-2003".
         rate: the highest learning rate.
+        fields: other fields, by their dotted names.
         name: name of the measure; "" for that of the task.
-        **fields: other fields, with `__` for a dot.
     """
     config, data, metric = _TASKS[task]
     few = {"train_rows": _SST_2_ROWS} if task == "SST-2" else {}
@@ -163,9 +163,8 @@ def finetuning(task: str, rate: float, *, name: str = "", **fields: Any) -> Fine
         "optimizer.learning_rate": rate,
         "epochs": 3.0,
     }
-    given = {key.replace("__", "."): value for key, value in fields.items()}
     called = name or (f"{task}, {_SST_2_ROWS:,} rows" if few else task)
-    return Finetuning(called, config, data, (metric,), {**common, **few, **given})
+    return Finetuning(called, config, data, (metric,), {**common, **few, **fields})
 
 
 Measure = HeldOut | MinimalPairs | Finetuning

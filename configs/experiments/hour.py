@@ -18,7 +18,13 @@ from bert_jax.settings.experiments import (
     finetuning,
 )
 
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+SHARED = (  # of all models: their size, and how large their weights start
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "initializer_range",
+)
 TASKS = ("STS-B", "SST-2, 10,000 rows", "CoNLL-2003")
 SCRATCH = {"from_scratch": True}
 
@@ -28,12 +34,12 @@ def hour(run):
     return config_files.load("pretrain/hour")
 
 
-def changed(**fields):
-    """Returns the config of pretrain/hour with other values of some fields, with `__` for a dot."""
+def changed(fields):
+    """Returns the config of pretrain/hour with other values of some fields, by their dotted names."""
 
     def config(run):
         c = hour(run)
-        c.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+        c.update_from_flattened_dict(fields)
         return c
 
     return config
@@ -42,15 +48,10 @@ def changed(**fields):
 def bert(run):
     """Returns BERT's form of the size of pretrain/hour, with its batches, optimizer, masks and start."""
     c, ours = config_files.load("pretrain/mini"), hour(run)
-    for name in SIZES:
+    for name in SHARED:
         c.model[name] = ours.model[name]
-    c.model.initializer_range = ours.model.initializer_range
-    c.batch_size, c.optimizer, c.masking, c.eval_masking = (
-        ours.batch_size,
-        ours.optimizer,
-        ours.masking,
-        ours.eval_masking,
-    )
+    c.batch_size, c.optimizer = ours.batch_size, ours.optimizer
+    c.masking, c.eval_masking = ours.masking, ours.eval_masking
     c.optimizer.learning_rate = 1e-3  # with the norms last, 2e-3 stays at the frequencies of words
     return c
 
@@ -80,7 +81,7 @@ def left_to_right_first(run):
 def replaced_tokens(run):
     """Returns ELECTRA of the same size, in BERT's form."""
     c, like = config_files.load("pretrain/electra_tiny"), bert(run)
-    for name in SIZES:
+    for name in SHARED:
         c.model[name] = like.model[name]
     c.model.scan_unroll = 0
     c.batch_size, c.optimizer, c.eval_masking = like.batch_size, like.optimizer, like.eval_masking
@@ -89,7 +90,11 @@ def replaced_tokens(run):
 
 def get_experiment():
     muon = changed(
-        optimizer__name="muon", optimizer__args="consistent_rms=0.2, adam_b2=0.98", optimizer__b2=0.999
+        {
+            "optimizer.name": "muon",
+            "optimizer.args": "consistent_rms=0.2, adam_b2=0.98",
+            "optimizer.b2": 0.999,
+        }
     )
     return Experiment(
         "What learns most in a given time",
@@ -99,8 +104,8 @@ def get_experiment():
             Arm("norms first", Pretraining(norms_first, "rows")),
             Arm("rotary positions", Pretraining(rotary, "rows")),
             Arm("hour", Pretraining(hour, "rows")),
-            Arm("15% masked", Pretraining(changed(masking__prob=0.15), "rows")),
-            Arm("small weights", Pretraining(changed(model__initializer_range=0.02), "rows")),
+            Arm("15% masked", Pretraining(changed({"masking.prob": 0.15}), "rows")),
+            Arm("small weights", Pretraining(changed({"model.initializer_range": 0.02}), "rows")),
             Arm("Muon", Pretraining(muon, "rows")),
             Arm("left to right first", Pretraining(left_to_right_first, "rows")),
             Arm("replaced tokens", Pretraining(replaced_tokens, "rows")),
@@ -115,7 +120,7 @@ def get_experiment():
         measures=[
             HeldOut("held out", "rows"),
             MinimalPairs(),
-            *(finetuning(task, 3e-4, model__classifier_pooling="mean") for task in ("STS-B", "SST-2")),
+            *(finetuning(task, 3e-4, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
             finetuning("CoNLL-2003", 3e-4),
         ],
         budget=Budget(seconds=4800),

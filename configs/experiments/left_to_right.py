@@ -35,10 +35,10 @@ def get_experiment():
             ),
         ],
         measures=[
-            finetuning("SQuAD", 3e-4, epochs=1.0, max_seq_length=256),
+            finetuning("SQuAD", 3e-4, {"epochs": 1.0, "max_seq_length": 256}),
             finetuning("CoNLL-2003", 3e-4),
             *(
-                finetuning(task, 3e-4, model__classifier_pooling="mean")
+                finetuning(task, 3e-4, {"model.classifier_pooling": "mean"})
                 for task in ("MRPC", "STS-B", "SST-2")
             ),
         ],

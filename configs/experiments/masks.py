@@ -34,8 +34,8 @@ def get_experiment():
         measures=[
             HeldOut("80-10-10", "rows"),
             HeldOut("100-0-0", "rows", replace="1,0,0"),
-            finetuning("CoNLL-2003", 3e-4, max_seq_length=128),
-            finetuning("CoNLL-2003", 1e-3, name="CoNLL-2003, features", **FEATURES),
+            finetuning("CoNLL-2003", 3e-4, {"max_seq_length": 128}),
+            finetuning("CoNLL-2003", 1e-3, FEATURES, "CoNLL-2003, features"),
         ],
         budget=Budget(seconds=1800),
         vocabulary=("--size=8192",),

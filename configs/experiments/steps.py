@@ -19,7 +19,7 @@ def get_experiment():
         arms=[Arm(f"1/{n}", Pretraining(config, "rows", share=1 / n)) for n in (8, 4, 2, 1)],
         measures=[
             HeldOut("held out", "rows"),
-            finetuning("CoNLL-2003", 3e-4, max_seq_length=128),
+            finetuning("CoNLL-2003", 3e-4, {"max_seq_length": 128}),
         ],
         budget=Budget(seconds=4800),
         vocabulary=("--size=8192",),
