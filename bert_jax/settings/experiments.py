@@ -49,14 +49,11 @@ class Pretraining:
             is how often the run is logged, saved and evaluated.
         records: name of its records in `Experiment.records`; with `length_ramp` several, with commas between.
         share: fraction of the budget that it may spend.
-        explicit: fields of `config.model` that are those of the config, although the run starts from a
-            checkpoint and takes the others from it.
     """
 
     config: Callable[[Run], ml_collections.ConfigDict]
     records: str
     share: float = 1.0
-    explicit: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

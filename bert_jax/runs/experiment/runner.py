@@ -207,8 +207,7 @@ class Runner:
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
-        explicit = arm.pretrain.explicit if arm.pretrain else ()
-        pretrain.pretrain(config, directory, explicit=explicit)
+        pretrain.pretrain(config, directory)
         _, seconds, tokens = spent_by_step(directory)
         scores = {"steps": steps, "tokens": tokens[-1], "wall_seconds": seconds[-1]}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
@@ -242,8 +241,7 @@ class Runner:
         assert budget is not None and arm.pretrain is not None
         budget = budget.part(arm.pretrain.share)
         if budget.seconds:
-            explicit = {one.name: one.pretrain.explicit for one in self.experiment.arms if one.pretrain}
-            self._times.measure(dict(self._timed(seed)), explicit)
+            self._times.measure(dict(self._timed(seed)))
         known = step_times.read_manifests(self._pretraining_config(arm, seed, _TIMED_STEPS).data.dir)
 
         def spent(kind: step_times.Kind) -> float:

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import ml_collections
@@ -123,14 +123,11 @@ class StepTimes:
         """Returns the seconds of a step of an arm that `measure` has timed."""
         return self._seconds[arm][_name(kind)]
 
-    def measure(
-        self, configs: Mapping[str, ml_collections.ConfigDict], explicit: Mapping[str, Sequence[str]]
-    ) -> None:
+    def measure(self, configs: Mapping[str, ml_collections.ConfigDict]) -> None:
         """Times the steps of arms in turn, as far as they have not been timed.
 
         Args:
             configs: the configuration of a run of each arm, in which all kinds of its steps occur.
-            explicit: see `Pretraining`, by arm.
         """
         wanted = {
             (arm, kind): _only(config, kind)
@@ -141,7 +138,7 @@ class StepTimes:
         best: dict[tuple[str, Kind], float] = {}
         for _ in range(_ROUNDS):
             for (arm, kind), config in wanted.items():
-                took = self._time(arm, config, explicit[arm])
+                took = self._time(arm, config)
                 best[arm, kind] = min(took, best.get((arm, kind), took))
         for (arm, kind), took in best.items():
             self._seconds.setdefault(arm, {})[_name(kind)] = took
@@ -149,12 +146,12 @@ class StepTimes:
         if best:
             atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
 
-    def _time(self, arm: str, config: ml_collections.ConfigDict, explicit: Sequence[str]) -> float:
+    def _time(self, arm: str, config: ml_collections.ConfigDict) -> float:
         scratch = os.path.join(self._directory, "timing")
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.redirect_stdout(io.StringIO()):
             stop = _StopAt(_LOG_EVERY * _LINES)
-            pretrain.pretrain(config, scratch, explicit=explicit, evaluators=[stop])
+            pretrain.pretrain(config, scratch, evaluators=[stop])
         rows = read_metrics(scratch, "train")[1:]
         found = [row["step_seconds_p50"] for row in rows if "step_seconds_p50" in row]
         shutil.rmtree(scratch, ignore_errors=True)
