@@ -7,8 +7,8 @@ from etils import epy
 
 # Lazy, so that `models.config` can be read before jax is imported, which fixes the devices.
 with epy.lazy_api_imports(globals()):
+    from bert_jax.models.baselines.feature_tagger import FeatureTagger
     from bert_jax.models.encoder import Encoder, Pooler
-    from bert_jax.models.feature_tagger import FeatureTagger
     from bert_jax.models.heads import ClassificationModel, PretrainingModel
 
 __all__ = ["ClassificationModel", "Encoder", "FeatureTagger", "Pooler", "PretrainingModel"]

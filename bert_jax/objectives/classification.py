@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models import ClassificationModel
-from bert_jax.models.bilstm_classifier import BilstmClassifier
+from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES, packed_inputs

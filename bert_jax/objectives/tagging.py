@@ -25,7 +25,7 @@ class Tagging(RowObjective):
     Attributes:
         layers: layers of a frozen encoder whose outputs the head reads; empty if encoder and head are
             trained together.
-        mix: how these layers are combined, a name in `models.feature_tagger.FEATURE_MIXES`.
+        mix: how these layers are combined, a name in `models.baselines.feature_tagger.FEATURE_MIXES`.
         lstm_layers, lstm_size: number and size of the BiLSTM layers in the head of a frozen encoder; one that
             is trained has those of its `classifier`.
     """

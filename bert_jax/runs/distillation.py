@@ -15,8 +15,8 @@ from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.adapters import PartlyFrozen
-from bert_jax.objectives.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.distillation import (
     Distillation,
     Models,

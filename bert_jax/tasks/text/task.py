@@ -11,10 +11,10 @@ import numpy as np
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
-from bert_jax.models import bilstm_classifier
+from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads import ClassificationHead
-from bert_jax.objectives.auxiliary_lm import ClassificationAndLM
-from bert_jax.objectives.bilstm_classification import BilstmClassification
+from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
+from bert_jax.objectives.baselines.bilstm_classification import BilstmClassification
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics

@@ -6,7 +6,7 @@ from support import numpy_lstm
 from support.models import packed_batch, tiny_config
 from support.numpy_lstm import drawn
 
-from bert_jax.models.bilstm_classifier import BilstmClassifier
+from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
 from bert_jax.models.row_inputs import INPUTS, packed_inputs, row_inputs
 
 CONFIG = tiny_config(hidden_size=8, num_attention_heads=2, intermediate_size=16)

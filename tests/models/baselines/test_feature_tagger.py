@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from bert_jax.models import FeatureTagger
+from bert_jax.models.baselines.feature_tagger import FeatureHead
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.feature_tagger import FeatureHead
 from bert_jax.objectives.tagging import Tagging
 
 CONFIG = EncoderConfig(

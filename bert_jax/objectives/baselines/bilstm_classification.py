@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.models.bilstm_classifier import HEAD, BilstmClassifier
+from bert_jax.models.baselines.bilstm_classifier import HEAD, BilstmClassifier
 from bert_jax.models.heads import LSTM, ClassificationHead
 from bert_jax.objectives.classification import Classification
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import jax
 
-from bert_jax.models.classification_lm import ClassificationAndLanguageModel
+from bert_jax.models.baselines.classification_lm import ClassificationAndLanguageModel
 from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs

@@ -1,0 +1,1 @@
+"""Objectives of the baselines that encoders are compared with."""
