@@ -138,6 +138,7 @@ _TASKS = {
     "CoNLL-2003": ("finetune/conll", "conll", "f1"),
 }
 _SST_2_ROWS = 10_000  # of 67,349, so that it costs about as much as the others
+SST_2 = f"SST-2, {_SST_2_ROWS:,} rows"  # name of its measure
 
 
 def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str = "") -> Finetuning:
@@ -160,11 +161,34 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
         "optimizer.learning_rate": rate,
         "epochs": 3.0,
     }
-    called = name or (f"{task}, {_SST_2_ROWS:,} rows" if few else task)
-    return Finetuning(called, config, data, (metric,), {**common, **few, **fields})
+    return Finetuning(name or (SST_2 if few else task), config, data, (metric,), {**common, **few, **fields})
 
 
 Measure = HeldOut | MinimalPairs | Finetuning
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Scores of a paper whose order is compared with the order found.
+
+    Attributes:
+        name: what the paper measures.
+        published: its scores, by the names of arms.
+        measures: names of the measures here that come nearest; of several, the mean of a run's scores counts.
+        metric: the metric to compare; "" for the first one of each measure.
+        lower: whether the better score is the lower one, in the paper and here.
+    """
+
+    name: str
+    published: Mapping[str, float]
+    measures: Sequence[str]
+    metric: str = ""
+    lower: bool = False
+
+    @property
+    def sign(self) -> int:
+        """Returns what scores are multiplied by, so that better ones are larger."""
+        return -1 if self.lower else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +232,7 @@ class Experiment:
         seeds: number of runs of each arm.
         vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --checkpoint.
         records: flags of `bert-jax data`, by name.
+        comparisons: scores of the paper, whose order the table has beside the order found.
         published: Markdown on the figures of the paper and what differs here, for the end of the table.
     """
 
@@ -218,6 +243,7 @@ class Experiment:
     seeds: int = 3
     vocabulary: Sequence[str] | None = None
     records: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    comparisons: Sequence[Comparison] = ()
     published: str = ""
 
     def __post_init__(self):
@@ -232,6 +258,13 @@ class Experiment:
                     check_known(f"arm {arm.name!r}: measure", name, [one.name for one in self.measures])
             for name in arm.pretrain.records.split(",") if arm.pretrain else ():
                 check_known(f"arm {arm.name!r}: records", name, list(self.records))
+        for comparison in self.comparisons:
+            for name in comparison.published:
+                check_known(f"comparison {comparison.name!r}: arm", name, names)
+            for name in comparison.measures:
+                check_known(
+                    f"comparison {comparison.name!r}: measure", name, [one.name for one in self.measures]
+                )
         if any(arm.pretrain for arm in self.arms) != bool(self.budget):
             raise UserError("an experiment has a budget if and only if one of its arms is pre-trained")
 
@@ -254,7 +287,8 @@ class Experiment:
             )
             for arm in self.arms
         ]
-        return dataclasses.replace(self, arms=arms, measures=measures)
+        kept = [one for one in self.comparisons if {*one.measures} <= {*names}]
+        return dataclasses.replace(self, arms=arms, measures=measures, comparisons=kept)
 
     @property
     def needs_checkpoint(self) -> bool:

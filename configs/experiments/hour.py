@@ -9,6 +9,7 @@ are models with random weights, and with trained embeddings under random layers.
 
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import (
+    SST_2,
     Arm,
     Budget,
     Experiment,
@@ -25,7 +26,7 @@ SHARED = (  # of all models: their size, and how large their weights start
     "intermediate_size",
     "initializer_range",
 )
-TASKS = ("STS-B", "SST-2, 10,000 rows", "CoNLL-2003")
+TASKS = ("STS-B", SST_2, "CoNLL-2003")
 SCRATCH = {"from_scratch": True}
 
 

@@ -7,9 +7,15 @@ All models are of pretrain/hour's form with BERT's token types and heads.
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Pretraining, finetuning
+from bert_jax.settings.experiments import SST_2, Arm, Budget, Comparison, Experiment, Pretraining, finetuning
 
 LEFT_TO_RIGHT = "left to right"
+TABLE_5 = {  # SQuAD, MRPC, SST-2
+    "masked LM and next sentence": (88.5, 86.7, 92.7),
+    "masked LM": (87.9, 86.5, 92.6),
+    LEFT_TO_RIGHT: (77.8, 77.5, 92.1),
+    "left to right and BiLSTM": (84.9, 75.7, 91.6),
+}
 
 
 def pretraining(forms):
@@ -45,6 +51,10 @@ def get_experiment():
         budget=Budget(tokens=12_000_000),
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},
+        comparisons=[
+            Comparison(measure, {arm: scores[column] for arm, scores in TABLE_5.items()}, [measure])
+            for column, measure in enumerate(("SQuAD", "MRPC", SST_2))
+        ],
         published="""
 The paper's table 5, BERT-Base, on the development sets:
 

@@ -7,7 +7,15 @@ Two models learn one kind of pairs each, and both are asked about both kinds.
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
+from bert_jax.settings.experiments import (
+    Arm,
+    Budget,
+    Comparison,
+    Experiment,
+    HeldOut,
+    Pretraining,
+    finetuning,
+)
 
 
 def get_experiment():
@@ -26,6 +34,14 @@ def get_experiment():
         budget=Budget(tokens=12_000_000),
         vocabulary=("--size=8192",),
         records={kind: (f"--nsp={kind}",) for kind in ("next", "sop")},
+        comparisons=[
+            Comparison(
+                "asked about next", {"next": 90.5, "sop": 78.9}, ["asked about next"], metric="nsp_accuracy"
+            ),
+            Comparison(
+                "asked about order", {"next": 52.0, "sop": 86.5}, ["asked about sop"], metric="nsp_accuracy"
+            ),
+        ],
         published="""
 ALBERT's table 5, ALBERT-Base, accuracy of the heads:
 

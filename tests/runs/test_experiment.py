@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -13,7 +14,15 @@ from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
 from bert_jax.runs.experiment.step_times import Kind
 from bert_jax.settings import config_files, defaults, experiments, pretrain_config
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Finetuning, HeldOut, Pretraining
+from bert_jax.settings.experiments import (
+    Arm,
+    Budget,
+    Comparison,
+    Experiment,
+    Finetuning,
+    HeldOut,
+    Pretraining,
+)
 from bert_jax.tasks import fields
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -46,6 +55,7 @@ def get_experiment(words="120"):
         seeds=1,
         vocabulary=(f"--size={words}",),
         records={"rows": ("--max_seq_length=32", "--nsp=none", "--eval_fraction=0.2")},
+        comparisons=[Comparison("shapes", {"large": 0.9, "small": 0.8}, ["colors"])],
         published="The paper has other figures.",
     )
 """
@@ -109,7 +119,9 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
     assert code == 0 and "seed 0" not in shown
     rows = json.loads((tmp_path / "sweep" / "results.json").read_text())
     assert rows[:5] == found and [(row["arm"], row["seed"]) for row in rows[5:]] == [("small", 1)] * 2
-    assert "±" in (tmp_path / "sweep" / "README.md").read_text()
+    table = (tmp_path / "sweep" / "README.md").read_text()
+    assert "±" in table
+    assert "| shapes | large > small | " in table and "0 against it, 1 not told apart |" in table
 
 
 @pytest.mark.slow
@@ -230,6 +242,19 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
 def test_an_experiment_is_checked_when_it_is_made(arms, message):
     with pytest.raises(UserError, match=message):
         Experiment("Mistakes", arms, [])
+
+
+@pytest.mark.parametrize(
+    "comparison, message",
+    [
+        (Comparison("F1", {"two": 1.0}, ["speed"]), "comparison 'F1': arm 'two' is unknown"),
+        (Comparison("F1", {"one": 1.0}, ["sped"]), "measure 'sped' is unknown; did you mean speed?"),
+    ],
+)
+def test_what_is_compared_with_a_paper_exists(comparison, message):
+    measures = [Finetuning("speed", "finetune/conll", "conll", ("f1",))]
+    with pytest.raises(UserError, match=re.escape(message)):
+        Experiment("Mistakes", [Arm("one")], measures, comparisons=[comparison])
 
 
 def test_a_part_of_a_budget_is_never_nothing():

@@ -10,11 +10,16 @@ import numpy as np
 from bert_jax.inference import minimal_pairs
 from bert_jax.io import atomic
 from bert_jax.plots import curves, scores
+from bert_jax.runs.experiment import orders
 from bert_jax.runs.experiment.runner import PRETRAINING, Runner, spent_by_step
-from bert_jax.settings.experiments import Measure, MinimalPairs
+from bert_jax.settings.experiments import Comparison, Measure, MinimalPairs
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 TABLE_FILE, SCORES_FILE, CURVES_FILE = "README.md", "scores.png", "curves.png"
+ORDERS = (
+    "Best first; `>` where two means differ and `≈` where these runs do not tell them apart, by Welch's test "
+    f"at {orders.SIGNIFICANCE:.0%}, without correction for the number of pairs."
+)
 
 
 def write(runner: Runner) -> str:
@@ -60,6 +65,20 @@ def _tables(runner: Runner) -> Iterator[str]:
             yield _scores(runner, arms, list(_metrics(runner, measure)))
     if equal := _at_equal_tokens(runner, arms):
         yield equal
+    compared = [orders.compare(one, _runs(runner, one)) for one in runner.experiment.comparisons]
+    if rows := [row for row in compared if row]:
+        header = ["the paper's", "its order", "the order found", "pairs of arms"]
+        yield f"{_markdown(header, rows)}\n\n{ORDERS}"
+
+
+def _runs(runner: Runner, comparison: Comparison) -> dict[str, list[float]]:
+    """Returns the score of each run of the arms of a comparison: the mean over its measures."""
+    found = {}
+    for arm in comparison.published:
+        scores = [runner.results.over_seeds(arm, measure) for measure in comparison.measures]
+        values = [each.get(comparison.metric or next(iter(each), ""), []) for each in scores]
+        found[arm] = [float(np.mean(run)) for run in zip(*values, strict=False)]
+    return found
 
 
 def _costs(runner: Runner, arms: Sequence[str]) -> str:
