@@ -65,6 +65,6 @@ The paper's table 8, BERT-Base, on the development sets:
 | 0% | 20% | 80% | 83.7 | 94.8 | 94.6 |
 | 0% | 0% | 100% | 83.6 | 94.9 | 94.6 |
 
-Those models have 110 million parameters and saw 137 billion tokens; these have 1.5 million and minutes.
+Those models have 110 million parameters and saw 137 billion tokens; these have 1.9 million and minutes.
 """,
     )

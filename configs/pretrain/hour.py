@@ -1,11 +1,11 @@
-"""A recipe for an hour on two cores: 2 layers of 128 in ModernBERT's form, full rows of 128 tokens.
+"""A recipe for an hour on two cores: 4 layers of 128 in ModernBERT's form, full rows of 128 tokens.
 
     bert-jax vocab --input='wiki/*' --input_format=wikiextractor --output=vocab.txt --size=8192
     bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --nsp=none --full_rows \
         --output_dir=records
     bert-jax pretrain --config=pretrain/hour --workdir=runs/hour --config.data.dir=records
 
-With 8,192 tokens it has 1.5M parameters. `pretrain/hour:pairs` has BERT's token types and heads, for records
+With 8,192 tokens it has 1.9M parameters. `pretrain/hour:pairs` has BERT's token types and heads, for records
 of pairs; `hour:left_to_right` predicts the next token. benchmarks/results/hour.md has what the choices are
 worth: rotary positions and norms first above all, then weights that start as large as the inverse root of the
 width, and 30% of the tokens masked. There is no dropout: the text is seen a few times.
@@ -26,7 +26,7 @@ def get_config(forms: str = ""):
         )
     c = defaults.pretrain(
         "ettin-17m",
-        num_hidden_layers=2,
+        num_hidden_layers=4,
         hidden_size=128,
         num_attention_heads=2,
         intermediate_size=384,
@@ -42,7 +42,7 @@ def get_config(forms: str = ""):
         c.model.classifier_pooling = "mean"  # rows of pre-training have texts without a [CLS]
     c.model.scan_unroll = 0
     c.batch_size = 32
-    c.steps = 24_000
+    c.steps = 14_000
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.schedule = "warmup_then_decay"
     c.optimizer.learning_rate = 2e-3
