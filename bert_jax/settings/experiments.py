@@ -164,6 +164,27 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
     return Finetuning(name or (SST_2 if few else task), config, data, (metric,), {**common, **few, **fields})
 
 
+_SMALL = {  # what models of some million parameters need: benchmarks/results/hour.md
+    "STS-B": {
+        "optimizer.learning_rate": 1e-3,
+        "epochs": 10.0,
+        "model.hidden_dropout_prob": 0.0,
+        "model.attention_probs_dropout_prob": 0.0,
+    },
+    "SST-2": {"epochs": 5.0, "model.hidden_dropout_prob": 0.5},
+}
+
+
+def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
+    """Returns the fine-tuning on a known task, with what suits models of the size of pretrain/hour.
+
+    Args:
+        task: as in `finetuning`.
+        fields: other fields, by their dotted names.
+    """
+    return finetuning(task, 3e-4, {**_SMALL.get(task, {}), **fields})
+
+
 Measure = HeldOut | MinimalPairs | Finetuning
 
 

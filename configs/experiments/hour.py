@@ -16,7 +16,7 @@ from bert_jax.settings.experiments import (
     HeldOut,
     MinimalPairs,
     Pretraining,
-    finetuning,
+    finetuning_small,
 )
 
 SHARED = (  # of all models: their size, and how large their weights start
@@ -121,8 +121,8 @@ def get_experiment():
         measures=[
             HeldOut("held out", "rows"),
             MinimalPairs(),
-            *(finetuning(task, 3e-4, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
-            finetuning("CoNLL-2003", 3e-4),
+            *(finetuning_small(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
+            finetuning_small("CoNLL-2003"),
         ],
         budget=Budget(seconds=4800),
         vocabulary=("--size=8192",),

@@ -7,7 +7,15 @@ All models are of pretrain/hour's form with BERT's token types and heads.
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import SST_2, Arm, Budget, Comparison, Experiment, Pretraining, finetuning
+from bert_jax.settings.experiments import (
+    SST_2,
+    Arm,
+    Budget,
+    Comparison,
+    Experiment,
+    Pretraining,
+    finetuning_small,
+)
 
 LEFT_TO_RIGHT = "left to right"
 TABLE_5 = {  # SQuAD, MRPC, SST-2
@@ -41,10 +49,10 @@ def get_experiment():
             ),
         ],
         measures=[
-            finetuning("SQuAD", 3e-4, {"epochs": 1.0, "max_seq_length": 256}),
-            finetuning("CoNLL-2003", 3e-4),
+            finetuning_small("SQuAD", {"epochs": 1.0, "max_seq_length": 256}),
+            finetuning_small("CoNLL-2003"),
             *(
-                finetuning(task, 3e-4, {"model.classifier_pooling": "mean"})
+                finetuning_small(task, {"model.classifier_pooling": "mean"})
                 for task in ("MRPC", "STS-B", "SST-2")
             ),
         ],

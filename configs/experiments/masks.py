@@ -16,6 +16,7 @@ from bert_jax.settings.experiments import (
     HeldOut,
     Pretraining,
     finetuning,
+    finetuning_small,
 )
 
 MIXES = ("80-10-10", "100-0-0", "80-0-20", "80-20-0", "0-20-80", "0-0-100")  # percent [MASK], same, random
@@ -43,7 +44,7 @@ def get_experiment():
         measures=[
             HeldOut("80-10-10", "rows"),
             HeldOut("100-0-0", "rows", replace="1,0,0"),
-            finetuning("CoNLL-2003", 3e-4, {"max_seq_length": 128}),
+            finetuning_small("CoNLL-2003", {"max_seq_length": 128}),
             finetuning("CoNLL-2003", 1e-3, FEATURES, "CoNLL-2003, features"),
         ],
         budget=Budget(seconds=1800),

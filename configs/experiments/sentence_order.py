@@ -14,7 +14,7 @@ from bert_jax.settings.experiments import (
     Experiment,
     HeldOut,
     Pretraining,
-    finetuning,
+    finetuning_small,
 )
 
 
@@ -28,8 +28,8 @@ def get_experiment():
         measures=[
             HeldOut("asked about next", "next"),
             HeldOut("asked about sop", "sop"),
-            finetuning("STS-B", 3e-4),
-            finetuning("MRPC", 3e-4),
+            finetuning_small("STS-B"),
+            finetuning_small("MRPC"),
         ],
         budget=Budget(tokens=12_000_000),
         vocabulary=("--size=8192",),

@@ -16,7 +16,7 @@ from bert_jax.settings.experiments import (
     Experiment,
     HeldOut,
     Pretraining,
-    finetuning,
+    finetuning_small,
 )
 
 COPIES = {"static": 1, "10 copies": 10, "dynamic": 0}
@@ -39,7 +39,7 @@ def get_experiment():
         arms=[Arm(name, Pretraining(pretraining(copies), "rows")) for name, copies in COPIES.items()],
         measures=[
             HeldOut("held out", "rows"),
-            finetuning("SST-2", 3e-4),
+            finetuning_small("SST-2"),
         ],
         budget=Budget(tokens=40_000_000),
         vocabulary=("--size=8192",),

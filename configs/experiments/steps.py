@@ -7,7 +7,7 @@ Each arm is a run of pretrain/hour with its own schedule, which ends with its st
 """
 
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning
+from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning_small
 
 
 def get_experiment():
@@ -19,7 +19,7 @@ def get_experiment():
         arms=[Arm(f"1/{n}", Pretraining(config, "rows", share=1 / n)) for n in (8, 4, 2, 1)],
         measures=[
             HeldOut("held out", "rows"),
-            finetuning("CoNLL-2003", 3e-4, {"max_seq_length": 128}),
+            finetuning_small("CoNLL-2003", {"max_seq_length": 128}),
         ],
         budget=Budget(seconds=4800),
         vocabulary=("--size=8192",),
