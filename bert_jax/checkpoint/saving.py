@@ -28,7 +28,7 @@ from bert_jax.checkpoint.steps import (
     list_steps,
     one_line,
 )
-from bert_jax.checkpoint.terminal import quieten_orbax
+from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 
@@ -296,6 +296,7 @@ class Checkpointer:
             yield
         except Exception as error:
             self._saving, self._has_failed = None, True
+            close_unbegun()
             raise StorageError(
                 f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from etils import epath
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
 from bert_jax.checkpoint.leaves import Leaf, flatten, nest, some
-from bert_jax.checkpoint.terminal import quieten_orbax
+from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.objectives import adapters
@@ -173,9 +174,15 @@ def is_committed(step: str) -> bool:
     return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
 
 
-def _reader() -> ocp.Checkpointer:
+@contextlib.contextmanager
+def _reader() -> Iterator[ocp.Checkpointer]:
     quieten_orbax()
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            yield reader
+    except Exception:
+        close_unbegun()
+        raise
 
 
 def _leaves(recorded: Mapping[str, Mapping]) -> dict[str, Leaf]:

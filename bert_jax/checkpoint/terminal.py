@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -14,7 +17,7 @@ def quieten_orbax() -> None:
     line; the up to hundreds of other lines add nothing to it. Orbax logs a traceback of an error that it also
     raises, and warns of an incomplete checkpoint before it raises. After the first failed write it closes the
     event loop in which other writes are still running: each of them then logs that its exception was never
-    retrieved, and tensorstore reports that the loop is closed.
+    retrieved or that it was destroyed, and tensorstore reports that the loop is closed.
     """
     for name in ("absl", "asyncio"):
         logger = logging.getLogger(name)
@@ -24,10 +27,24 @@ def quieten_orbax() -> None:
         sys.unraisablehook = _NotClosedLoop(sys.unraisablehook)
 
 
+def close_unbegun() -> None:
+    """Closes the coroutines that never began, of the tasks in event loops that are closed.
+
+    It is called after orbax failed to save or to read. Orbax closes its event loop while other tasks wait in
+    it, and Python warns of each of their coroutines that never began, when the process ends if not before.
+    """
+    for task in gc.get_objects():
+        # Not isinstance, which imports the modules that other libraries import at their first use.
+        if type(task) is asyncio.Task and not task.done() and task.get_loop().is_closed():
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+
+
 class _NotOfOrbax(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == "asyncio":
-            return "never retrieved" not in str(record.msg)
+            return not any(words in str(record.msg) for words in ("never retrieved", "destroyed but it is pending"))
         return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
 
 
