@@ -190,26 +190,19 @@ Measure = HeldOut | MinimalPairs | Finetuning
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Scores of a paper whose order is compared with the order found.
+    """Scores of a paper whose order is compared with the order found; larger scores are better.
 
     Attributes:
         name: what the paper measures.
         published: its scores, by the names of arms.
         measures: names of the measures here that come nearest; of several, the mean of a run's scores counts.
         metric: the metric to compare; "" for the first one of each measure.
-        lower: whether the better score is the lower one, in the paper and here.
     """
 
     name: str
     published: Mapping[str, float]
     measures: Sequence[str]
     metric: str = ""
-    lower: bool = False
-
-    @property
-    def sign(self) -> int:
-        """Returns what scores are multiplied by, so that better ones are larger."""
-        return -1 if self.lower else 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bert_jax.settings.experiments import (
     Experiment,
     MinimalPairs,
     Pretraining,
-    finetuning,
+    finetuning_small,
 )
 
 LEFT_TO_RIGHT = "left to right"
@@ -43,7 +43,7 @@ def get_experiment():
         ],
         measures=[
             MinimalPairs(),
-            *(finetuning(task, 3e-4) for task in ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")),
+            *(finetuning_small(task) for task in ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")),
         ],
         budget=Budget(seconds=4800),
         vocabulary=("--size=8192",),

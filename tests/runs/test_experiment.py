@@ -334,3 +334,4 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     assert [row["arm"] for row in work.results.rows if row["measure"] == runner.PRETRAINING] == trained
     table = report.write(work)
     assert all(f"| {arm} |" in table for arm in trained)
+    assert all(f"\n| {one.name} | " in table for one in small.comparisons)

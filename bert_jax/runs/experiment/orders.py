@@ -27,10 +27,10 @@ def compare(comparison: Comparison, found: Mapping[str, Sequence[float]]) -> tup
         What the paper measures, its order, the order of the means here, and how many pairs of arms are in the
         paper's order, against it, and not told apart. None if fewer than two arms have runs.
     """
-    runs = {arm: [comparison.sign * x for x in found[arm]] for arm in comparison.published if found.get(arm)}
+    runs = {arm: found[arm] for arm in comparison.published if found.get(arm)}
     if len(runs) < 2:
         return None
-    published = {arm: comparison.sign * comparison.published[arm] for arm in runs}
+    published = {arm: comparison.published[arm] for arm in runs}
     means = {arm: float(np.mean(values)) for arm, values in runs.items()}
     agree, against, unknown = agreement(published, runs)
     return (
@@ -48,13 +48,15 @@ def agreement(published: Mapping[str, float], found: Mapping[str, Sequence[float
     """
     agree = against = unknown = 0
     for a, b in itertools.combinations(found, 2):
-        order = np.sign(published[a] - published[b])
-        if order and differ(found[a], found[b]):
-            same = order == np.sign(np.mean(found[a]) - np.mean(found[b]))
-            agree, against = agree + same, against + (not same)
-        elif order:
+        if published[a] == published[b]:
+            continue
+        if not differ(found[a], found[b]):
             unknown += 1
-    return int(agree), int(against), unknown
+        elif (published[a] > published[b]) == (np.mean(found[a]) > np.mean(found[b])):
+            agree += 1
+        else:
+            against += 1
+    return agree, against, unknown
 
 
 def differ(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -67,8 +69,8 @@ def differ(a: Sequence[float], b: Sequence[float]) -> bool:
     return bool(stats.ttest_ind_from_stats(*of_a, *of_b, equal_var=False).pvalue < SIGNIFICANCE)
 
 
-def in_order(scores: Mapping[str, float], differ: Callable[[str, str], bool]) -> str:
-    """Returns the arms, largest score first, with ">" between two that differ, else "≈"."""
+def in_order(scores: Mapping[str, float], apart: Callable[[str, str], bool]) -> str:
+    """Returns the arms, largest score first, with ">" between two that are apart, else "≈"."""
     arms = sorted(scores, key=lambda arm: -scores[arm])
-    signs = [" > " if differ(a, b) else " ≈ " for a, b in itertools.pairwise(arms)]
+    signs = [" > " if apart(a, b) else " ≈ " for a, b in itertools.pairwise(arms)]
     return "".join(itertools.chain(*itertools.zip_longest(arms, signs, fillvalue="")))

@@ -113,7 +113,7 @@ def test_the_axis_of_layers_is_that_of_its_name():
 
 
 def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
-    """A kernel [H, N, D] that all layers share is no stack of H layers."""
+    """A kernel of shape [H, N, D] that all layers share is not treated as a stack of H layers."""
     params = {"encoder": {"layers": {"shared": {"layer": {"kernel": np.full((3, 2, 2), 2.0)}}}}}
     layers = param_groups.Layers.of(tiny_task(num_hidden_layers=2, layer_groups=1))
     updates = jax.tree.map(lambda p: np.arange(1.0, 13).reshape(p.shape), params)
