@@ -35,16 +35,20 @@ def close_unbegun() -> None:
     """
     for task in gc.get_objects():
         # Not isinstance, which imports the modules that other libraries import at their first use.
-        if type(task) is asyncio.Task and not task.done() and task.get_loop().is_closed():
-            coroutine = task.get_coro()
-            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()
+        if type(task) is not asyncio.Task or task.done() or not task.get_loop().is_closed():
+            continue
+        coroutine = task.get_coro()
+        if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            coroutine.close()
+
+
+_OF_CLOSED_LOOPS = ("never retrieved", "destroyed but it is pending")
 
 
 class _NotOfOrbax(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == "asyncio":
-            return not any(words in str(record.msg) for words in ("never retrieved", "destroyed but it is pending"))
+            return not any(words in str(record.msg) for words in _OF_CLOSED_LOOPS)
         return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
 
 
