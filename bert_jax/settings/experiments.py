@@ -1,7 +1,7 @@
-"""Experiments: arms that are trained and judged alike, which differ in what an experiment asks about.
+"""Experiments: arms that differ in one setting and are trained and evaluated in the same way.
 
 A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment`. `bert-jax sweep`
-runs it. These classes hold plain values and functions; nothing here trains.
+runs it. These classes hold values and functions; nothing here trains.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import ml_collections
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 
-EVERY = "*"  # in `Arm.tune`: the fields of all fine-tunings
+EVERY = "*"  # in `Arm.tune`: all fine-tunings
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the configuration of a pre-training run may depend on.
+    """The arguments of a function that returns the configuration of a pre-training run.
 
     Attributes:
         steps: number of steps that fit into the budget.
@@ -36,7 +36,7 @@ class Run:
     model: Callable[[str], str]
 
     def share(self, fraction: float) -> int:
-        """Returns a fraction of the steps as a whole number of at least 1."""
+        """Returns a fraction of the steps, rounded, and at least 1."""
         return max(1, round(fraction * self.steps))
 
 
@@ -45,9 +45,9 @@ class Pretraining:
     """How an arm is pre-trained.
 
     Attributes:
-        config: function (run) that returns the configuration. Steps, seed and records are filled in, and so
-            is how often the run is logged, saved and evaluated.
-        records: name of its records in `Experiment.records`; with `length_ramp` several, with commas between.
+        config: function (run) that returns the configuration. Its steps, seed and records are set by the
+            runner, as are the intervals at which the run is logged, saved and evaluated.
+        records: name of its records in `Experiment.records`; with `length_ramp` several, comma-separated.
         share: fraction of the budget that it may spend.
     """
 
@@ -58,14 +58,14 @@ class Pretraining:
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One of the things that an experiment compares.
+    """One of the variants that an experiment compares.
 
     Attributes:
-        name: name in tables, which is also that of its folder.
-        pretrain: its pre-training; None for an arm that takes the model of another one or of --checkpoint.
-        start: the arm whose model it takes if it has no pre-training; "" for --checkpoint.
-        tune: fields of the fine-tunings that differ in this arm, by the name of the measure or `EVERY`.
-        measures: names of the measures that judge it; None for all.
+        name: name in tables and of its folder.
+        pretrain: its pre-training; None for an arm that starts from the model of another arm or --checkpoint.
+        start: without `pretrain`, the arm whose model it starts from; "" for --checkpoint.
+        tune: fields of fine-tunings to change in this arm, by the name of the measure or `EVERY`.
+        measures: names of the measures that are taken of it; None for all.
     """
 
     name: str
@@ -75,20 +75,21 @@ class Arm:
     measures: Sequence[str] | None = None
 
     def fields(self, measure: str) -> dict[str, Any]:
-        """Returns the fields of a fine-tuning that differ in this arm."""
+        """Returns the fields of a fine-tuning to change in this arm."""
         return {**self.tune.get(EVERY, {}), **self.tune.get(measure, {})}
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """The losses and accuracies of pre-training on held-out records, with the same masks for all arms.
+    """The losses and accuracies of pre-training on held-out records, with equal masks for all arms.
 
     Attributes:
         name: name of the measure.
         records: name of the records in `Experiment.records`.
         prob: share of tokens to predict.
-        replace: shares of them that become [MASK], a random token, and stay, as in `masking.replace`.
-        rows: number of rows, from the first one on; 0 for all.
+        replace: shares of them that become [MASK], become a random token, and stay, as in
+            `masking.replace`.
+        rows: number of rows to read; 0 for all.
     """
 
     name: str
@@ -100,7 +101,7 @@ class HeldOut:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairs:
-    """The share of minimal pairs whose grammatical sentence is the more probable one.
+    """The share of minimal pairs in which the grammatical sentence is more probable.
 
     Attributes:
         name: name of the measure.
@@ -116,9 +117,9 @@ class Finetuning:
     Attributes:
         name: name of the measure.
         config: name of a config of fine-tuning, such as "finetune/glue:stsb".
-        data: name of the folder with its files, as given by --data=NAME=DIR; "" for a config that names them.
+        data: name of the folder with its data, as in --data=NAME=DIR; "" if the config names the files.
         metrics: the metrics to report.
-        fields: fields that differ from the config, by their dotted names.
+        fields: fields of the config to change, by their dotted names.
     """
 
     name: str
@@ -137,20 +138,20 @@ _TASKS = {
     "SQuAD": ("finetune/squad:v1", "squad", "f1"),
     "CoNLL-2003": ("finetune/conll", "conll", "f1"),
 }
-_SST_2_ROWS = 10_000  # of 67,349, so that it costs about as much as the others
+_SST_2_ROWS = 10_000  # of 67,349, to make it about as expensive as the others
 SST_2 = f"SST-2, {_SST_2_ROWS:,} rows"  # name of its measure
 
 
 def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str = "") -> Finetuning:
     """Returns the fine-tuning on a known task, for three epochs.
 
-    Adam has bias correction and the rate begins to fall at the end of warm-up: models of this size fail less
-    often with them. SST-2 has its first 10,000 rows alone, and its name says so.
+    Adam has bias correction, and the learning rate decays from the end of warm-up: so fewer runs fail.
+    SST-2 is reduced to its first 10,000 rows, which its name states.
 
     Args:
         task: "CoLA", "SST-2", "MRPC", "STS-B", "RTE", "SQuAD" or "CoNLL-2003".
-        rate: the highest learning rate.
-        fields: other fields, by their dotted names.
+        rate: peak learning rate.
+        fields: further fields to change, by their dotted names.
         name: name of the measure; "" for that of the task.
     """
     config, data, metric = _TASKS[task]
@@ -164,7 +165,7 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
     return Finetuning(name or (SST_2 if few else task), config, data, (metric,), {**common, **few, **fields})
 
 
-_SMALL = {  # what models of some million parameters need: benchmarks/results/hour.md
+_SMALL = {  # for models with a few million parameters: benchmarks/results/hour.md
     "STS-B": {
         "optimizer.learning_rate": 1e-3,
         "epochs": 10.0,
@@ -176,11 +177,11 @@ _SMALL = {  # what models of some million parameters need: benchmarks/results/ho
 
 
 def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
-    """Returns the fine-tuning on a known task, with what suits models of the size of pretrain/hour.
+    """Returns the fine-tuning on a known task, with hyperparameters for models of the size of pretrain/hour.
 
     Args:
         task: as in `finetuning`.
-        fields: other fields, by their dotted names.
+        fields: further fields to change, by their dotted names.
     """
     return finetuning(task, 3e-4, {**_SMALL.get(task, {}), **fields})
 
@@ -190,13 +191,13 @@ Measure = HeldOut | MinimalPairs | Finetuning
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Scores of a paper whose order is compared with the order found; larger scores are better.
+    """Published scores of arms, to be compared with the scores found; larger scores are better.
 
     Attributes:
-        name: what the paper measures.
-        published: its scores, by the names of arms.
-        measures: names of the measures here that come nearest; of several, the mean of a run's scores counts.
-        metric: the metric to compare; "" for the first one of each measure.
+        name: name of the published metric or task.
+        published: scores by the names of arms.
+        measures: names of the corresponding measures here; the scores of a run are averaged over them.
+        metric: metric to compare; "" for the first metric of each measure.
     """
 
     name: str
@@ -207,13 +208,13 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What the pre-training of an arm may spend; one of the three is not 0.
+    """How long an arm is pre-trained. Exactly one of the three is not 0.
 
     Attributes:
         steps: optimizer steps.
         tokens: tokens of text, without padding.
-        seconds: seconds of train steps, as they are measured on this machine before the first run. A run is
-            then counted in steps: it resumes exactly, and other work on the machine does not favor an arm.
+        seconds: seconds of train steps, as timed on this machine before the first run and converted to steps.
+            A run thus resumes exactly, and other load on the machine does not favor an arm.
     """
 
     steps: int = 0
@@ -229,7 +230,7 @@ class Budget:
             )
 
     def part(self, share: float) -> Budget:
-        """Returns a share of the budget, of which there is at least one step or token."""
+        """Returns a share of the budget, at least one step or token."""
         steps, tokens = (amount and max(1, round(amount * share)) for amount in (self.steps, self.tokens))
         return Budget(steps, tokens, self.seconds * share)
 
@@ -239,15 +240,15 @@ class Experiment:
     """An experiment.
 
     Attributes:
-        title: what it asks, for tables and pictures.
-        arms: the arms, in the order in which they run; an arm stands after those that it starts from.
-        measures: what all arms are judged by.
+        title: title of tables and pictures.
+        arms: the arms, in the order in which they run; an arm comes after the one that it starts from.
+        measures: the measures taken of all arms.
         budget: the budget of pre-training; None if no arm is pre-trained.
         seeds: number of runs of each arm.
         vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --checkpoint.
         records: flags of `bert-jax data`, by name.
-        comparisons: scores of the paper, whose order the table has beside the order found.
-        published: Markdown on the figures of the paper and what differs here, for the end of the table.
+        comparisons: published scores of the arms.
+        published: Markdown with the published figures and how they were obtained, for the end of the table.
     """
 
     title: str
@@ -287,11 +288,11 @@ class Experiment:
         return next(arm for arm in self.arms if arm.name == name)
 
     def measures_of(self, arm: Arm) -> list[Measure]:
-        """Returns the measures that judge an arm."""
+        """Returns the measures that are taken of an arm."""
         return [one for one in self.measures if arm.measures is None or one.name in arm.measures]
 
     def with_measures(self, measures: Sequence[Measure]) -> Experiment:
-        """Returns the experiment with some of its measures."""
+        """Returns the experiment with only some of its measures."""
         names = [one.name for one in measures]
         arms = [
             dataclasses.replace(
@@ -311,7 +312,7 @@ class Experiment:
         return takes or (self.vocabulary is None and bool(self.records))
 
     def data_names(self) -> list[str]:
-        """Returns the names of the folders with the files of the fine-tunings, each once."""
+        """Returns the names of the folders with the data of fine-tunings, without duplicates."""
         tuned = [one.data for one in self.measures if isinstance(one, Finetuning) and one.data]
         return list(dict.fromkeys(tuned))
 
@@ -322,7 +323,7 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
 
 
 def check_known(what: str, name: str, known: Sequence[str]) -> None:
-    """Raises UserError for a name that is not known; `what` opens the message."""
+    """Raises UserError for an unknown name; the message begins with `what`."""
     if name not in known:
         near = did_you_mean(name, known) or f"; expected one of {', '.join(known) or 'none'}"
         raise UserError(f"{what} {name!r} is unknown{near}")

@@ -1,4 +1,4 @@
-"""LoRA, adapters, biases and the head alone beside full fine-tuning of one model (Hu et al. 2022, table 2).
+"""Parameter-efficient methods against full fine-tuning (Hu et al. 2022, table 2).
 
     bert-jax sweep --experiment=adapters --workdir=runs/adapters --checkpoint=all-MiniLM-L6-v2 \
         --data=glue=glue
@@ -20,7 +20,7 @@ ARMS = {
 
 def get_experiment():
     return Experiment(
-        "Fine-tuning of few parameters",
+        "Parameter-efficient fine-tuning",
         arms=[Arm(name, tune={"*": fields}) for name, fields in ARMS.items()],
         measures=[finetuning(task, 1e-4) for task in ("MRPC", "STS-B", "RTE", "SST-2")],
         comparisons=[
@@ -35,6 +35,6 @@ def get_experiment():
         published="""
 Hu et al. 2022, table 2, RoBERTa-Base: full fine-tuning 94.8 on SST-2, 90.2 on MRPC, 78.7 on RTE and 91.2 on
 STS-B; LoRA of rank 8 95.1, 89.7, 86.6 and 91.5; biases 93.7, 92.7, 81.5 and 90.8. There RTE, MRPC and STS-B
-start from a model that was fine-tuned on MNLI, and every task has its own rate; here a method has one rate.
+start from a model fine-tuned on MNLI, and every task has its own learning rate; here each method has one.
 """,
     )

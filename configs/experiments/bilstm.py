@@ -1,8 +1,8 @@
-"""GLUE's BiLSTM baselines (Wang et al. 2019), with and without attention, beside a trained encoder.
+"""GLUE's BiLSTM baselines (Wang et al. 2019), with and without attention, against a pre-trained encoder.
 
     bert-jax sweep --experiment=bilstm --workdir=runs/bilstm --checkpoint=all-MiniLM-L6-v2 --data=glue=glue
 
-The BiLSTMs read the word embeddings of the checkpoint. Those of the paper read GloVe's.
+The BiLSTMs use the word embeddings of the checkpoint, those of the paper GloVe.
 """
 
 from bert_jax.settings.experiments import SST_2, Arm, Comparison, Experiment, finetuning
@@ -14,7 +14,7 @@ TASKS = ("CoLA", SST_2, *PAIRS)
 
 def get_experiment():
     return Experiment(
-        "BiLSTMs against a trained encoder",
+        "BiLSTMs against a pre-trained encoder",
         arms=[
             Arm("encoder"),
             Arm("BiLSTM", tune={"*": LSTM | {"encoder": "bilstm"}}),

@@ -1,10 +1,10 @@
-"""DistilBERT's ablation (Sanh et al. 2019, table 4): the parts of its loss, and the start from the teacher.
+"""DistilBERT's ablation (Sanh et al. 2019, table 4): the terms of its loss, and its initialization.
 
     bert-jax sweep --experiment=distillation --workdir=runs/distillation --checkpoint=all-MiniLM-L6-v2 \
         --input='wiki/*' --input_format=wikiextractor --data=glue=glue
 
-The teacher is the checkpoint after continued pre-training, because encoders of sentences have no masked LM
-head. The students have half of its layers.
+The teacher is the checkpoint after continued pre-training, because sentence encoders have no masked LM head.
+The students have half of its layers.
 """
 
 from bert_jax import convert
@@ -32,7 +32,7 @@ def teacher(run):
 
 
 def student(losses="logits=5, task=2, cosine=1", start="spread"):
-    """Returns the config of a student."""
+    """Returns a function that returns the config of a student."""
 
     def config(run):
         c = config_files.load("pretrain/distilbert")
@@ -41,7 +41,7 @@ def student(losses="logits=5, task=2, cosine=1", start="spread"):
         c.distillation.init_layers = start
         theirs = convert.load_architecture(run.checkpoint)[0]
         c.model.num_hidden_layers = max(1, theirs.num_hidden_layers // 2)
-        if not start:  # a student that starts with the teacher's layers has its widths anyway
+        if not start:  # a student that is initialized from the teacher has its widths anyway
             for name in (
                 "hidden_size",
                 "num_attention_heads",
@@ -56,14 +56,14 @@ def student(losses="logits=5, task=2, cosine=1", start="spread"):
 
 def get_experiment():
     return Experiment(
-        "Parts of distillation",
+        "Terms of the distillation loss",
         arms=[
             Arm(TEACHER, Pretraining(teacher, "rows")),
             Arm("triple loss", Pretraining(student(), "rows")),
             Arm("without logits", Pretraining(student("task=2, cosine=1"), "rows")),
             Arm("without cosine", Pretraining(student("logits=5, task=2"), "rows")),
             Arm("without masked LM", Pretraining(student("logits=5, cosine=1"), "rows")),
-            Arm("random start", Pretraining(student(start=""), "rows")),
+            Arm("random initialization", Pretraining(student(start=""), "rows")),
         ],
         measures=[
             HeldOut("held out", "rows"),
@@ -79,13 +79,13 @@ def get_experiment():
                     "without logits": -2.96,
                     "without cosine": -1.46,
                     "without masked LM": -0.31,
-                    "random start": -3.69,
+                    "random initialization": -3.69,
                 },
                 ["MRPC", "STS-B", SST_2],
             )
         ],
         published="""
 DistilBERT's table 4, differences of the GLUE score from that of the triple loss: without logits -2.96,
-without cosine -1.46, without masked LM -0.31; the triple loss from a random start -3.69.
+without cosine -1.46, without masked LM -0.31; the triple loss with random initialization -3.69.
 """,
     )

@@ -1,10 +1,10 @@
-"""GPT's question (Radford et al. 2018, table 5): one direction against both, and its auxiliary loss.
+"""GPT's question (Radford et al. 2018, table 5): left-to-right against masked LM, and the auxiliary loss.
 
     bert-jax sweep --experiment=gpt --workdir=runs/gpt --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue
 
-Two models of pretrain/hour's form are trained, one by masked LM and one from left to right. The latter reads
-a task as GPT does, at the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
+pretrain/hour is trained by masked LM and by causal LM. The causal model is fine-tuned as GPT is: it predicts
+from the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
 """
 
 from bert_jax.settings import config_files
@@ -19,12 +19,12 @@ from bert_jax.settings.experiments import (
     finetuning_small,
 )
 
-LEFT_TO_RIGHT = "left to right"
+LEFT_TO_RIGHT = "left-to-right"
 TASKS = ("CoLA", SST_2, "MRPC", "STS-B", "RTE")
 
 
 def pretraining(form):
-    """Returns the config of pretrain/hour in a form."""
+    """Returns a function that returns pretrain/hour in a form."""
 
     def config(run):
         return config_files.load(f"pretrain/hour{form}")
@@ -34,7 +34,7 @@ def pretraining(form):
 
 def get_experiment():
     return Experiment(
-        "Left to right, and GPT's auxiliary loss",
+        "Left-to-right models, and GPT's auxiliary loss",
         arms=[
             Arm("masked LM", Pretraining(pretraining(""), "rows")),
             Arm(LEFT_TO_RIGHT, Pretraining(pretraining(":left_to_right"), "rows")),
@@ -57,7 +57,7 @@ def get_experiment():
         ],
         published="""
 Radford et al. 2018, table 5, averages over GLUE's tasks: 74.7 with the auxiliary loss, 75.0 without it, 59.9
-without pre-training. The BERT paper's table 1: GPT 75.1, BERT-Base 79.6. GPT reads both orders of a pair
-whose texts have none; here, as in BERT, there is one.
+without pre-training. The BERT paper's table 1: GPT 75.1, BERT-Base 79.6. GPT reads a pair in both
+orders in tasks of similarity; here, as in BERT, it is read once.
 """,
     )

@@ -1,10 +1,10 @@
-"""What learns most in a given time on a small machine: objectives, architectures and optimizers.
+"""The best pre-training in a small budget: objectives, architectures and optimizers.
 
     bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue --data=conll=conll2003
 
-The first arms lead from BERT's pre-training to pretrain/hour; the others change one thing of it. The controls
-are models with random weights, and with trained embeddings under random layers.
+The first arms lead from BERT's pre-training to pretrain/hour, and each of the others changes one setting of
+pretrain/hour. The controls are models with random weights, and with trained embeddings below random layers.
 """
 
 from bert_jax.settings import config_files
@@ -19,7 +19,7 @@ from bert_jax.settings.experiments import (
     finetuning_small,
 )
 
-SHARED = (  # of all models: their size, and how large their weights start
+SHARED = (  # the same in all models: sizes and initialization
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -36,7 +36,7 @@ def hour(run):
 
 
 def changed(fields):
-    """Returns the config of pretrain/hour with other values of some fields, by their dotted names."""
+    """Returns a function that returns pretrain/hour with other values of some fields, by dotted names."""
 
     def config(run):
         c = hour(run)
@@ -47,18 +47,18 @@ def changed(fields):
 
 
 def bert(run):
-    """Returns BERT's form of the size of pretrain/hour, with its batches, optimizer, masks and start."""
+    """Returns BERT with the size, initialization, batches, optimizer and masks of pretrain/hour."""
     c, ours = config_files.load("pretrain/mini"), hour(run)
     for name in SHARED:
         c.model[name] = ours.model[name]
     c.batch_size, c.optimizer = ours.batch_size, ours.optimizer
     c.masking, c.eval_masking = ours.masking, ours.eval_masking
-    c.optimizer.learning_rate = 1e-3  # with the norms last, 2e-3 stays at the frequencies of words
+    c.optimizer.learning_rate = 1e-3  # at 2e-3, post-normalization learns only word frequencies
     return c
 
 
 def norms_first(run):
-    """Returns BERT's form with the norms before attention and feed-forward."""
+    """Returns BERT with pre-normalization."""
     c = bert(run)
     c.model.norm_placement, c.model.final_norm = "pre", True
     c.optimizer.learning_rate = hour(run).optimizer.learning_rate
@@ -66,21 +66,21 @@ def norms_first(run):
 
 
 def rotary(run):
-    """Returns the same with rotary positions."""
+    """Returns BERT with pre-normalization and rotary positions."""
     c = norms_first(run)
     c.model.position = "rotary"
     return c
 
 
 def left_to_right_first(run):
-    """Returns pretrain/hour with 40% of the steps from left to right, and then masked LM."""
+    """Returns pretrain/hour with causal LM in the first 40% of the steps."""
     c = hour(run)
     c.causal_steps = run.share(0.4)
     return c
 
 
 def replaced_tokens(run):
-    """Returns ELECTRA of the same size, in BERT's form."""
+    """Returns ELECTRA with the size, batches and optimizer of the BERT arm."""
     c, like = config_files.load("pretrain/electra_tiny"), bert(run)
     for name in SHARED:
         c.model[name] = like.model[name]
@@ -98,17 +98,17 @@ def get_experiment():
         }
     )
     return Experiment(
-        "What learns most in a given time",
+        "Pre-training in a small budget",
         arms=[
             Arm("next sentence", Pretraining(bert, "pairs")),
             Arm("masked LM", Pretraining(bert, "rows")),
-            Arm("norms first", Pretraining(norms_first, "rows")),
+            Arm("pre-normalization", Pretraining(norms_first, "rows")),
             Arm("rotary positions", Pretraining(rotary, "rows")),
             Arm("hour", Pretraining(hour, "rows")),
             Arm("15% masked", Pretraining(changed({"masking.prob": 0.15}), "rows")),
-            Arm("small weights", Pretraining(changed({"model.initializer_range": 0.02}), "rows")),
+            Arm("initialized at 0.02", Pretraining(changed({"model.initializer_range": 0.02}), "rows")),
             Arm("Muon", Pretraining(muon, "rows")),
-            Arm("left to right first", Pretraining(left_to_right_first, "rows")),
+            Arm("left-to-right first", Pretraining(left_to_right_first, "rows")),
             Arm("replaced tokens", Pretraining(replaced_tokens, "rows")),
             Arm("random weights", start="hour", tune={"*": SCRATCH}, measures=TASKS),
             Arm(
@@ -128,8 +128,8 @@ def get_experiment():
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},
         published="""
-Geiping and Goldstein 2023 and Portes et al. 2023 find much of the gain of a small budget in what costs no
-quality: no next-sentence prediction, no dropout, full rows, norms first. Gisserot-Boukhlef et al. 2025 find
-left to right first, then masked tokens, to be best at a fixed budget.
+Geiping and Goldstein 2023 and Portes et al. 2023 gain most in a small budget by faster training: no
+next-sentence prediction, no dropout, full rows, pre-normalization. Gisserot-Boukhlef et al. 2025 find causal
+LM followed by masked LM to be best in a fixed budget.
 """,
     )

@@ -1,9 +1,9 @@
-"""The paper's table 5: no next-sentence prediction, left to right, and a BiLSTM on top of left to right.
+"""The paper's table 5: no next-sentence prediction, left-to-right, and left-to-right with a BiLSTM.
 
     bert-jax sweep --experiment=left_to_right --workdir=runs/left-to-right --input='wiki/*' \
         --input_format=wikiextractor --data=glue=glue --data=conll=conll2003 --data=squad=squad
 
-All models are of pretrain/hour's form with BERT's token types and heads.
+All models are pretrain/hour with BERT's token types and heads.
 """
 
 from bert_jax.settings import config_files
@@ -17,17 +17,17 @@ from bert_jax.settings.experiments import (
     finetuning_small,
 )
 
-LEFT_TO_RIGHT = "left to right"
+LEFT_TO_RIGHT = "left-to-right"
 TABLE_5 = {  # SQuAD, MRPC, SST-2
     "masked LM and next sentence": (88.5, 86.7, 92.7),
     "masked LM": (87.9, 86.5, 92.6),
     LEFT_TO_RIGHT: (77.8, 77.5, 92.1),
-    "left to right and BiLSTM": (84.9, 75.7, 91.6),
+    "left-to-right and BiLSTM": (84.9, 75.7, 91.6),
 }
 
 
 def pretraining(forms):
-    """Returns the config of pretrain/hour in some forms."""
+    """Returns a function that returns pretrain/hour in some forms."""
 
     def config(run):
         return config_files.load(f"pretrain/hour:{forms}")
@@ -37,13 +37,13 @@ def pretraining(forms):
 
 def get_experiment():
     return Experiment(
-        "Next sentences, and both directions",
+        "Next-sentence prediction and bidirectional attention",
         arms=[
             Arm("masked LM and next sentence", Pretraining(pretraining("pairs"), "pairs")),
             Arm("masked LM", Pretraining(pretraining("pairs"), "rows")),
             Arm(LEFT_TO_RIGHT, Pretraining(pretraining("pairs,left_to_right"), "rows")),
             Arm(
-                "left to right and BiLSTM",
+                "left-to-right and BiLSTM",
                 start=LEFT_TO_RIGHT,
                 tune={"*": {"head": "bilstm", "head_size": 128}},
             ),
@@ -70,10 +70,10 @@ The paper's table 5, BERT-Base, on the development sets:
 |---|---|---|---|---|---|
 | masked LM and next sentence | 84.4 | 88.4 | 86.7 | 92.7 | 88.5 |
 | masked LM | 83.9 | 84.9 | 86.5 | 92.6 | 87.9 |
-| left to right | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |
-| left to right and BiLSTM | 82.1 | 84.1 | 75.7 | 91.6 | 84.9 |
+| left-to-right | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |
+| left-to-right and BiLSTM | 82.1 | 84.1 | 75.7 | 91.6 | 84.9 |
 
-Those models have 110 million parameters and saw 137 billion tokens. The paper does not say which token its
-left-to-right model classifies; here all classify the mean over the tokens.
+Those models have 110 million parameters and saw 137 billion tokens. The paper does not say which state its
+left-to-right model uses for classification; here all models use the mean over the tokens.
 """,
     )

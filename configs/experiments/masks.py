@@ -1,10 +1,10 @@
-"""The paper's table 8 (appendix C.2): six mixes of [MASK], the same token and a random one.
+"""The paper's table 8 (appendix C.2): six ways to replace masked tokens.
 
     bert-jax sweep --experiment=masks --workdir=runs/masks --input='wiki/*' --input_format=wikiextractor \
         --data=conll=conll2003
 
-Each arm is pretrain/hour with one of the mixes. All are evaluated with the masks of the first row, and with
-[MASK] alone, the question that fill-mask asks.
+Each arm is pretrain/hour with one mix of [MASK], the same token and a random token. All are evaluated with
+the mix of the first arm, and with [MASK] alone, as in fill-mask.
 """
 
 from bert_jax.settings import config_files
@@ -25,7 +25,7 @@ FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "max_seq_length"
 
 
 def pretraining(mix):
-    """Returns the config of a mix."""
+    """Returns a function that returns the config with a mix."""
 
     def config(run):
         mask, same, random = (int(share) / 100 for share in mix.split("-"))
@@ -39,7 +39,7 @@ def pretraining(mix):
 
 def get_experiment():
     return Experiment(
-        "Masked tokens that become [MASK], stay the same, or become random ones",
+        "Masked tokens replaced by [MASK], the same token or a random one",
         arms=[Arm(mix, Pretraining(pretraining(mix), "rows")) for mix in MIXES],
         measures=[
             HeldOut("80-10-10", "rows"),
@@ -66,6 +66,7 @@ The paper's table 8, BERT-Base, on the development sets:
 | 0% | 20% | 80% | 83.7 | 94.8 | 94.6 |
 | 0% | 0% | 100% | 83.6 | 94.9 | 94.6 |
 
-Those models have 110 million parameters and saw 137 billion tokens; these have 1.9 million and minutes.
+Those models have 110 million parameters and saw 137 billion tokens; these have 1.9 million parameters and are
+pre-trained for minutes.
 """,
     )

@@ -1,9 +1,9 @@
-"""ALBERT's question (Lan et al. 2020, table 5): sentence order against next sentence.
+"""ALBERT's table 5 (Lan et al. 2020): sentence-order against next-sentence prediction.
 
     bert-jax sweep --experiment=sentence_order --workdir=runs/order --input='wiki/*' \
         --input_format=wikiextractor --data=glue=glue
 
-Two models learn one kind of pairs each, and both are asked about both kinds.
+Each of two models is trained on one kind of pairs and evaluated on both kinds.
 """
 
 from bert_jax.settings import config_files
@@ -23,7 +23,7 @@ def get_experiment():
         return config_files.load("pretrain/hour:pairs")
 
     return Experiment(
-        "Sentence order against next sentence",
+        "Sentence-order against next-sentence prediction",
         arms=[Arm(kind, Pretraining(config, kind)) for kind in ("next", "sop")],
         measures=[
             HeldOut("asked about next", "next"),

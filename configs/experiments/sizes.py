@@ -10,7 +10,7 @@ SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 
 
 def pretraining(layers, hidden):
-    """Returns the config of a size."""
+    """Returns a function that returns the config with a size."""
 
     def config(run):
         c = config_files.load("pretrain/hour")
@@ -44,6 +44,7 @@ The paper's table 6, with the perplexity of held-out masked tokens and MNLI, on 
 | 12 | 1024 | 16 | 3.54 | 85.7 |
 | 24 | 1024 | 16 | 3.23 | 86.6 |
 
-There every size has the same million steps. Here a larger model has fewer steps in the same time.
+There every size is trained for the same million steps. Here a larger model takes
+fewer steps in the same time.
 """,
     )

@@ -3,8 +3,9 @@
     bert-jax sweep --experiment=static_masks --workdir=runs/static --input='wiki/wiki_0[0-7]' \
         --input_format=wikiextractor --data=glue=glue
 
-Some 2 million tokens of text are enough: with the budget, every row is seen 20 times. In one arm it has the
-same masks each time, in another one of 10 sets in turn, as BERT's records have, and in the third new ones.
+Give about 2 million tokens of text, so that every row is read 20 times within the budget. One arm has the
+same masks every time, one cycles through 10 sets of masks as BERT's records do, and one has new masks every
+time.
 """
 
 from bert_jax.settings import config_files
@@ -23,7 +24,7 @@ COPIES = {"static": 1, "10 copies": 10, "dynamic": 0}
 
 
 def pretraining(copies):
-    """Returns the config with a number of sets of masks; 0 for new ones at each step."""
+    """Returns a function that returns the config with `copies` sets of masks; 0 for new masks every time."""
 
     def config(run):
         c = config_files.load("pretrain/hour")

@@ -1,9 +1,9 @@
-"""The paper's figure 5 (appendix C.1): whether pre-training needs its many steps.
+"""The paper's figure 5 (appendix C.1): the number of pre-training steps.
 
     bert-jax sweep --experiment=steps --workdir=runs/steps --input='wiki/*' --input_format=wikiextractor \
         --data=conll=conll2003
 
-Each arm is a run of pretrain/hour with its own schedule, which ends with its steps.
+Each arm is a run of pretrain/hour with a complete learning rate schedule.
 """
 
 from bert_jax.settings import config_files
@@ -15,7 +15,7 @@ def get_experiment():
         return config_files.load("pretrain/hour")
 
     return Experiment(
-        "Steps of pre-training",
+        "Number of pre-training steps",
         arms=[Arm(f"1/{n}", Pretraining(config, "rows", share=1 / n)) for n in (8, 4, 2, 1)],
         measures=[
             HeldOut("held out", "rows"),
@@ -25,7 +25,7 @@ def get_experiment():
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""
-The paper: 1,000,000 steps instead of 500,000 raise the MNLI accuracy of BERT-Base by 1.0. There, checkpoints
-of one run are compared, whose learning rate had not decayed; here each run has its whole schedule.
+In the paper, 1,000,000 steps instead of 500,000 raise the MNLI accuracy of BERT-Base by 1.0. The paper
+compares checkpoints of one run, whose learning rate had not decayed; here each run has a complete schedule.
 """,
     )

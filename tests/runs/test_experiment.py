@@ -121,7 +121,7 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
     assert rows[:5] == found and [(row["arm"], row["seed"]) for row in rows[5:]] == [("small", 1)] * 2
     table = (tmp_path / "sweep" / "README.md").read_text()
     assert "±" in table
-    assert "| shapes | large > small | " in table and "0 against it, 1 not told apart |" in table
+    assert "| shapes | large > small | " in table and "0 reversed, 1 not significant |" in table
 
 
 @pytest.mark.slow

@@ -41,14 +41,14 @@ def test_both_orders_and_the_pairs():
     name, published, found, pairs = orders.compare(Comparison("F1", SCORES, ["SQuAD"]), FOUND)
     assert (name, published) == ("F1", "both > masks > left ≈ none")
     assert found == "masks ≈ both > none > left"
-    assert pairs == "4 as in the paper, 0 against it, 1 not told apart"  # of left and none, it has no order
+    assert pairs == "4 as published, 0 reversed, 1 not significant"  # of left and none, it has no order
 
 
 def test_pairs_against_the_paper():
     smaller = {arm: [-x for x in runs] for arm, runs in FOUND.items()}
     assert orders.compare(Comparison("F1", SCORES, ["SQuAD"]), smaller)[2:] == (
         "left > none > both ≈ masks",
-        "0 as in the paper, 4 against it, 1 not told apart",
+        "0 as published, 4 reversed, 1 not significant",
     )
 
 
@@ -58,5 +58,5 @@ def test_arms_that_have_not_run_are_left_out():
     assert orders.compare(comparison, {"left": [0.5], "masks": [0.7]})[1:] == (
         "masks > left",
         "masks ≈ left",
-        "0 as in the paper, 0 against it, 1 not told apart",
+        "0 as published, 0 reversed, 1 not significant",
     )

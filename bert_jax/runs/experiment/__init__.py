@@ -1,1 +1,1 @@
-"""Runs experiments: trains their arms, judges them, and writes one table and one picture."""
+"""Runs experiments: trains and evaluates their arms, and writes one table and its pictures."""

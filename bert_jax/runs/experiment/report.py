@@ -17,13 +17,13 @@ from bert_jax.training.metrics.metrics_writer import read_metrics
 
 TABLE_FILE, SCORES_FILE, CURVES_FILE = "README.md", "scores.png", "curves.png"
 ORDERS = (
-    "Best first; `>` where two means differ and `≈` where these runs do not tell them apart, by Welch's test "
-    f"at {orders.SIGNIFICANCE:.0%}, without correction for the number of pairs."
+    "Best first; `>` means that two means differ significantly by Welch's t-test at "
+    f"{orders.SIGNIFICANCE:.0%}, without correction for multiple comparisons, and `≈` that they do not."
 )
 
 
 def write(runner: Runner) -> str:
-    """Writes the table and the pictures of what has run so far, and returns the table as Markdown."""
+    """Writes the table and the pictures of all runs so far, and returns the table as Markdown."""
     experiment = runner.experiment
     parts = [f"# {experiment.title}", *_tables(runner)]
     if experiment.published:
@@ -37,7 +37,7 @@ def write(runner: Runner) -> str:
 def columns(runner: Runner) -> list[tuple[str, str]]:
     """Returns (measure, metric) of each column of scores, in the order of the measures.
 
-    Of minimal pairs it is their mean; their phenomena have a table of their own.
+    Minimal pairs have one column, their mean; a second table has their phenomena.
     """
     return [
         (name, metric)
@@ -67,12 +67,12 @@ def _tables(runner: Runner) -> Iterator[str]:
         yield equal
     compared = [orders.compare(one, _runs(runner, one)) for one in runner.experiment.comparisons]
     if rows := [row for row in compared if row]:
-        header = ["the paper's", "its order", "the order found", "pairs of arms"]
+        header = ["published", "order of the arms", "order found", "pairs of arms"]
         yield f"{_markdown(header, rows)}\n\n{ORDERS}"
 
 
 def _runs(runner: Runner, comparison: Comparison) -> dict[str, list[float]]:
-    """Returns the score of each run of the arms of a comparison: the mean over its measures."""
+    """Returns, for each arm of a comparison, the scores of its runs, averaged over the measures."""
     found = {}
     for arm in comparison.published:
         scores = [runner.results.over_seeds(arm, measure) for measure in comparison.measures]
@@ -97,12 +97,12 @@ def _costs(runner: Runner, arms: Sequence[str]) -> str:
                 f"{np.median(spent['wall_seconds']):,.0f}",
             ]
         )
-    header = ["arm", "steps", "million tokens", "seconds of its steps, as timed", "as run"]
+    header = ["arm", "steps", "million tokens", "seconds, as timed before", "seconds, as run"]
     return _markdown(header, rows)
 
 
 def _scores(runner: Runner, arms: Sequence[str], wanted: Sequence[tuple[str, str]]) -> str:
-    """Returns the table of means and standard deviations over the seeds; one run has no deviation."""
+    """Returns the table of means and, with several seeds, standard deviations."""
     rows = []
     for arm in arms:
         cells = [mean(runner.results.over_seeds(arm, measure).get(metric, [])) for measure, metric in wanted]
@@ -115,7 +115,7 @@ def _scores(runner: Runner, arms: Sequence[str], wanted: Sequence[tuple[str, str
 
 
 def mean(values: Sequence[float]) -> str:
-    """Returns the mean, and with several values the standard deviation of the sample behind it."""
+    """Returns the mean and, for several values, the sample standard deviation, as text."""
     if not values:
         return ""
     deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
@@ -123,10 +123,10 @@ def mean(values: Sequence[float]) -> str:
 
 
 def _at_equal_tokens(runner: Runner, arms: Sequence[str]) -> str:
-    """Returns the held-out losses of all arms after as many tokens as the arm with the fewest has seen.
+    """Returns the held-out loss of each arm after as many tokens as the arm with the fewest has seen.
 
-    The losses are those of the evaluations during pre-training, between two of which they are interpolated.
-    The learning rate of an arm that goes on has not decayed at that point, which is to its disadvantage.
+    The losses are interpolated between the evaluations of pre-training. The learning rate of an arm that
+    sees more tokens has not decayed at that point, which is to its disadvantage.
     """
     found = {}
     for arm in arms:

@@ -1,8 +1,8 @@
-"""Runs the arms of an experiment, one after the other, and keeps every result in a file.
+"""Runs the arms of an experiment, one after the other, and stores every result in a file.
 
-The directory of an experiment has a folder for each arm and seed with the work directories of its runs, and
-results.json. What is there is not done again: a run that was killed resumes, a measure that has a result is
-not repeated, and more seeds or arms add theirs.
+The directory of an experiment contains results.json and a folder for each arm and seed with the work
+directories of its runs. A killed run resumes, measures with a result are not repeated, and further seeds or
+arms add theirs.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from bert_jax.tasks import fields
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
-PRETRAINING = "pretraining"  # the entry of results for the run itself
+PRETRAINING = "pretraining"  # in results, the name under which the costs of pre-training are stored
 
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
-_TIMED_STEPS = 1000  # steps of the configuration that is timed, in which all parts of a ramp occur
+_TIMED_STEPS = 1000  # steps of the timed configuration, enough for all parts of a ramp
 _HELD_OUT = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
 _RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What an experiment is given.
+    """The inputs of an experiment.
 
     Attributes:
         records: directories of records by their names in `Experiment.records`.
-        data: folders with the files of fine-tunings, by name.
-        checkpoint: the model that arms start from; "" for none.
+        data: folders with the data of fine-tunings, by name.
+        checkpoint: the checkpoint that arms start from; "" for none.
     """
 
     records: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -55,7 +55,7 @@ class Inputs:
 
 
 class Results:
-    """The results of an experiment so far, kept in results.json.
+    """The results of an experiment so far, stored in results.json.
 
     Args:
         directory: the directory of the experiment.
@@ -94,8 +94,8 @@ class Runner:
 
     Args:
         experiment: the experiment, with the budget and the number of seeds to run.
-        directory: its directory, new or that of a run to go on.
-        inputs: what it is given.
+        directory: its directory, a new one or one to resume.
+        inputs: its inputs.
         log: called with lines of progress.
 
     Raises:
@@ -236,7 +236,7 @@ class Runner:
         return config
 
     def _steps(self, arm: Arm, seed: int) -> int:
-        """Returns the steps of an arm that fit into its budget."""
+        """Returns the number of steps of an arm that fit into its budget."""
         budget = self.experiment.budget
         assert budget is not None and arm.pretrain is not None
         budget = budget.part(arm.pretrain.share)
@@ -252,7 +252,7 @@ class Runner:
         return step_times.steps_within(budget, lambda n: self._pretraining_config(arm, seed, n), spent)
 
     def _timed(self, seed: int) -> Iterator[tuple[str, ml_collections.ConfigDict]]:
-        """Yields the configuration of each arm that can be timed; those of untrained teachers cannot."""
+        """Yields the configuration of each arm that can be timed; those with untrained teachers cannot."""
         for arm in self.experiment.arms:
             if arm.pretrain:
                 with contextlib.suppress(_NotYet):
@@ -298,11 +298,11 @@ class Runner:
 
 
 class _NotYet(Exception):
-    """Raised if the model of an arm is needed before it is trained."""
+    """The model of an arm is needed before it is trained."""
 
 
 def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
-    """Returns what a run had spent at each line of its metrics, over all of its starts.
+    """Returns the cost of a run until each line of its metrics, resumptions included.
 
     Returns:
         The steps of the lines, the seconds of all train steps until then, and the tokens.

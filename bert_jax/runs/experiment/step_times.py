@@ -1,8 +1,8 @@
-"""How long the train steps of arms take, and how many of them fit into a budget.
+"""Times the train steps of arms, and calculates how many of them fit into a budget.
 
-A budget of seconds becomes a number of steps before the first run: the steps of all arms are timed in turn,
-on the machine and the records of the experiment. The run itself counts steps. It therefore resumes exactly,
-its schedules and ramps are functions of the step, and what else the machine does favors no arm.
+A budget of seconds is converted to a number of steps before the first run: the steps of all arms are timed in
+turn, on the machine and with the records of the experiment. The runs count steps. They therefore resume
+exactly, their schedules and ramps are functions of the step, and other load on the machine favors no arm.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from bert_jax.training.evaluators import Evaluator
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 FILE = "step_times.json"
-_ROUNDS = 2  # times that each kind of step is timed, in turn with the others; the shortest time counts
-_LOG_EVERY, _LINES = 8, 4  # lines of metrics, of which the first one has the warm-up
+_ROUNDS = 2  # how often each kind of step is timed, in turn with the others; the shortest time counts
+_LOG_EVERY, _LINES = 8, 4  # lines of metrics; the first one contains the warm-up
 _MOST_STEPS = 10**8
 
 MakeConfig = Callable[[int], ml_collections.ConfigDict]
 
 
 class Kind(NamedTuple):
-    """What the duration of a train step depends on, within one run.
+    """The properties of a train step on which its duration depends within a run.
 
     Attributes:
         rows: rows of the batch.
-        length: tokens of a row; 0 for those of the only records.
-        causal: whether the step learns left to right.
+        length: tokens per row; 0 if the run has one length.
+        causal: whether the step predicts the next token.
     """
 
     rows: int
@@ -68,7 +68,7 @@ def steps_within(budget: Budget, make: MakeConfig, spent: Callable[[Kind], float
 
     Args:
         budget: the budget; for one of steps, `spent` is not called.
-        make: function (steps) that returns the configuration of a run of this many steps.
+        make: function (steps) that returns the configuration of a run with this number of steps.
         spent: function (kind) that returns the seconds or the tokens of a step of a kind.
     """
     if budget.steps:
@@ -100,13 +100,13 @@ def tokens_of(kind: Kind, manifests_by_length: Mapping[int, Mapping]) -> float:
 
 
 def read_manifests(directories: str) -> dict[int, Mapping]:
-    """Returns the manifests of records by the length of their rows; directories have commas between."""
+    """Returns the manifests of comma-separated directories of records, by the length of their rows."""
     found = [manifests.read(directory) for directory in directories.split(",")]
     return {manifest["max_seq_length"]: manifest for manifest in found}
 
 
 class StepTimes:
-    """The measured durations of train steps, which are kept in a file.
+    """The measured durations of train steps, stored in a file.
 
     Args:
         directory: the directory of the experiment.
@@ -124,10 +124,10 @@ class StepTimes:
         return self._seconds[arm][_name(kind)]
 
     def measure(self, configs: Mapping[str, ml_collections.ConfigDict]) -> None:
-        """Times the steps of arms in turn, as far as they have not been timed.
+        """Times the steps of arms in turn, except those that have been timed before.
 
         Args:
-            configs: the configuration of a run of each arm, in which all kinds of its steps occur.
+            configs: the configuration of a run of each arm, in which all of its kinds of steps occur.
         """
         wanted = {
             (arm, kind): _only(config, kind)
@@ -174,12 +174,12 @@ class _StopAt(Evaluator):
         return {}
 
     def should_stop(self) -> bool:
-        """Returns whether the number of steps is done."""
+        """Returns whether the run has reached the step."""
         return self._ends
 
 
 def _only(config: ml_collections.ConfigDict, kind: Kind) -> ml_collections.ConfigDict:
-    """Returns the configuration of a run whose steps are all of one kind."""
+    """Returns the configuration of a run with one kind of step."""
     config = ml_collections.ConfigDict(config.to_dict())
     config.batch_size, config.batch_ramp, config.constant_tokens = kind.rows, "", False
     config.length_ramp = f"0={kind.length}" if kind.length else ""
