@@ -42,8 +42,8 @@ COMMANDS = (
     "predict", "fill-mask", "embed", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
-# Commands that run long enough to benefit from huge pages.
-_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "sweep", "evaluate", "predict", "embed", "bench")
+# Commands that run long enough to benefit from the settings of malloc.
+_WITH_MALLOC_SETTINGS = ("demo", "pretrain", "finetune", "sweep", "evaluate", "predict", "embed", "bench")
 
 # Messages of int(), float() and absl, reworded for the user.
 _REWORDED: dict[str, Any] = {
@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     argv = sys.argv[1:]
     try:
-        if argv and argv[0] in _ON_HUGE_PAGES:
+        if argv and argv[0] in _WITH_MALLOC_SETTINGS:
             signals.block()  # a signal that arrives now is handled by the program that replaces this one
-            host_tuning.use_huge_pages()
+            host_tuning.restart_with_malloc_settings()
         signals.install(argv[0] if argv else "")
         host_tuning.hide_gpu_plugins()
         host_tuning.hide_libtpu()

@@ -75,7 +75,9 @@ def _dense_bwd(transposed, residuals, g):
         return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
     # The left operand is the one that gets transposed, so it should be the narrower one.
-    if transposed:
+    if transposed and platform.target_platform() == "cpu":
+        dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the product again
+    elif transposed:
         dkernel = outer(g, x)
     else:
         dkernel = _unfused(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)

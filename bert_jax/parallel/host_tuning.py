@@ -9,13 +9,15 @@ import shutil
 import sys
 import types
 
-# On a CPU, every step allocates and frees its activations. With pages of 4 KiB, the page faults take a fifth
-# of a train step; with this setting glibc requests huge pages. glibc reads it once, when a process starts.
-_MALLOC = "glibc.malloc.hugetlb=1"
+# On a CPU, every step allocates and frees its activations. With pages of 4 KiB, the page faults take a third
+# of a train step; with the first setting glibc requests huge pages. The second one is needed to keep freed
+# memory (`host_memory`): glibc can keep large blocks only in the heap of the main thread, and others than the
+# main thread allocate them. glibc reads both once, when a process starts.
+_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 
 
-def use_huge_pages() -> None:
-    """Restarts this Python program, in the same process, with huge pages for its heap.
+def restart_with_malloc_settings() -> None:
+    """Restarts this Python program, in the same process, with huge pages and one heap for all threads.
 
     Does nothing on other systems than Linux, or if GLIBC_TUNABLES is set, even to "". The restarted program
     therefore does not restart again.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.kernels import dispatch
+from bert_jax.parallel import host_memory
 from bert_jax.parallel.sharding import MeshFunction
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
@@ -60,7 +62,11 @@ class CompiledStep:
     def _lower_and_compile(self, batch: Mapping[str, jax.Array]) -> tuple[Callable, list[dispatch.Choice]]:
         with dispatch.record() as choices:
             lowered = self._train_step.lower(self._abstract_state, batch, self.seed)
-        return lowered.compile(), choices
+        compiled = lowered.compile()
+        if jax.default_backend() == "cpu":
+            analysis: Any = compiled.memory_analysis()
+            host_memory.keep_freed_memory(analysis.temp_size_in_bytes * jax.local_device_count())
+        return compiled, choices
 
     def _log_kernels(self, choices: list[dispatch.Choice]) -> None:
         """Logs each choice of kernels once. On a CPU there are no choices to log."""

@@ -7,14 +7,18 @@ import pytest
 from bert_jax.parallel import host_tuning
 
 PROGRAM = (
-    "import os, sys; from bert_jax.parallel import host_tuning; host_tuning.use_huge_pages(); "
+    "import os, sys; from bert_jax.parallel import host_tuning; host_tuning.restart_with_malloc_settings(); "
     "print(os.getpid(), os.environ['GLIBC_TUNABLES'], sys.argv[1:])"
 )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 @pytest.mark.parametrize(
-    "given,expected", [(None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.check=0", "glibc.malloc.check=0")]
+    "given,expected",
+    [
+        (None, "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"),
+        ("glibc.malloc.check=0", "glibc.malloc.check=0"),
+    ],
 )
 def test_the_program_starts_again_once_with_its_arguments(given, expected):
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}

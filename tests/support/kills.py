@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "GLIBC_TUNABLES": "",  # a process that is forked must not start itself again for huge pages
+    "GLIBC_TUNABLES": "",  # a process that is forked must not start itself again
     "XLA_FLAGS": xla_flags.with_devices(1),
     "PYTHONWARNINGS": "ignore::RuntimeWarning",
 }

@@ -8,30 +8,8 @@ import shutil
 import uuid
 from pathlib import Path
 
-from etils import epy
-
 from bert_jax.commands.health.check import GIB, OK, PROBLEM, WARNING, Check, enough
 from bert_jax.io import atomic, files
-
-with epy.lazy_imports():
-    import psutil
-
-
-def host_memory() -> tuple[int, int]:
-    """Returns the total and the available memory in bytes, within the limit of a container."""
-    memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
-    for limit, usage in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            bound, used = int(Path(limit).read_text()), int(Path(usage).read_text())
-        except (OSError, ValueError):  # no cgroup of this kind, or "max"
-            continue
-        if bound < total:
-            total, available = bound, min(available, bound - used)
-    return total, max(available, 0)
 
 
 def check_memory(total: int, available: int) -> Check:

@@ -1,0 +1,46 @@
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.parallel import host_memory
+
+GLIBC = platform.libc_ver()[0] == "glibc"
+SETTINGS = "glibc.malloc.arena_max=1"
+PROGRAM = """
+import resource, sys
+import numpy as np
+from bert_jax.parallel import host_memory
+
+def fill():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(64 * 2**20, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+kept = host_memory.keep_freed_memory(int(sys.argv[1]))
+fill()
+print(kept, fill())
+"""
+
+
+def test_the_memory_is_within_the_machine():
+    total, available = host_memory.total_and_available()
+    assert 0 < available <= total
+
+
+@pytest.mark.skipif(not GLIBC, reason="glibc")
+@pytest.mark.parametrize(
+    "settings, temporary, expected",
+    [(SETTINGS, 64 * 2**20, True), ("", 64 * 2**20, False), (SETTINGS, 2**60, False)],
+    ids=["kept", "several heaps", "too little memory"],
+)
+def test_freed_memory_is_used_again_without_page_faults(settings, temporary, expected):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(temporary)],
+        capture_output=True, text=True, check=True, env=os.environ | {"GLIBC_TUNABLES": settings},
+    )  # fmt: skip
+    kept, faults = done.stdout.split()
+    assert (kept == "True") == expected
+    assert (int(faults) < 100) == expected
