@@ -50,7 +50,7 @@ def peer_program(args: argparse.Namespace) -> tuple[str, float]:
 def our_step(args: argparse.Namespace):
     from bert_jax.estimate import program
     from bert_jax.estimate.chips import tpu_topology, tpus
-    from bert_jax.settings import pretrain_config
+    from bert_jax.settings.typed import pretrain_config
 
     tpu_topology.prepare()
     slices = tpus.parse_topology(args.topology, 1)

@@ -291,7 +291,7 @@ def tasks(args) -> None:
 
 
 def _optimizer(objective):
-    from bert_jax.settings.optimizer_config import OptimizerConfig
+    from bert_jax.settings.typed.optimizer_config import OptimizerConfig
     from bert_jax.training.optimization.optimizers import make_optimizer
 
     return make_optimizer(OptimizerConfig(warmup_steps=10), 1000, objective)

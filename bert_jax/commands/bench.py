@@ -30,7 +30,8 @@ with epy.lazy_imports():
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, distillation, pretraining_objectives
-    from bert_jax.settings import defaults, pretrain_config
+    from bert_jax.settings import defaults
+    from bert_jax.settings.typed import pretrain_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
 

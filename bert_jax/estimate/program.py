@@ -18,7 +18,7 @@ from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, distillation, pretraining_objectives
-from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze

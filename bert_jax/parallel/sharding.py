@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.parallel import compiler_options
-from bert_jax.settings.run_config import MeshConfig
+from bert_jax.settings.typed.run_config import MeshConfig
 
 AXES = ("data", "fsdp", "tensor")
 

@@ -27,10 +27,10 @@ from bert_jax.objectives.distillation import (
 )
 from bert_jax.objectives.distillation.objective import Taught
 from bert_jax.parallel import sharding
-from bert_jax.settings.distillation_config import DistillationConfig
-from bert_jax.settings.model_config import ModelConfig
-from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.settings.run_config import RunConfig
+from bert_jax.settings.typed.distillation_config import DistillationConfig
+from bert_jax.settings.typed.model_config import ModelConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training.metrics import flops
 from bert_jax.workdir import run_directory

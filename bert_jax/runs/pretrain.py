@@ -27,9 +27,10 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import distributed, sharding
 from bert_jax.runs import distillation, pretraining_objectives, pretraining_records
 from bert_jax.runs.pretraining_records import RunRecords, eval_batches
-from bert_jax.settings import config_fields, pretrain_config
-from bert_jax.settings.model_config import ModelConfig
-from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings import config_fields
+from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings.typed.model_config import ModelConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter

@@ -14,7 +14,7 @@ from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.runs import distillation
-from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training.metrics import flops
 
 

@@ -15,8 +15,8 @@ from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT
-from bert_jax.settings.pretrain_config import PretrainConfig, PretrainDataConfig
 from bert_jax.settings.ramps import Ramp
+from bert_jax.settings.typed.pretrain_config import PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import budget
 

@@ -20,7 +20,7 @@ from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
-from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.config import BILSTM, HEADS, TaskConfig
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions

@@ -13,8 +13,8 @@ from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.models import heads
 from bert_jax.settings import config_fields
-from bert_jax.settings.finetune_config import FinetuneConfig
-from bert_jax.settings.model_config import ModelConfig
+from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.readers import sources

@@ -21,7 +21,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import RunConfig
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator

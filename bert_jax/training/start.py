@@ -16,7 +16,7 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
-from bert_jax.settings.run_config import RunConfig
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.state import TrainState, abstract_model, has_frozen_values, init_state, place_frozen
 

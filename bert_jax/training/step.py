@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
-from bert_jax.settings.run_config import RunConfig, SpikesConfig
+from bert_jax.settings.typed.run_config import RunConfig, SpikesConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget
 from bert_jax.training.state import TrainState

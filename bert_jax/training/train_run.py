@@ -13,7 +13,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import RunConfig
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training import recovery
 from bert_jax.training.budget import Budget, Clock

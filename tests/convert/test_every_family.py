@@ -19,7 +19,8 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretrain
-from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.state import abstract_state
 

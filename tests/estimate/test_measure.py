@@ -14,7 +14,8 @@ from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
 from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
-from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))

@@ -12,7 +12,7 @@ from bert_jax.data import packed
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings.optimizer_config import OptimizerConfig
+from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.optimizers import make_optimizer
 

@@ -10,7 +10,8 @@ from bert_jax import cli, convert
 from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_objectives
-from bert_jax.settings import config_files, pretrain_config
+from bert_jax.settings import config_files
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
 
 FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}

@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
 from bert_jax.runs.experiment.step_times import Kind
-from bert_jax.settings import config_files, defaults, experiments, pretrain_config
+from bert_jax.settings import config_files, defaults, experiments
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -23,6 +23,7 @@ from bert_jax.settings.experiments import (
     HeldOut,
     Pretraining,
 )
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.tasks import fields
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

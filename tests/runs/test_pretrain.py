@@ -12,7 +12,8 @@ from support.processes import error_of
 from bert_jax import cli
 from bert_jax.runs import pretrain as pretrain_runs
 from bert_jax.runs import pretraining_objectives, pretraining_records
-from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

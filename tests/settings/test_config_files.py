@@ -162,7 +162,8 @@ def test_configs_of_pre_training_are_read_before_jax_is_imported():
     """The devices of `bert-jax estimate` are chosen then, after its config has been read."""
     code = """
 import sys
-from bert_jax.settings import config_files, pretrain_config
+from bert_jax.settings import config_files
+from bert_jax.settings.typed import pretrain_config
 for name in sys.argv[1:]:
     config = config_files.load(name)
     assert "jax" not in sys.modules, name

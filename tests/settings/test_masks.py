@@ -6,7 +6,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
 
 
 def options(length=128, **fields):

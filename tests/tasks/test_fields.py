@@ -24,7 +24,8 @@ from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 from bert_jax.runs import finetune
-from bert_jax.settings import config_fields, finetune_config
+from bert_jax.settings import config_fields
+from bert_jax.settings.typed import finetune_config
 from bert_jax.tasks import config as task_config
 from bert_jax.tasks import fields
 from bert_jax.tasks.rows import outputs as task_outputs

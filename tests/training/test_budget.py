@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults, finetune_config, pretrain_config
-from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.settings.run_config import BudgetConfig
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import finetune_config, pretrain_config
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.typed.run_config import BudgetConfig
 from bert_jax.training import budget
 
 

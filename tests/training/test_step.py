@@ -5,7 +5,7 @@ import pytest
 from support.models import packed_batch, tiny_task
 
 from bert_jax.parallel import sharding
-from bert_jax.settings.optimizer_config import OptimizerConfig
+from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_eval_step, make_train_step, split_rows

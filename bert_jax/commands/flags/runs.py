@@ -13,7 +13,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax.runs import pretrain
-    from bert_jax.settings import pretrain_config
+    from bert_jax.settings.typed import pretrain_config
 
 
 def add(define: Define, command: str, contents: str) -> None:

@@ -23,9 +23,9 @@ from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.runs import pretrain
-from bert_jax.settings import pretrain_config
 from bert_jax.settings.experiments import Budget
 from bert_jax.settings.ramps import Ramp
+from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.evaluators import Evaluator
 from bert_jax.training.metrics.metrics_writer import read_metrics
 

@@ -12,7 +12,7 @@ from bert_jax import convert
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
-from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks.rows import batches, outputs
 
 _MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step

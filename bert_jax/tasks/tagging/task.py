@@ -18,7 +18,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.settings.config_fields import option
-from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import BILSTM, TaskConfig

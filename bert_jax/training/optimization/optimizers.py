@@ -21,7 +21,7 @@ import optax.contrib
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 from bert_jax.objectives.base import Objective
-from bert_jax.settings.optimizer_config import OptimizerConfig
+from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
 from bert_jax.training.optimization.schedules import Schedule, make_schedule

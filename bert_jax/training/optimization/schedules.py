@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.settings.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
+from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
 

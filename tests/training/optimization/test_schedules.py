@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults, pretrain_config
-from bert_jax.settings.optimizer_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
 from bert_jax.training.optimization import schedules
 
 
