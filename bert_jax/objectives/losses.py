@@ -5,8 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import platform
-
 Pair = tuple[jax.Array, jax.Array]
 
 
@@ -26,10 +24,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> P
 
 
 def _pick(logits, labels):
-    if platform.target_platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1:
-        return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[..., 0]
-    # On several devices, a comparison stays local if classes are sharded. XLA:CPU, which writes its result
-    # to memory before the sum, is the only one for which a gather is faster.
+    # A comparison instead of a gather: its gradient is elementwise, and it stays local if classes are
+    # sharded.
     return jnp.sum(jnp.where(labels[..., None] == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
 
 
