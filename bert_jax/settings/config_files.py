@@ -12,6 +12,7 @@ import contextlib
 import functools
 import runpy
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import did_you_mean
-from bert_jax.settings.experiments import Experiment
+from bert_jax.settings.experiments import Experiment, Run
 
 # An example config for each command that has its own configs.
 _EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
@@ -139,6 +140,22 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
     config = _call(given, "config", "get_config", ml_collections.ConfigDict)
     if command:
         _check_kind(config, given, command)
+    return config
+
+
+def arm_config(name: str, fields: Mapping[str, Any] = {}) -> Callable[[Run], ml_collections.ConfigDict]:
+    """Returns a function (run) that returns a config, for `experiments.Pretraining`.
+
+    Args:
+        name: the name of the config, as in `load`.
+        fields: fields of the config to change, by their dotted names.
+    """
+
+    def config(run: Run) -> ml_collections.ConfigDict:
+        loaded = load(name)
+        loaded.update_from_flattened_dict(fields)
+        return loaded
+
     return config
 
 

@@ -30,20 +30,12 @@ TASKS = ("STS-B", SST_2, "CoNLL-2003")
 SCRATCH = {"from_scratch": True}
 
 
-def hour(run):
-    """Returns pretrain/hour."""
-    return config_files.load("pretrain/hour")
+hour = config_files.arm_config("pretrain/hour")
 
 
 def changed(fields):
-    """Returns a function that returns pretrain/hour with other values of some fields, by dotted names."""
-
-    def config(run):
-        c = hour(run)
-        c.update_from_flattened_dict(fields)
-        return c
-
-    return config
+    """Returns the config of an arm with other values of some fields of pretrain/hour."""
+    return config_files.arm_config("pretrain/hour", fields)
 
 
 def bert(run):

@@ -6,7 +6,7 @@
 All models are pretrain/hour with BERT's token types and heads.
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     SST_2,
     Arm,
@@ -26,22 +26,13 @@ TABLE_5 = {  # SQuAD, MRPC, SST-2
 }
 
 
-def pretraining(forms):
-    """Returns a function that returns pretrain/hour in some forms."""
-
-    def config(run):
-        return config_files.load(f"pretrain/hour:{forms}")
-
-    return config
-
-
 def get_experiment():
     return Experiment(
         "Next-sentence prediction and bidirectional attention",
         arms=[
-            Arm("masked LM and next sentence", Pretraining(pretraining("pairs"), "pairs")),
-            Arm("masked LM", Pretraining(pretraining("pairs"), "rows")),
-            Arm(LEFT_TO_RIGHT, Pretraining(pretraining("pairs,left_to_right"), "rows")),
+            Arm("masked LM and next sentence", Pretraining(arm_config("pretrain/hour:pairs"), "pairs")),
+            Arm("masked LM", Pretraining(arm_config("pretrain/hour:pairs"), "rows")),
+            Arm(LEFT_TO_RIGHT, Pretraining(arm_config("pretrain/hour:pairs,left_to_right"), "rows")),
             Arm(
                 "left-to-right and BiLSTM",
                 start=LEFT_TO_RIGHT,

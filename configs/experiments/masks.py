@@ -7,7 +7,7 @@ Each arm is pretrain/hour with one mix of [MASK], the same token and a random to
 the mix of the first arm, and with [MASK] alone, as in fill-mask.
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -25,16 +25,12 @@ FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "max_seq_length"
 
 
 def pretraining(mix):
-    """Returns a function that returns the config with a mix."""
-
-    def config(run):
-        mask, same, random = (int(share) / 100 for share in mix.split("-"))
-        c = config_files.load("pretrain/hour")
-        c.masking.replace = f"{mask:g},{random:g},{same:g}"
-        c.eval_masking.replace = "0.8,0.1,0.1"
-        return c
-
-    return config
+    """Returns the config of an arm with a mix."""
+    mask, same, random = (int(share) / 100 for share in mix.split("-"))
+    return arm_config(
+        "pretrain/hour",
+        {"masking.replace": f"{mask:g},{random:g},{same:g}", "eval_masking.replace": "0.8,0.1,0.1"},
+    )
 
 
 def get_experiment():

@@ -6,7 +6,7 @@
 Each of two models is trained on one kind of pairs and evaluated on both kinds.
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -19,12 +19,9 @@ from bert_jax.settings.experiments import (
 
 
 def get_experiment():
-    def config(run):
-        return config_files.load("pretrain/hour:pairs")
-
     return Experiment(
         "Sentence-order against next-sentence prediction",
-        arms=[Arm(kind, Pretraining(config, kind)) for kind in ("next", "sop")],
+        arms=[Arm(kind, Pretraining(arm_config("pretrain/hour:pairs"), kind)) for kind in ("next", "sop")],
         measures=[
             HeldOut("asked about next", "next"),
             HeldOut("asked about sop", "sop"),

@@ -3,23 +3,24 @@
 bert-jax sweep --experiment=sizes --workdir=runs/sizes --input='wiki/*' --input_format=wikiextractor
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, MinimalPairs, Pretraining
 
 SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 
 
 def pretraining(layers, hidden):
-    """Returns a function that returns the config with a size."""
-
-    def config(run):
-        c = config_files.load("pretrain/hour")
-        c.model.num_hidden_layers, c.model.hidden_size, c.model.intermediate_size = layers, hidden, 3 * hidden
-        c.model.num_attention_heads = hidden // 64
-        c.model.initializer_range = hidden**-0.5
-        return c
-
-    return config
+    """Returns the config of an arm with a size."""
+    return arm_config(
+        "pretrain/hour",
+        {
+            "model.num_hidden_layers": layers,
+            "model.hidden_size": hidden,
+            "model.intermediate_size": 3 * hidden,
+            "model.num_attention_heads": hidden // 64,
+            "model.initializer_range": hidden**-0.5,
+        },
+    )
 
 
 def get_experiment():

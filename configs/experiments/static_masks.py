@@ -8,7 +8,7 @@ same masks every time, one cycles through 10 sets of masks as BERT's records do,
 time.
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     SST_2,
     Arm,
@@ -23,21 +23,13 @@ from bert_jax.settings.experiments import (
 COPIES = {"static": 1, "10 copies": 10, "dynamic": 0}
 
 
-def pretraining(copies):
-    """Returns a function that returns the config with `copies` sets of masks; 0 for new masks every time."""
-
-    def config(run):
-        c = config_files.load("pretrain/hour")
-        c.masking.copies = copies
-        return c
-
-    return config
-
-
 def get_experiment():
     return Experiment(
         "Static against dynamic masks",
-        arms=[Arm(name, Pretraining(pretraining(copies), "rows")) for name, copies in COPIES.items()],
+        arms=[
+            Arm(name, Pretraining(arm_config("pretrain/hour", {"masking.copies": copies}), "rows"))
+            for name, copies in COPIES.items()
+        ],
         measures=[
             HeldOut("held out", "rows"),
             finetuning_small("SST-2"),

@@ -6,17 +6,16 @@
 Each arm is a run of pretrain/hour with a complete learning rate schedule.
 """
 
-from bert_jax.settings import config_files
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning_small
 
 
 def get_experiment():
-    def config(run):
-        return config_files.load("pretrain/hour")
-
     return Experiment(
         "Number of pre-training steps",
-        arms=[Arm(f"1/{n}", Pretraining(config, "rows", share=1 / n)) for n in (8, 4, 2, 1)],
+        arms=[
+            Arm(f"1/{n}", Pretraining(arm_config("pretrain/hour"), "rows", share=1 / n)) for n in (8, 4, 2, 1)
+        ],
         measures=[
             HeldOut("held out", "rows"),
             finetuning_small("CoNLL-2003", {"max_seq_length": 128}),

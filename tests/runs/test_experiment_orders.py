@@ -16,9 +16,9 @@ from bert_jax.settings.experiments import Comparison
         ([1.0, 1.0], [1.1, 1.1], True),
         ([0.5, 0.5, 0.5], [0.5, 0.6, 0.7], False),
     ],
-    ids=["apart", "near", "single runs", "equal", "without deviation", "one arm without deviation"],
+    ids=["different", "near", "single runs", "equal", "without deviation", "one arm without deviation"],
 )
-def test_whether_runs_tell_two_arms_apart(a, b, expected):
+def test_whether_two_arms_differ(a, b, expected):
     assert orders.differ(a, b) is orders.differ(b, a) is expected
 
 
