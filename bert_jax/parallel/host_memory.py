@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 from etils import epy
 
 with epy.lazy_imports():
+    import jax
     import psutil
 
 # Parameters of mallopt, from glibc's malloc.h.
@@ -58,3 +60,19 @@ def keep_freed_memory(temporary: int) -> bool:
         mallopt(parameter, value)
         for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD))
     )
+
+
+def keep_activations(compiled: jax.stages.Compiled, devices: int) -> bool:
+    """Lets glibc keep the temporary memory of a program between its calls, if it runs on CPUs.
+
+    Args:
+        compiled: the compiled program.
+        devices: the number of devices of this host that run it.
+
+    Returns:
+        Whether the memory is kept (see `keep_freed_memory`). It never is on other platforms.
+    """
+    if jax.default_backend() != "cpu":
+        return False
+    analysis: Any = compiled.memory_analysis()
+    return keep_freed_memory(analysis.temp_size_in_bytes * devices)

@@ -206,9 +206,7 @@ def time_train_step(
     began = time.perf_counter()
     step = step.lower(abstract, batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
-    if mesh.devices.flat[0].platform == "cpu":
-        analysis: Any = step.memory_analysis()
-        host_memory.keep_freed_memory(analysis.temp_size_in_bytes * mesh.size)
+    host_memory.keep_activations(step, mesh.size)
     log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} of warm-up")
     state = init_state(objective, optimizer, mesh, seed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -63,9 +62,7 @@ class CompiledStep:
         with dispatch.record() as choices:
             lowered = self._train_step.lower(self._abstract_state, batch, self.seed)
         compiled = lowered.compile()
-        if jax.default_backend() == "cpu":
-            analysis: Any = compiled.memory_analysis()
-            host_memory.keep_freed_memory(analysis.temp_size_in_bytes * jax.local_device_count())
+        host_memory.keep_activations(compiled, jax.local_device_count())
         return compiled, choices
 
     def _log_kernels(self, choices: list[dispatch.Choice]) -> None:

@@ -3,6 +3,8 @@ import platform
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from bert_jax.parallel import host_memory
@@ -43,3 +45,16 @@ def test_freed_memory_is_kept(settings, temporary, expected):
     kept, growth = done.stdout.split()
     assert (kept == "True") == expected
     assert (int(growth) > 60 * 2**20) == expected
+
+
+@pytest.mark.parametrize("backend, expected", [("cpu", True), ("gpu", False)])
+def test_the_temporary_memory_of_a_program_on_cpus_is_kept(monkeypatch, backend, expected):
+    asked = []
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(host_memory, "keep_freed_memory", lambda size: asked.append(size) or True)
+    matrix = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    compiled = jax.jit(lambda x: jnp.sort(x @ x) @ x).lower(matrix).compile()
+    assert host_memory.keep_activations(compiled, devices=2) == expected
+    temporary = compiled.memory_analysis().temp_size_in_bytes
+    assert temporary >= 256 * 256 * 4
+    assert asked == ([2 * temporary] if expected else [])
