@@ -11,7 +11,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
@@ -65,8 +64,8 @@ class CausalLM(Objective):
 
     @property
     def initial_loss(self) -> float:
-        """Returns ln V."""
-        return float(np.log(self.config.vocab_size))
+        """Returns the expected loss of the head."""
+        return self.head.initial_loss(self.config)
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model, which are those of masked LM without a next-sentence head."""
@@ -136,7 +135,7 @@ class CausalThenMasked(Objective):
 
     @property
     def initial_loss(self) -> float:
-        """Returns ln V."""
+        """Returns the expected loss of the head."""
         return self.causal.initial_loss
 
     def init(self, key: jax.Array) -> Params:

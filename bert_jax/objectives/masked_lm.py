@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.models import PretrainingModel, collected
 from bert_jax.models.config import EncoderConfig
@@ -54,10 +54,9 @@ class MaskedLM(Objective):
 
     @property
     def initial_loss(self) -> float:
-        """Returns ln V + ln 2, or ln V without next-sentence labels."""
-        return float(
-            np.log(self.config.vocab_size) + np.log(2) * (self.next_sentence and self.next_sentence_head)
-        )
+        """Returns the expected loss of the masked LM head, plus ln 2 if there are next-sentence labels."""
+        of_labels = math.log(2) if self.next_sentence and self.next_sentence_head else 0.0
+        return self.head.initial_loss(self.config) + of_labels
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model."""

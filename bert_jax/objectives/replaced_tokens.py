@@ -12,12 +12,12 @@ stored as any other encoder. Its embeddings are those that both networks read.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel
@@ -124,10 +124,14 @@ class ReplacedTokens(Objective):
 
     @property
     def initial_loss(self) -> float | None:
-        """Returns ln V + weight ln 2, 2 ln V for "replace_mlm", and None for "all_tokens_mlm"."""
-        of_masked_lm = float(np.log(self.config.vocab_size))
-        others = {"discriminator": self.weight * float(np.log(2)), "mlm": of_masked_lm}
-        return None if self.variant == "all_tokens_mlm" else of_masked_lm + others[self._variant.name]
+        """Returns the sum of the expected losses of both networks, None for "all_tokens_mlm"."""
+        if self.variant == "all_tokens_mlm":
+            return None
+        others = {
+            "discriminator": self.weight * math.log(2),
+            "mlm": self.generator.head.initial_loss(self.config),
+        }
+        return self.generator.initial_loss + others[self._variant.name]
 
     @property
     def model(self) -> Any:

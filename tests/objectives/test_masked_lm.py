@@ -65,7 +65,17 @@ def test_absent_sequences_do_not_weigh():
 
 
 def test_expected_initial_loss():
-    assert abs(tiny_task(vocab_size=30522).initial_loss - (10.33 + 0.69)) < 0.01
+    task = tiny_task(vocab_size=30522, hidden_size=768)
+    assert task.initial_loss == pytest.approx(10.326 + 0.693 + 0.774 * 768 * 0.02**2 / 2, abs=0.001)
+
+
+@pytest.mark.parametrize("initializer_range", [0.02, 0.2])
+def test_the_initial_loss_is_the_expected_one(initializer_range):
+    task = tiny_task(vocab_size=5000, hidden_size=64, initializer_range=initializer_range)
+    params = sharding.unbox(task.init(jax.random.key(0)))
+    pairs, _ = task.loss(params, prepare(task, packed_batch(rows=8)), None)
+    found = sum(float(total / weight) for total, weight in pairs.values())
+    assert found == pytest.approx(task.initial_loss, rel=0.02)
 
 
 @pytest.fixture
