@@ -54,6 +54,9 @@ def define_flags(define: Define) -> None:
     )
     define.integer("tokens", "Tokens that each arm may train on, in place of the experiment's budget.")
     define.integer("steps", "Steps of each arm, in place of the experiment's budget.")
+    define.integer(
+        "train_rows", "Fine-tune on the first rows only, at most this many. Default: the experiment's."
+    )
     define.string(
         "compilation_cache",
         "Directory that keeps compiled programs between runs; empty for none. Default: "
@@ -90,6 +93,8 @@ def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment
     """Returns the experiment with what the flags change."""
     if flags.seeds is not None and flags.seeds < 1:
         raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
+    if flags.train_rows is not None and flags.train_rows < 1:
+        raise UserError(f"--train_rows={flags.train_rows}: expected 1 or more")
     given: dict[str, Any] = {
         name: flags[name].value for name in ("seconds", "tokens", "steps") if flags[name].value is not None
     }
@@ -106,7 +111,10 @@ def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment
     if flags.measures:
         measures = [one for one in measures if one.name in flags.measures]
     return dataclasses.replace(
-        experiment, budget=budget, seeds=flags.seeds or experiment.seeds
+        experiment,
+        budget=budget,
+        seeds=flags.seeds or experiment.seeds,
+        train_rows=flags.train_rows or experiment.train_rows,
     ).with_measures(measures)
 
 

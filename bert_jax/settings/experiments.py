@@ -245,6 +245,7 @@ class Experiment:
         measures: the measures taken of all arms.
         budget: the budget of pre-training; None if no arm is pre-trained.
         seeds: number of runs of each arm.
+        train_rows: number of rows, at most, that a fine-tuning trains on; 0 for no limit.
         vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --checkpoint.
         records: flags of `bert-jax data`, by name.
         comparisons: published scores of the arms.
@@ -256,6 +257,7 @@ class Experiment:
     measures: Sequence[Measure]
     budget: Budget | None = None
     seeds: int = 3
+    train_rows: int = 0
     vocabulary: Sequence[str] | None = None
     records: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     comparisons: Sequence[Comparison] = ()

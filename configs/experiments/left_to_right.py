@@ -3,7 +3,7 @@
     bert-jax sweep --experiment=left_to_right --workdir=runs/left-to-right --input='wiki/*' \
         --input_format=wikiextractor --data=glue=glue --data=conll=conll2003 --data=squad=squad
 
-All models are pretrain/hour with BERT's token types and heads.
+All models are pretrain/hour with two layers and with BERT's token types and heads.
 """
 
 from bert_jax.settings.config_files import arm_config
@@ -30,9 +30,14 @@ def get_experiment():
     return Experiment(
         "Next-sentence prediction and bidirectional attention",
         arms=[
-            Arm("masked LM and next sentence", Pretraining(arm_config("pretrain/hour:pairs"), "pairs")),
-            Arm("masked LM", Pretraining(arm_config("pretrain/hour:pairs"), "rows")),
-            Arm(LEFT_TO_RIGHT, Pretraining(arm_config("pretrain/hour:pairs,left_to_right"), "rows")),
+            Arm(
+                "masked LM and next sentence",
+                Pretraining(arm_config("pretrain/hour:pairs,two_layers"), "pairs"),
+            ),
+            Arm("masked LM", Pretraining(arm_config("pretrain/hour:pairs,two_layers"), "rows")),
+            Arm(
+                LEFT_TO_RIGHT, Pretraining(arm_config("pretrain/hour:pairs,left_to_right,two_layers"), "rows")
+            ),
             Arm(
                 "left-to-right and BiLSTM",
                 start=LEFT_TO_RIGHT,

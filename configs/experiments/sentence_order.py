@@ -21,7 +21,10 @@ from bert_jax.settings.experiments import (
 def get_experiment():
     return Experiment(
         "Sentence-order against next-sentence prediction",
-        arms=[Arm(kind, Pretraining(arm_config("pretrain/hour:pairs"), kind)) for kind in ("next", "sop")],
+        arms=[
+            Arm(kind, Pretraining(arm_config("pretrain/hour:pairs,two_layers"), kind))
+            for kind in ("next", "sop")
+        ],
         measures=[
             HeldOut("asked about next", "next"),
             HeldOut("asked about sop", "sop"),

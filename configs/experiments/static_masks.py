@@ -27,7 +27,7 @@ def get_experiment():
     return Experiment(
         "Static against dynamic masks",
         arms=[
-            Arm(name, Pretraining(arm_config("pretrain/hour", {"masking.copies": copies}), "rows"))
+            Arm(name, Pretraining(arm_config("pretrain/hour:two_layers", {"masking.copies": copies}), "rows"))
             for name, copies in COPIES.items()
         ],
         measures=[

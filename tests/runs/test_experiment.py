@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import pretrained as pretrained_models
 
 from bert_jax import cli
 from bert_jax.errors import UserError
@@ -126,6 +127,18 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
 
 
 @pytest.mark.slow
+def test_fine_tunings_train_on_the_first_rows_alone(sweep, tmp_path):
+    code, shown, error = sweep("--arms=small", "--train_rows=10")
+    assert code == 0, error
+    assert "Fine-tunings train on the first 10 rows of their data." in shown
+    config = json.loads((tmp_path / "sweep" / "small" / "seed-0" / "colors" / "config.json").read_text())
+    assert config["config"]["train_rows"] == 10
+    for more in ([], ["--train_rows=11"]):
+        code, _, error = sweep("--arms=small", *more)
+        assert code == 2 and "holds an experiment with the train_rows 10" in error
+
+
+@pytest.mark.slow
 def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
     code, _, error = sweep("--seconds=0.05", "--arms=small")
     assert code == 0, error
@@ -147,6 +160,7 @@ def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
         (["--arms=smallest"], "--arms: 'smallest' is unknown; did you mean small?"),
         (["--measures=speed"], "--measures: 'speed' is unknown; expected one of colors"),
         (["--seeds=0"], "--seeds=0: expected 1 or more"),
+        (["--train_rows=0"], "--train_rows=0: expected 1 or more"),
         (["--steps=3", "--tokens=5"], "expected one of the three to be more than 0"),
         (["--steps=-3"], "expected one of the three to be more than 0"),
         (["--data=glue"], "--data=glue: expected NAME=DIR"),
@@ -336,3 +350,20 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     table = report.write(work)
     assert all(f"| {arm} |" in table for arm in trained)
     assert all(f"\n| {one.name} | " in table for one in small.comparisons)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adapters", "bilstm", "features"])
+def test_every_arm_of_an_experiment_without_pre_training_is_fine_tuned_on_a_few_rows(
+    name, shared_data, vocabulary, tmp_path
+):
+    checkpoint = pretrained_models.write(tmp_path, vocabulary, num_hidden_layers=6)
+    experiment = config_files.load_experiment(name)
+    few = dataclasses.replace(experiment, seeds=1, train_rows=16)
+    data = {"glue": shared_data / "glue", "conll": shared_data / "conll2003"}
+    inputs = runner.Inputs(data={key: str(path) for key, path in data.items()}, checkpoint=str(checkpoint))
+    work = runner.Runner(few, str(tmp_path / "sweep"), inputs)
+    work.run()
+    expected = [(arm.name, one.name) for arm in few.arms for one in few.measures_of(arm)]
+    assert [(row["arm"], row["measure"]) for row in work.results.rows] == expected
+    assert all(f"| {one.name} | " in report.write(work) for one in few.comparisons)

@@ -129,7 +129,7 @@ def test_the_hour_for_rows_and_for_pairs():
     assert {name for name in rows.model if rows.model[name] != pairs.model[name]} == same
     config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(rows), ())
     assert config.model.classifier_pooling == "mean"
-    with pytest.raises(UserError, match="expected pretrain/hour, or hour:pairs"):
+    with pytest.raises(UserError, match="expected some of pairs, left_to_right, two_layers"):
         load_config("hour", "packed")
 
 

@@ -60,6 +60,8 @@ def _tables(runner: Runner) -> Iterator[str]:
     if runner.experiment.budget:
         yield _costs(runner, arms)
     yield _scores(runner, arms, columns(runner))
+    if most := runner.experiment.train_rows:
+        yield f"Fine-tunings train on the first {most:,} rows of their data."
     for measure in runner.experiment.measures:
         if isinstance(measure, MinimalPairs):
             yield _scores(runner, arms, list(_metrics(runner, measure)))

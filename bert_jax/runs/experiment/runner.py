@@ -169,17 +169,19 @@ class Runner:
             "records": {name: list(flags) for name, flags in experiment.records.items()},
             "checkpoint": self._inputs.checkpoint,
         }
+        if experiment.train_rows:
+            described["train_rows"] = experiment.train_rows
         path = os.path.join(self.directory, EXPERIMENT_FILE)
         if not files.exists(path):
             files.make_directory(self.directory)
             atomic.write_text(path, json.dumps(described, indent=1) + "\n")
             return
         before = json_files.read(path, dict)
-        for name, value in described.items():
-            if before.get(name) != value:
+        for name in {**before, **described}:
+            if before.get(name) != described.get(name):
                 raise UserError(
                     f"--workdir={self.directory} holds an experiment with the {name} {before.get(name)!r}, "
-                    f"and this one has {value!r}; choose another --workdir"
+                    f"and this one has {described.get(name)!r}; choose another --workdir"
                 )
 
     # An arm
@@ -290,6 +292,8 @@ class Runner:
         for name, value in (values | dict(measure.fields) | arm.fields(measure.name)).items():
             fields.lookup(config, name)  # refuses a name that no fine-tuning has
             fields.assign(config, name, value)
+        if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
+            config.train_rows = min(limits)
         directory = os.path.join(self._folder(arm.name, seed), _file_name(measure.name))
         scores = finetune.finetune(config, directory)["scores"]
         for name in ("checkpoints", "best"):
