@@ -37,6 +37,15 @@ def materialize(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
+def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns x[..., 0, :] and x[..., 1, :] for x [..., 2, I]."""
+    if platform.target_platform() != "cpu" or platform.shards("mlp") > 1:
+        return x[..., 0, :], x[..., 1, :]
+    # The gradient of an index is a sum of padded halves, for which XLA:CPU computes each half twice.
+    first, second = jnp.split(x.reshape(*x.shape[:-2], -1), 2, axis=-1)
+    return first, second
+
+
 def _unfused(x: jax.Array) -> jax.Array:
     # XLA:TPU would fuse the cast of a kernel into the product, which then reads float32 for each tile of
     # rows, and the reshape of a kernel's gradient, which then needs transposed copies of its operands.

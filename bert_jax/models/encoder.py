@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels.attention import adds_biases, attention, choose_here
+from bert_jax.kernels.dense import halves
 from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
@@ -23,7 +24,12 @@ def _activate_half(activate):
 
     Its input is [..., 2, I]; the first half is activated and multiplied by the second.
     """
-    return lambda x: activate(x[..., 0, :]) * x[..., 1, :]
+
+    def combine(x):
+        activated, factor = halves(x)
+        return activate(activated) * factor
+
+    return combine
 
 
 # By `feed_forward`: logical axes and sizes of the first dense layer's output, and the activation after it.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import tied_table
+from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
 from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.layers import ACTIVATIONS, Module, identity
@@ -277,14 +278,19 @@ class MaskedLanguageModelHead(Module):
             self.bias = self.table("bias", ("vocab",), (config.vocab_size,), nn.initializers.zeros)
         self.logits = self._tied if head.tied else self._own
 
-    def __call__(self, x, word_embeddings):
-        """Returns the logits [B, P, V] of states [B, P, H]."""
-        return self.logits(self.transform_norm(self.activate(self.transform(x))), word_embeddings)
+    def __call__(self, x, word_embeddings, late=False):
+        """Returns the logits [B, P, V] of states [B, P, H].
 
-    def _tied(self, x, word_embeddings):
+        With `late`, they may be `LateLogits`, where a loss is computed faster from these.
+        """
+        return self.logits(self.transform_norm(self.activate(self.transform(x))), word_embeddings, late)
+
+    def _tied(self, x, word_embeddings, late):
+        if late and number_of_chunks(x.shape[0] * x.shape[1], x.shape[2]) > 1:
+            return LateLogits(x, word_embeddings, self.bias)
         return tied_table.logits(x, word_embeddings, self.bias)
 
-    def _own(self, x, word_embeddings):
+    def _own(self, x, word_embeddings, late):
         return self.decoder(x)
 
 
@@ -325,6 +331,7 @@ class PretrainingModel(Module):
         masked_positions,
         cls_positions,
         deterministic=True,
+        late_logits=False,
     ):
         """Returns the logits at the given positions only.
 
@@ -336,6 +343,7 @@ class PretrainingModel(Module):
             masked_positions: int32 [B, P], positions to predict; None for every token.
             cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
             deterministic: whether dropout is disabled.
+            late_logits: whether masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
 
         Returns:
             Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
@@ -344,7 +352,7 @@ class PretrainingModel(Module):
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
         masked = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
-        mlm_logits = self.mlm(masked, word)
+        mlm_logits = self.mlm(masked, word, late_logits)
         if not self.next_sentence:
             return mlm_logits, None
         return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))

@@ -103,10 +103,10 @@ class CausalLM(Objective):
         """
         inputs = [batch[name] for name in INPUTS]
         logits = self.model.apply(
-            {"params": params}, *inputs, None, None, deterministic=rngs is None, rngs=rngs
+            {"params": params}, *inputs, None, None, deterministic=rngs is None, late_logits=True, rngs=rngs
         )[0]
-        predicted = logits, batch["next_labels"], batch["next_weights"]
-        return {"clm": losses.cross_entropy(*predicted)}, {"clm_accuracy": losses.accuracy(*predicted)}
+        loss, accuracy = losses.of_tokens(logits, batch["next_labels"], batch["next_weights"])
+        return {"clm": loss}, {"clm_accuracy": accuracy}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from bert_jax.kernels import late_logits
+from bert_jax.kernels.late_logits import LateLogits
+
 Pair = tuple[jax.Array, jax.Array]
 
 
@@ -65,6 +68,15 @@ def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
     tied = jnp.sum(logits == largest[..., None], axis=-1, dtype=jnp.float32)
     hit = (_pick(logits, labels) >= largest) / jnp.maximum(tied, 1.0)
     return jnp.sum(hit * weights), jnp.sum(weights)
+
+
+def of_tokens(logits: jax.Array | LateLogits, labels: jax.Array, weights: jax.Array) -> tuple[Pair, Pair]:
+    """Returns `cross_entropy` and `accuracy`, also of logits that are computed only here."""
+    if not isinstance(logits, LateLogits):
+        return cross_entropy(logits, labels, weights), accuracy(logits, labels, weights)
+    total = jnp.sum(weights)
+    loss, hits = late_logits.cross_entropy(logits, labels, weights)
+    return (loss, total), (hits, total)
 
 
 def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:

@@ -111,7 +111,12 @@ class MaskedLM(Objective):
         return ("mlm", "nsp") if self.next_sentence_head else ("mlm",)
 
     def forward(
-        self, params: Params, batch: Batch, rngs: Rngs | None = None, collect: Collection[str] = ()
+        self,
+        params: Params,
+        batch: Batch,
+        rngs: Rngs | None = None,
+        collect: Collection[str] = (),
+        late_logits: bool = False,
     ) -> tuple[Any, collected.States]:
         """Returns the logits of both heads, None for one that there is not, and what is collected.
 
@@ -120,9 +125,10 @@ class MaskedLM(Objective):
             batch: a prepared batch; without `masked_positions`, tokens are predicted at every position.
             rngs: as in `loss`.
             collect: see `models.collected`.
+            late_logits: see `models.PretrainingModel`.
         """
         inputs = [batch.get(name) for name in (*INPUTS, "masked_positions", "cls_positions")]
-        options = {"deterministic": rngs is None, "rngs": rngs}
+        options = {"deterministic": rngs is None, "rngs": rngs, "late_logits": late_logits}
         return collected.apply(self.model, self.config, params, *inputs, collect=collect, **options)
 
     def losses_of(self, logits: Any, batch: Batch) -> tuple[Pairs, Pairs]:
@@ -131,14 +137,15 @@ class MaskedLM(Objective):
         heads = {"mlm": (mlm_logits, batch["masked_labels"], batch["masked_weights"])}
         if nsp_logits is not None:
             heads["nsp"] = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
+        found = {name: losses.of_tokens(*head) for name, head in heads.items()}
         return (
-            {name: losses.cross_entropy(*head) for name, head in heads.items()},
-            {f"{name}_accuracy": losses.accuracy(*head) for name, head in heads.items()},
+            {name: loss for name, (loss, _) in found.items()},
+            {f"{name}_accuracy": accuracy for name, (_, accuracy) in found.items()},
         )
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the masked LM and next-sentence losses and their accuracies."""
-        return self.losses_of(self.forward(params, batch, rngs)[0], batch)
+        return self.losses_of(self.forward(params, batch, rngs, late_logits=True)[0], batch)
 
     def soft_logits(self, logits: Any) -> list[jax.Array]:
         """Returns the logits that those of a teacher are compared with."""

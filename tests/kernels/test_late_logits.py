@@ -1,0 +1,123 @@
+"""Losses of logits that are computed in chunks of rows are those of all logits at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.models import packed_batch, tiny_task
+
+from bert_jax.kernels import late_logits, tied_table
+from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
+from bert_jax.objectives import losses
+from bert_jax.objectives.causal_lm import CausalLM
+from bert_jax.parallel import sharding
+
+VOCAB, HIDDEN = 50, 8
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(late_logits, "_ROWS", 8)
+
+
+def example(rows, positions, seed=0, dtype=jnp.float32):
+    """States, a table, a bias, labels and weights, of which a third is 0."""
+    keys = jax.random.split(jax.random.key(seed), 5)
+    x = jax.random.normal(keys[0], (rows, positions, HIDDEN), dtype)
+    table, bias = jax.random.normal(keys[1], (VOCAB, HIDDEN)), jax.random.normal(keys[2], (VOCAB,))
+    labels = jax.random.randint(keys[3], (rows, positions), 0, VOCAB)
+    weights = jax.random.uniform(keys[4], (rows, positions))
+    return x, table, bias, labels, jnp.where(weights > 1 / 3, weights, 0.0)
+
+
+def whole(x, table, bias, labels, weights):
+    """Returns (3 x loss, accuracy) as sums, with a factor that the gradient has to have."""
+    (loss, _), (hits, _) = losses.of_tokens(tied_table.logits(x, table, bias), labels, weights)
+    return 3 * loss, hits
+
+
+def late(x, table, bias, labels, weights):
+    (loss, _), (hits, _) = losses.of_tokens(LateLogits(x, table, bias), labels, weights)
+    return 3 * loss, hits
+
+
+def gradients(function, arguments, which=(0, 1, 2)):
+    return jax.jit(jax.value_and_grad(function, which, has_aux=True))(*arguments)
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+def test_losses_accuracies_and_gradients_are_those_of_all_logits(rows, positions, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late_logits, "_ROWS", 8)  # one to ten chunks; the last one is filled up
+        arguments = example(rows, positions, seed)
+        assert jax.tree.all(
+            jax.tree.map(
+                lambda a, b: np.allclose(a, b, rtol=1e-5, atol=1e-5),
+                gradients(whole, arguments),
+                gradients(late, arguments),
+            )
+        )
+        for found, expected in zip(jax.jit(late)(*arguments), whole(*arguments), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_bias_is_optional(small_chunks):
+    x, table, _, labels, weights = example(4, 6)
+    arguments = x, table, None, labels, weights
+    for found, expected in zip(
+        jax.tree.leaves(gradients(late, arguments, (0, 1))),
+        jax.tree.leaves(gradients(whole, arguments, (0, 1))),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_products_have_the_dtype_of_the_states(small_chunks):
+    arguments = example(4, 6, dtype=jnp.bfloat16)
+    (loss, _), (dx, dtable, dbias) = gradients(late, arguments)
+    assert (dx.dtype, dtable.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+    (expected, _), (_, exact, _) = gradients(whole, arguments)
+    np.testing.assert_allclose(loss, expected, rtol=2e-3)
+    assert float(jnp.max(jnp.abs(dtable - exact))) < 0.02 * float(jnp.max(jnp.abs(exact)))
+
+
+def test_classes_that_share_the_maximum_share_the_accuracy(small_chunks):
+    x, table = jnp.zeros((4, 6, HIDDEN)), jnp.ones((VOCAB, HIDDEN))
+    labels, weights = jnp.ones((4, 6), jnp.int32), jnp.ones((4, 6))
+    assert float(late(x, table, None, labels, weights)[1]) == pytest.approx(24 / VOCAB)
+
+
+def test_the_number_of_chunks():
+    assert number_of_chunks(1280, 128) == 10
+    assert number_of_chunks(640, 256) == 5
+    assert number_of_chunks(160, 768) == 1, "the table would be read several times for few rows"
+    assert number_of_chunks(100, 8) == 1
+    with sharding.on_mesh(sharding.make_mesh(8, 1, 1)):
+        assert number_of_chunks(1280, 128) == 1, "rows of a chunk would be those of one device"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pre_training_uses_chunks_and_has_the_same_loss(causal, monkeypatch):
+    task = tiny_task(causal=causal)
+    if causal:
+        task = CausalLM(task.config)
+    params = jax.jit(task.init)(jax.random.key(0))
+    batch = task.prepare(packed_batch(rows=8), jax.random.key(1), train=True)
+
+    def loss(params):
+        pairs, metrics = task.loss(params, batch, None)
+        return sum(total for total, _ in pairs.values()), metrics
+
+    (expected, metrics), exact = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    monkeypatch.setattr(late_logits, "_ROWS", 4)
+    jax.clear_caches()
+    calls = []
+    original = late_logits.cross_entropy
+    monkeypatch.setattr(late_logits, "cross_entropy", lambda *all: calls.append(1) or original(*all))
+    (found, again), close = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    assert calls and float(found) == pytest.approx(float(expected), rel=1e-6)
+    for pair, other in zip(jax.tree.leaves((close, again)), jax.tree.leaves((exact, metrics)), strict=True):
+        np.testing.assert_allclose(pair, other, rtol=1e-4, atol=1e-5)
