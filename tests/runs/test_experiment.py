@@ -357,7 +357,8 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
 def test_every_arm_of_an_experiment_without_pre_training_is_fine_tuned_on_a_few_rows(
     name, shared_data, vocabulary, tmp_path
 ):
-    checkpoint = pretrained_models.write(tmp_path, vocabulary, num_hidden_layers=6)
+    fields = {"num_hidden_layers": 6, "max_position_embeddings": 128}
+    checkpoint = pretrained_models.write(tmp_path, vocabulary, **fields)
     experiment = config_files.load_experiment(name)
     few = dataclasses.replace(experiment, seeds=1, train_rows=16)
     data = {"glue": shared_data / "glue", "conll": shared_data / "conll2003"}

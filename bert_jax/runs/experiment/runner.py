@@ -162,7 +162,7 @@ class Runner:
     def _claim(self) -> None:
         """Raises UserError if the directory belongs to an experiment with another budget or other records."""
         experiment = self.experiment
-        described = {
+        described: dict[str, Any] = {
             "title": experiment.title,
             "budget": dataclasses.asdict(experiment.budget) if experiment.budget else {},
             "vocabulary": list(experiment.vocabulary or ()),
