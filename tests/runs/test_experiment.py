@@ -8,8 +8,6 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import pretrained as pretrained_models
-
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
@@ -350,21 +348,3 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     table = report.write(work)
     assert all(f"| {arm} |" in table for arm in trained)
     assert all(f"\n| {one.name} | " in table for one in small.comparisons)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adapters", "bilstm", "features"])
-def test_every_arm_of_an_experiment_without_pre_training_is_fine_tuned_on_a_few_rows(
-    name, shared_data, vocabulary, tmp_path
-):
-    fields = {"num_hidden_layers": 6, "max_position_embeddings": 128}
-    checkpoint = pretrained_models.write(tmp_path, vocabulary, **fields)
-    experiment = config_files.load_experiment(name)
-    few = dataclasses.replace(experiment, seeds=1, train_rows=16)
-    data = {"glue": shared_data / "glue", "conll": shared_data / "conll2003"}
-    inputs = runner.Inputs(data={key: str(path) for key, path in data.items()}, checkpoint=str(checkpoint))
-    work = runner.Runner(few, str(tmp_path / "sweep"), inputs)
-    work.run()
-    expected = [(arm.name, one.name) for arm in few.arms for one in few.measures_of(arm)]
-    assert [(row["arm"], row["measure"]) for row in work.results.rows] == expected
-    assert all(f"| {one.name} | " in report.write(work) for one in few.comparisons)
