@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs.experiment import report, runner, step_times
