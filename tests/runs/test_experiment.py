@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.pretrained import write
 
 from bert_jax import cli
 from bert_jax.errors import UserError
@@ -316,11 +317,12 @@ def test_the_mixes_of_table_8():
     assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
 
 
-PRETRAINED = [
-    name
+INSTALLED = {
+    name: config_files.load_experiment(name.partition("/")[2])
     for name in config_files.names()
-    if name.startswith("experiments/") and config_files.load_experiment(name.partition("/")[2]).budget
-]
+    if name.startswith("experiments/")
+}
+PRETRAINED = [name for name, experiment in INSTALLED.items() if experiment.budget]
 
 
 @pytest.mark.slow
@@ -328,7 +330,7 @@ PRETRAINED = [
 def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     name, pretrained, vocabulary, tmp_path
 ):
-    experiment = config_files.load_experiment(name.partition("/")[2])
+    experiment = INSTALLED[name]
     text = tmp_path / "text.txt"
     text.write_text(
         "".join(f"the {color} cat is a big dog .\ntwo small birds .\n\n" for color in ("red", "blue") * 400)
@@ -349,3 +351,33 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     table = report.write(work)
     assert all(f"| {arm} |" in table for arm in trained)
     assert all(f"\n| {one.name} | " in table for one in small.comparisons)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*INSTALLED} - {*PRETRAINED}))
+def test_every_arm_of_an_experiment_without_pretraining_is_fine_tuned(name, vocabulary, tmp_path):
+    pairs = "".join(f"{i % 2}\t1\t2\tthe cat\t{('the dog', 'the cat')[i % 2]}\n" for i in range(8))
+    words = "the x O\ncat x I-MISC\nsees x O\n\n" * 8
+    for file, content in {
+        "MRPC/train.tsv": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs,
+        "MRPC/dev.tsv": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs,
+        "eng.train": words,
+        "eng.testa": words,
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(content)
+    checkpoint = write(tmp_path / "model", vocabulary, num_hidden_layers=6)
+    (measure,) = (one for one in INSTALLED[name].measures if one.name in ("MRPC", "CoNLL-2003"))
+    small = {"epochs": 1.0, "batch_size": 8, "max_seq_length": 16}
+    widths = {"head_size": 8, "encoder_size": 8}  # set only in the arms that set them
+    arms = []
+    for arm in INSTALLED[name].arms:
+        given = arm.fields(measure.name)
+        narrow = {field: width for field, width in widths.items() if field in given}
+        arms.append(dataclasses.replace(arm, tune={"*": {**given, **narrow, **small}}))
+    experiment = dataclasses.replace(INSTALLED[name], arms=arms, seeds=1).with_measures([measure])
+    inputs = runner.Inputs(data={measure.data: str(tmp_path)}, checkpoint=str(checkpoint))
+    work = runner.Runner(experiment, str(tmp_path / "sweep"), inputs)
+    work.run()
+    assert [row["arm"] for row in work.results.rows] == [arm.name for arm in arms]
+    assert all(0 <= row["scores"][measure.metrics[0]] <= 1 for row in work.results.rows)
