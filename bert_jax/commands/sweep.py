@@ -72,7 +72,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         convert.load_architecture(flags.checkpoint)  # raises UserError for anything but a checkpoint
     compiler_options.enable_compilation_cache(flags.compilation_cache)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
-    if records and not (flags.input or all(map(files.exists, records.values()))):
+    needed = [records[name] for name in experiment.records_of(flags.arms)]
+    if not (flags.input or all(map(files.exists, needed))):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
     inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
     work = runner.Runner(experiment, flags.workdir, inputs)
@@ -138,7 +139,8 @@ def _make_records(experiment: Experiment, flags: absl_flags.FlagValues, records:
         code = _command("vocab", *text, f"--output={vocabulary}", *(experiment.vocabulary or ()))
         if code:
             return code
-    for name, directory in records.items():
+    for name in experiment.records_of(flags.arms):
+        directory = records[name]
         own = (f"--vocab={vocabulary}", f"--output_dir={directory}", *experiment.records[name])
         if code := _command("data", *text, *own):
             return code

@@ -129,14 +129,24 @@ class Finetuning:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """A task: its config, the name of the task in finetune/hour, the name of its data, and its metric."""
+
+    config: str
+    small: str
+    data: str
+    metric: str
+
+
 _TASKS = {
-    "CoLA": ("finetune/glue:cola", "glue", "matthews"),
-    "SST-2": ("finetune/glue:sst2", "glue", "accuracy"),
-    "MRPC": ("finetune/glue:mrpc", "glue", "f1"),
-    "STS-B": ("finetune/glue:stsb", "glue", "pearson"),
-    "RTE": ("finetune/glue:rte", "glue", "accuracy"),
-    "SQuAD": ("finetune/squad:v1", "squad", "f1"),
-    "CoNLL-2003": ("finetune/conll", "conll", "f1"),
+    "CoLA": _Task("finetune/glue:cola", "cola", "glue", "matthews"),
+    "SST-2": _Task("finetune/glue:sst2", "sst2", "glue", "accuracy"),
+    "MRPC": _Task("finetune/glue:mrpc", "mrpc", "glue", "f1"),
+    "STS-B": _Task("finetune/glue:stsb", "stsb", "glue", "pearson"),
+    "RTE": _Task("finetune/glue:rte", "rte", "glue", "accuracy"),
+    "SQuAD": _Task("finetune/squad:v1", "squad", "squad", "f1"),
+    "CoNLL-2003": _Task("finetune/conll", "conll", "conll", "f1"),
 }
 _SST_2_ROWS = 10_000  # of 67,349, to make it about as expensive as the others
 SST_2 = f"SST-2, {_SST_2_ROWS:,} rows"  # name of its measure
@@ -154,36 +164,29 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
         fields: further fields to change, by their dotted names.
         name: name of the measure; "" for that of the task.
     """
-    config, data, metric = _TASKS[task]
-    few = {"train_rows": _SST_2_ROWS} if task == "SST-2" else {}
     common = {
         "optimizer.name": "adamw_bias_corrected",
         "optimizer.schedule": "warmup_then_decay",
         "optimizer.learning_rate": rate,
         "epochs": 3.0,
     }
-    return Finetuning(name or (SST_2 if few else task), config, data, (metric,), {**common, **few, **fields})
-
-
-_SMALL = {  # for models with a few million parameters: benchmarks/results/hour.md
-    "STS-B": {
-        "optimizer.learning_rate": 1e-3,
-        "epochs": 10.0,
-        "model.hidden_dropout_prob": 0.0,
-        "model.attention_probs_dropout_prob": 0.0,
-    },
-    "SST-2": {"epochs": 5.0, "model.hidden_dropout_prob": 0.5},
-}
+    return _finetuning(task, _TASKS[task].config, {**common, **fields}, name)
 
 
 def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
-    """Returns the fine-tuning on a known task, with hyperparameters for models of the size of pretrain/hour.
+    """Returns the fine-tuning on a known task as in finetune/hour, for models of the size of pretrain/hour.
 
     Args:
         task: as in `finetuning`.
-        fields: further fields to change, by their dotted names.
+        fields: fields to change, by their dotted names.
     """
-    return finetuning(task, 3e-4, {**_SMALL.get(task, {}), **fields})
+    return _finetuning(task, f"finetune/hour:{_TASKS[task].small}", fields)
+
+
+def _finetuning(task: str, config: str, fields: Mapping[str, Any], name: str = "") -> Finetuning:
+    few = {"train_rows": _SST_2_ROWS} if task == "SST-2" else {}
+    metrics = (_TASKS[task].metric,)
+    return Finetuning(name or (SST_2 if few else task), config, _TASKS[task].data, metrics, {**few, **fields})
 
 
 Measure = HeldOut | MinimalPairs | Finetuning
@@ -312,6 +315,19 @@ class Experiment:
         """Returns whether an arm starts from --checkpoint, or the vocabulary is that of --checkpoint."""
         takes = any(not (arm.pretrain or arm.start) for arm in self.arms)
         return takes or (self.vocabulary is None and bool(self.records))
+
+    def records_of(self, arms: Sequence[str] = ()) -> list[str]:
+        """Returns the names of the records that some arms need, or that all do if none is named.
+
+        A budget of seconds is converted to steps by timing all arms, and therefore needs the records of all.
+        """
+        everything = not arms or (self.budget is not None and bool(self.budget.seconds))
+        needed: set[str] = set()
+        for arm in self.arms:
+            if everything or arm.name in arms:
+                needed.update(arm.pretrain.records.split(",") if arm.pretrain else ())
+                needed.update(one.records for one in self.measures_of(arm) if isinstance(one, HeldOut))
+        return [name for name in self.records if name in needed]
 
     def data_names(self) -> list[str]:
         """Returns the names of the folders with the data of fine-tunings, without duplicates."""

@@ -325,6 +325,16 @@ INSTALLED = {
 PRETRAINED = [name for name, experiment in INSTALLED.items() if experiment.budget]
 
 
+def test_only_the_records_that_the_chosen_arms_need_are_made():
+    hour = INSTALLED["experiments/hour"]
+    assert hour.records_of(["hour"]) == ["rows", "pairs"], "with a budget of seconds, all arms are timed"
+    counted = dataclasses.replace(hour, budget=Budget(steps=9))
+    assert counted.records_of() == counted.records_of(["hour", "next sentence"]) == ["rows", "pairs"]
+    assert counted.records_of(["hour", "random weights"]) == ["rows"]
+    assert counted.records_of(["random weights"]) == []
+    assert INSTALLED["experiments/sentence_order"].records_of(["sop"]) == ["next", "sop"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(

@@ -57,6 +57,7 @@ ARGUMENTS = {  # of configs that need one
     "finetune/distilbert": "mrpc",
     "finetune/electra": "mrpc",
     "finetune/glue": "mrpc",
+    "finetune/hour": "mrpc",
     "finetune/roberta": "mrpc",
     "finetune/squad": "v1",
 }

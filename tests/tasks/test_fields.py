@@ -41,12 +41,13 @@ CHECKS = {
     PACKAGE / "tasks" / "fields.py",
     PACKAGE / "tasks" / "config.py",
     PACKAGE / "settings" / "config_fields.py",
-    PACKAGE / "settings" / "adapter_config.py",
-    PACKAGE / "settings" / "finetune_config.py",
-    PACKAGE / "settings" / "run_config.py",
+    PACKAGE / "settings" / "typed" / "adapter_config.py",
+    PACKAGE / "settings" / "typed" / "finetune_config.py",
+    PACKAGE / "settings" / "typed" / "run_config.py",
     PACKAGE / "models" / "config.py",
     PACKAGE / "models" / "config_checks.py",
 }
+assert all(path.is_file() for path in CHECKS)
 
 
 @pytest.fixture
