@@ -53,8 +53,9 @@ $(INSTALLED): setup.py $(LOCK)
 		{ echo 'Debian and Ubuntu need: apt-get install python3-venv'; exit 1; }
 	@echo 'installing the versions of $(LOCK) into $(VENV), some 1.5 GB: minutes'
 	@# A Python without a lock of its own takes the ranges of setup.py where the newest lock does not install.
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -r $(LOCK) || \
-		{ test '$(LOCK)' != '$(OWN_LOCK)' && PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q setuptools -e '.[dev]'; }
+	@# Python compiles the modules that are imported; to compile all of them takes a third of the installation.
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile -r $(LOCK) || \
+		{ test '$(LOCK)' != '$(OWN_LOCK)' && PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile setuptools -e '.[dev]'; }
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -64,7 +65,7 @@ gpu-compiler: $(GPU_COMPILER)/installed
 
 $(GPU_COMPILER)/installed: $(INSTALLED)
 	rm -rf $(GPU_COMPILER)
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --target $(GPU_COMPILER) \
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile --no-deps --target $(GPU_COMPILER) \
 		$$($(BIN)/python -c 'import jax; print(*(f"jax-cuda12-{part}=={jax.__version__}" for part in ("plugin", "pjrt")))')
 	touch $@
 
