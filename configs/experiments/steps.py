@@ -1,7 +1,7 @@
 """The paper's figure 5 (appendix C.1): the number of pre-training steps.
 
     bert-jax sweep --experiment=steps --workdir=runs/steps --input='wiki/*' --input_format=wikiextractor \
-        --data=conll=conll2003
+        --data=glue=glue --data=conll=conll2003
 
 Each arm is a run of pretrain/hour with a complete learning rate schedule.
 """
@@ -18,6 +18,7 @@ def get_experiment():
         ],
         measures=[
             HeldOut("held out", "rows"),
+            finetuning_small("STS-B"),
             finetuning_small("CoNLL-2003", {"max_seq_length": 128}),
         ],
         budget=Budget(seconds=4800),
