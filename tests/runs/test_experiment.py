@@ -140,7 +140,7 @@ def test_fine_tunings_train_on_the_first_rows_alone(sweep, tmp_path):
 
 @pytest.mark.slow
 def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
-    code, _, error = sweep("--seconds=0.05", "--arms=small")
+    code, _, error = sweep("--seconds=0.5", "--arms=small")
     assert code == 0, error
     times = json.loads((tmp_path / "sweep" / "step_times.json").read_text())
     assert list(times) == ["small", "large"] and list(times["small"]) == ["8 rows"]
@@ -148,9 +148,9 @@ def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(sweep, tmp_path):
     scores = rows[0]["scores"]
     step = times["small"]["8 rows"]
     assert scores["steps"] * step == pytest.approx(scores["seconds"])
-    assert scores["steps"] == 1 or scores["seconds"] <= 0.05 < scores["seconds"] + step
+    assert scores["steps"] == 1 or scores["seconds"] <= 0.5 < scores["seconds"] + step
     written = (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns
-    assert sweep("--seconds=0.05", "--arms=small")[0] == 0
+    assert sweep("--seconds=0.5", "--arms=small")[0] == 0
     assert (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns == written
 
 
