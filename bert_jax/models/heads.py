@@ -411,3 +411,21 @@ class ClassificationModel(Module):
         drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
         x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
         return self.classifier(drop_out(x)).astype(jnp.float32)
+
+
+class SentenceModel(Module):
+    """Encoder with one vector for each sequence, a pooling of the states of its tokens."""
+
+    pooling: str = "mean"
+
+    def setup(self):
+        """Creates the parts."""
+        self.encoder = Encoder(self.config)
+        self.pool = POOLINGS[self.pooling]
+
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
+        """Returns float32 vectors, [B, H], or [B, S, H] with `cls_positions`; see `ClassificationModel`."""
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.pool(hidden.astype(jnp.float32), sequence_ids, cls_positions)

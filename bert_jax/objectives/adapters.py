@@ -139,6 +139,19 @@ class PartlyFrozen(Objective):
         """Returns the losses and metrics of the wrapped objective."""
         return self.objective.loss(params, batch, rngs)
 
+    @property
+    def compares_rows(self) -> bool:
+        """Returns whether the wrapped objective compares rows."""
+        return self.objective.compares_rows
+
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
+        """Returns what the wrapped objective compares."""
+        return self.objective.row_outputs(params, batch, rngs)
+
+    def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns the losses and metrics of these outputs."""
+        return self.objective.compare(params, outputs, batch)
+
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs of the wrapped objective."""
         return self.objective.predict(params, batch)

@@ -110,6 +110,23 @@ class Objective(Protocol):
         """
         ...
 
+    @property
+    def compares_rows(self) -> bool:
+        """Returns whether the loss depends on all rows of a batch together.
+
+        With `accumulate_steps`, `row_outputs` is then called with some of the rows at a time, and `compare`
+        with the outputs of all of them.
+        """
+        return False
+
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
+        """Returns the outputs that are compared, with rows along axis 0; arguments as of `loss`."""
+        raise TypeError(f"{type(self).__name__} does not compare rows")
+
+    def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns what `loss` returns, from the outputs of all rows of a batch."""
+        raise TypeError(f"{type(self).__name__} does not compare rows")
+
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs for a batch of the loader, one for each row."""
         raise TypeError(f"{type(self).__name__} makes no predictions")

@@ -153,8 +153,8 @@ class FinetuneTask(abc.ABC):
         names = self.config.metrics or ",".join(self.spec.metrics)
         return metrics.parse(names, self.known_metrics, self.spec.name)
 
-    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float:
-        """Returns the mean loss of the outputs, in which every target has the same weight."""
+    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float | None:
+        """Returns the mean loss of the outputs, in which every target has the same weight, or None."""
         return self.objective().evaluation_loss(*rows.compared(outputs))
 
     def describe(self, examples: Any, rows: Any) -> str:

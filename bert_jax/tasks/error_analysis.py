@@ -86,10 +86,16 @@ def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) 
 
 
 @_optional
-def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
+def plot_confidence(
+    path: os.PathLike,
+    confidence: np.ndarray,
+    right: np.ndarray,
+    unit: str,
+    what: str = "probability of what was predicted",
+) -> None:
     """Plots a histogram of the confidence, from 0 to 1, of correct and of wrong predictions."""
     title = f"{len(right):,} {unit}, {np.mean(right):.1%} right"
-    with _saved_axes(path, (5.2, 3.6), "probability of what was predicted", unit, title) as axis:
+    with _saved_axes(path, (5.2, 3.6), what, unit, title) as axis:
         axis.hist(
             [confidence[right], confidence[~right]],
             np.linspace(0, 1, 21),

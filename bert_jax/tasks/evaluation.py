@@ -53,7 +53,7 @@ class TaskEvaluator(Evaluator):
         self._predict = outputs.make_predict(objective, mesh)
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the loss and every metric of the task.
+        """Returns the loss, if the task has one, and every metric of the task.
 
         The loss, like every metric, is computed from the outputs for whole examples.
         """
@@ -70,7 +70,8 @@ class TaskEvaluator(Evaluator):
                 )
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)
-            return {"loss": self._task.loss(self._rows, found), **self._scores}
+            loss = self._task.loss(self._rows, found)
+            return ({} if loss is None else {"loss": loss}) | self._scores
 
     def write_results(self) -> dict[str, Any]:
         """Writes the predictions and the reports of the last evaluation to the work directory.

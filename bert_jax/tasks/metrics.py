@@ -11,6 +11,8 @@ with optional_imports("metrics"):
     from scipy import stats
     from sklearn import metrics
 
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and targets
+
 _BY_SCIKIT_LEARN = frozenset({"f1", "f1_micro", "f1_macro", "matthews"})
 
 
@@ -55,14 +57,27 @@ def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
     return float(np.mean(difference**2))
 
 
+def reciprocal_rank(ranks: np.ndarray, targets: np.ndarray) -> float:
+    """Returns the mean of 1 / rank of ranks from 1, int [N]; targets are not read."""
+    return float(np.mean(1 / ranks))
+
+
+def recall(most: int) -> Metric:
+    """Returns the function that returns the share of ranks up to `most`."""
+    return lambda ranks, targets: float(np.mean(ranks <= most))
+
+
+def ndcg(most: int) -> Metric:
+    """Returns the function that returns nDCG of lists of `most` with a single relevant text each."""
+    return lambda ranks, targets: float(np.mean((ranks <= most) / np.log2(1 + ranks)))
+
+
 def _correlation(function, predictions, targets):
     predictions, targets = np.asarray(predictions, np.float64), np.asarray(targets, np.float64)
     if len(targets) < 2 or np.ptp(predictions) == 0 or np.ptp(targets) == 0:
         return 0.0
     return float(function(predictions, targets)[0])
 
-
-Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and targets
 
 CLASSIFICATION: dict[str, Metric] = {
     "accuracy": accuracy,
@@ -74,6 +89,13 @@ REGRESSION: dict[str, Metric] = {
     "pearson": pearson,
     "spearman": spearman,
     "mean_squared_error": mean_squared_error,
+}
+SIMILARITY: dict[str, Metric] = {"spearman": spearman, "pearson": pearson}
+RANKING: dict[str, Metric] = {
+    "mrr": reciprocal_rank,
+    "recall1": recall(1),
+    "recall10": recall(10),
+    "ndcg10": ndcg(10),
 }
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 

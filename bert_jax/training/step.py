@@ -48,6 +48,11 @@ def split_rows(batch: Batch, parts: int) -> Batch:
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
+def join_rows(parts: Any) -> Any:
+    """Returns the rows of a batch from those of its parts, in the order before `split_rows`."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
+
+
 def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -62,7 +67,9 @@ def make_train_step(
     The total loss is the sum over the objective's losses of scale x (sum over the global batch) / (weight of
     the global batch). With `accumulate_steps`, the sums of each part are divided by the weights of the whole
     batch, so the gradient is that of the whole batch, no matter how the predicted tokens are distributed over
-    the parts. Each row has the same dropout as in the whole batch.
+    the parts. Each row has the same dropout as in the whole batch. An objective that compares rows has the
+    loss of the whole batch, too: only the model is computed in parts, and again in the backward pass, so that
+    the activations of one part are in memory at a time (gradient caching, Gao et al. 2021).
 
     A step is skipped if its loss, its gradient norm, the new parameters or the new optimizer state are not
     finite, or if it is a spike. A skipped step leaves the parameters and the optimizer state unchanged and
@@ -99,16 +106,22 @@ def make_train_step(
             scale = objective.scales.get(name, 1)
             return mean if scale == 1 else scale * mean
 
+        parts_of_loss = accumulate_steps if objective.compares_rows else 1
+
         def total_loss(params, part, rngs):
             joined = objective.join(params, state.frozen)
-            loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
+            if parts_of_loss == 1:
+                loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
+            else:
+                outputs = _in_parts(objective.row_outputs, joined, part, rngs, parts_of_loss)
+                loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
             _check_scales(objective.scales, loss_pairs)
             total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
             return total, (loss_pairs, metric_pairs)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         rngs = {"dropout": dropout_key}
-        if accumulate_steps == 1:
+        if accumulate_steps == parts_of_loss:
             (loss, pairs), grads = gradient(state.params, batch, rngs)
         else:
             (loss, pairs), grads = _accumulate(gradient, state.params, batch, rngs, accumulate_steps)
@@ -180,6 +193,19 @@ def _accumulate(gradient, params, batch, rngs, parts):
     shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), rngs)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]
+
+
+def _in_parts(outputs, params, batch, rngs, parts):
+    """Returns the outputs of all rows of a batch, of which the activations are recomputed part by part."""
+    split = split_rows(batch, parts)
+    of_part = jnp.arange(split["input_ids"].shape[1])
+
+    @jax.checkpoint
+    def of_one(index, rows):
+        with row_ids(of_part * parts + index):
+            return outputs(params, rows, rngs)
+
+    return join_rows(jax.lax.map(lambda part: of_one(*part), (jnp.arange(parts), split)))
 
 
 def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:

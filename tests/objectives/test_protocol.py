@@ -18,6 +18,7 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.sentence_embedding import SentenceEmbedding
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -135,6 +136,25 @@ def texts(seed):
     return rows | {"targets": targets, "weights": weights}
 
 
+def triples(seed):
+    """Groups of an anchor, a positive and a negative, of which two groups have the same anchor."""
+    rng = np.random.default_rng(seed)
+    batch = packed_batch(rows=3 * ROWS, seed=seed, vocab=101)
+    names = ("input_ids", "lengths", "row_ids")
+    rows = {name: batch[name] for name in names} | {"first_lengths": batch["lengths"]}
+    rows["weights"] = np.repeat(np.arange(ROWS) < ROWS - 3, 3).astype(np.float32)
+    rows = {name: x.reshape(ROWS, 3, *x.shape[1:]) for name, x in rows.items()}
+    rows["texts"] = np.arange(3 * ROWS, dtype=np.int32).reshape(ROWS, 3)
+    rows["texts"][5, 0] = rows["texts"][2, 0]
+    rows["targets"] = np.repeat(rng.integers(0, 3, (ROWS, 1)).astype(np.int32), 3, axis=1)
+    return rows
+
+
+def sentences(kind, **more):
+    config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.2)
+    return SentenceEmbedding(config, kind, group=3, **more)
+
+
 def distillation():
     """A student learns the masks, and a frozen teacher's logits and states."""
     student, teacher = tiny_task(num_hidden_layers=1, hidden_dropout_prob=0.2), tiny_task(num_hidden_layers=1)
@@ -148,6 +168,8 @@ MAKE = {
     "LoRA": (LowRank, vectors),
     "sampled": (Sampled, vectors),
     "classification": (lambda: Classification(tiny_config(num_hidden_layers=1), 3), texts),
+    "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),
+    "classes of pairs": (lambda: sentences("classes", num_labels=3), triples),
 }
 
 

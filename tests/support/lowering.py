@@ -24,6 +24,7 @@ from bert_jax.runs import benchmark
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.tasks import fields as task_fields
+from bert_jax.tasks.embedding.task import EmbeddingTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
@@ -177,6 +178,7 @@ def write_files(folder):
         "pair of a regression": dict(train=str(table), text_a="a", text_b="b", label="score"),
         "multilabel": dict(train=str(table), text_a="a", label="topics"),
         "multiple_choice": dict(train=str(table), text_a="a", choices="b,c", label="right"),
+        "embedding": dict(train=str(table), text_a="a", text_b="b"),
         "tagging": dict(train=str(tagged)),
         "question_answering": dict(train=str(questions)),
         "vocabulary": str(processes.write_vocabulary(folder / "vocab.txt")),
@@ -209,6 +211,7 @@ _FILES = {
     TaggingTask: "tagging",
     QuestionAnsweringTask: "question_answering",
     Xnli: "pair",
+    EmbeddingTask: "embedding",
 }
 
 

@@ -142,6 +142,10 @@ def files(tmp_path_factory):
         "multiplechoice": (table("choices", "x,y,label", ["one,two,0", "one,two,1"] * 3), choices),
         "squad2": (str(squad), {"max_query_length": 4, "doc_stride": 4}),
         "tagging": (str(conll), {}),
+        "embedding": (
+            table("triples", "second,wrong,label", [f"the {i},no,{i}" for i in range(len(SENTENCES))]),
+            text | {"data.text_b": "second", "data.negatives": "wrong"},
+        ),
     }
 
 
@@ -226,7 +230,8 @@ def run(config, directory, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "task", ["classification", "regression", "multilabel", "multiplechoice", "squad2", "tagging"]
+    "task",
+    ["classification", "regression", "multilabel", "multiplechoice", "squad2", "tagging", "embedding"],
 )
 def test_every_field_is_read_or_refused(
     task, files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch

@@ -16,6 +16,7 @@ from bert_jax.tasks.readers.report import Malformed
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
 CHOICE = "choice "  # followed by a number: the field of one choice
+NEGATIVE = "negative "  # and of one hard negative
 
 
 def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
@@ -280,7 +281,7 @@ def parse_object(line: str) -> dict[str, Any]:
 
 
 def json_text(value: Any, field: str, key: str) -> Any:
-    """Returns a JSON value as the text of a field; a list of choices as a list of texts.
+    """Returns a JSON value as the text of a field; a list of choices or negatives as a list of texts.
 
     Args:
         value: the value.
@@ -294,8 +295,9 @@ def json_text(value: Any, field: str, key: str) -> Any:
     if isinstance(value, str):
         # json.loads accepts lone surrogates, which cannot be encoded as UTF-8.
         return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
-    if field.startswith(CHOICE) and isinstance(value, list):
-        return [json_text(one, "choice", key) for one in value]
+    for kind in (CHOICE, NEGATIVE):
+        if field.startswith(kind) and isinstance(value, list):
+            return [json_text(one, kind.strip(), key) for one in value]
     if field == "label" and isinstance(value, list):
         return LABEL_SEPARATOR.join(json_text(one, field, key) for one in value)
     if field in ("label", "id") and isinstance(value, (bool, int, float)):

@@ -15,7 +15,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import CHOICE, JsonRows, LineRows, Lines, Rows, TableRows
+from bert_jax.tasks.readers.file_rows import CHOICE, NEGATIVE, JsonRows, LineRows, Lines, Rows, TableRows
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"})
@@ -35,6 +35,7 @@ class Columns:
         header: whether the first row names the columns.
         choices: the columns of the choices, separated by commas, or the single column of JSON lists of them.
         language: the column of the language of the row.
+        negatives: the columns of the hard negatives, separated by commas, or the single column of JSON lists.
     """
 
     text_a: str
@@ -44,13 +45,22 @@ class Columns:
     header: bool = True
     choices: str = ""
     language: str = ""
+    negatives: str = ""
 
     def choice_names(self) -> list[str]:
         """Returns the columns of the choices."""
-        return [column.strip() for column in self.choices.split(",") if column.strip()]
+        return _names(self.choices)
+
+    def negative_names(self) -> list[str]:
+        """Returns the columns of the hard negatives."""
+        return _names(self.negatives)
 
 
-_COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages")
+def _names(columns: str) -> list[str]:
+    return [column.strip() for column in columns.split(",") if column.strip()]
+
+
+_COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages", "negatives")
 
 
 @dataclasses.dataclass
@@ -66,6 +76,7 @@ class Examples(FileReport):
         lines: the line of the file in which each row begins, from 1.
         choices: the choices of each row; empty if the task has no choices.
         languages: the language of each row; empty if it is not known.
+        negatives: the hard negatives of each row; empty if the task has none.
     """
 
     columns = _COLUMNS
@@ -78,6 +89,7 @@ class Examples(FileReport):
     lines: list[int]
     choices: list[list[str]] = dataclasses.field(default_factory=list)
     languages: list[str] = dataclasses.field(default_factory=list)
+    negatives: list[list[str]] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -147,10 +159,11 @@ def read_examples(
     if file_format != LINES:
         file_format = FORMATS.detect(path, file_format, flags)
     rows = _open_rows(path, columns, file_format, quoting, flags)
-    choices = columns.choice_names()
+    choices, negatives = columns.choice_names(), columns.negative_names()
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
     wanted |= {"language": columns.language}
-    wanted |= {f"{CHOICE}{number}": column for number, column in enumerate(choices)}
+    for kind, names in ((CHOICE, choices), (NEGATIVE, negatives)):
+        wanted |= {f"{kind}{number}": column for number, column in enumerate(names)}
     wanted |= {"label": columns.label if parse_label else ""}
     select = rows.selector({field: column for field, column in wanted.items() if column})
     out = Examples(path, [], [], [], [], [])
@@ -158,7 +171,8 @@ def read_examples(
     def add(numbered: tuple[int, Any]) -> None:
         line, row = numbered
         values = select(row)
-        answers = _choices(values, len(choices), len(out.choices[0]) if out.choices else 0) if choices else []
+        answers = _listed(values, CHOICE, len(choices), out.choices, least=2)
+        hard = _listed(values, NEGATIVE, len(negatives), out.negatives)
         if parse_label and columns.label:
             label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
             if choices and not 0 <= label < len(answers):
@@ -166,6 +180,8 @@ def read_examples(
             out.labels.append(label)
         if choices:
             out.choices.append(answers)
+        if negatives:
+            out.negatives.append(hard)
         if columns.language:
             out.languages.append(values["language"])
         if columns.text_b:
@@ -184,15 +200,24 @@ def read_examples(
     return out
 
 
-def _choices(values: Mapping[str, Any], count: int, expected: int) -> list[str]:
-    """Returns the choices of a row. Raises Malformed if the first row has a different number of choices."""
-    answers = [values[f"{CHOICE}{number}"] for number in range(count)]
-    if isinstance(answers[0], list):
-        answers = answers[0]
-    if len(answers) < 2 or (expected and len(answers) != expected):
-        found = f"{expected} in the first row" if expected else "expected 2 or more"
-        raise Malformed(f"{len(answers)} choices, {found}")
-    return answers
+def _listed(
+    values: Mapping[str, Any], kind: str, count: int, before: Sequence[Sequence[str]], least: int = 1
+) -> list[str]:
+    """Returns the texts of one kind in a row: of `count` columns, or of a column of JSON lists.
+
+    Raises:
+        Malformed: the row has not as many as the first row, the first in `before`, or fewer than `least`.
+    """
+    if not count:
+        return []
+    texts = [values[f"{kind}{number}"] for number in range(count)]
+    if isinstance(texts[0], list):
+        texts = texts[0]
+    expected = len(before[0]) if before else 0
+    if len(texts) < least or (expected and len(texts) != expected):
+        found = f"{expected} in the first row" if expected else f"expected {least} or more"
+        raise Malformed(f"{len(texts)} {kind.strip()}s, {found}")
+    return texts
 
 
 def _parse(text: str, parse_label: Callable[[str], Any], column: str, may_be_empty: bool) -> Any:

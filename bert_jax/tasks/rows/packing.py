@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 
 from bert_jax.data.best_fit import best_fit
-from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_sizes, orders_from
+from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_sizes, expand, orders_from
 
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
 # their compiled shapes.
@@ -66,7 +66,7 @@ def plan(
 
     Args:
         data: the encoded rows.
-        batch_size: the number of examples in a batch.
+        batch_size: the number of examples in a batch, or of groups of them.
         steps: the number of steps of the run.
         multiple: the number of devices that the batch is sharded over, of which the number of rows is a
             multiple.
@@ -76,7 +76,7 @@ def plan(
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
-    tried = _orders(lengths, batch_size, _TRIED_BATCHES)
+    tried = _orders(data, batch_size, _TRIED_BATCHES)
 
     def cost_of_rows(length):
         needed = [len(_fit(lengths, order, length, length // shortest)) for order in tried]
@@ -84,14 +84,16 @@ def plan(
 
     spacing = _up(max(1, longest // 8), 8)
     length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
-    buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_seq_length))
-    widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
+    grouped = data.group_lengths
+    buckets = np.asarray(bucket_lengths(grouped, batch_size, data.max_seq_length))
+    widths, counts = np.unique(buckets[np.searchsorted(buckets, grouped)], return_counts=True)
     unpacked = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
-    if cost_of_rows(length) > _DEARER * unpacked / len(lengths) * batch_size:
+    unpacked *= data.rows_per_example
+    if cost_of_rows(length) > _DEARER * unpacked / len(grouped) * batch_size:
         return None
 
     sequences, multiple = length // shortest, multiple * parts
-    orders = _orders(lengths, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
+    orders = _orders(data, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
@@ -113,13 +115,13 @@ def train_batches(
     Args:
         data: the encoded rows.
         packing: the shapes of the batches.
-        batch_size: the number of examples in a global batch.
+        batch_size: the number of examples in a global batch, or of groups of them.
         seed: the seed of the order.
         start_step: the step of the first batch.
         local_rows: maps the number of rows of a global batch to the rows that this process feeds
             (`sharding.local_rows`); all rows by default.
     """
-    for indices in orders_from(data.lengths, batch_size, seed, start_step, group_by_length=False):
+    for indices in _batches(data, batch_size, seed, start_step):
         yield make_batch(data, indices, packing, local_rows)
 
 
@@ -133,14 +135,17 @@ def make_batch(
 
     Args:
         data: the encoded rows.
-        indices: int64 [B], the rows of `data` in the batch; -1 is skipped.
+        indices: int64 [B], the rows of `data` in the batch; -1 is skipped. The rows of a group are
+            consecutive.
         packing: the shapes of the batch.
         local_rows: as in `train_batches`.
 
     Returns:
         int32 `input_ids` [R, L] and `lengths` [R]; int32 `starts` and `first_lengths` [R, S], which are L and
         0 for slots without an example; float32 `weights` [R, S], and `row_weights` [R, S] if `data` has them;
-        targets [R, S, ...]. S is `packing.sequences`.
+        targets [R, S, ...]. S is `packing.sequences`. If `data` has groups, whose rows the loss compares,
+        weights, row weights and targets are [B, ...] instead, in the order of `indices`, and int32 `places`
+        [B] is row x S + slot of each.
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
     places = local_rows(packing.rows_for(len(rows)))
@@ -150,11 +155,13 @@ def make_batch(
         "lengths": np.zeros(len(places), np.int32),
         "starts": np.full(shape, packing.length, np.int32),
         "first_lengths": np.zeros(shape, np.int32),
-        "weights": np.zeros(shape, np.float32),
     }
-    by_example = dict(data.targets)
+    by_example = {"weights": np.ones(len(data), np.float32), **data.targets}
     if data.row_weights is not None:
         by_example["row_weights"] = data.row_weights
+    if data.rows_per_example > 1:
+        batch |= _of_members(by_example, indices, rows, packing.sequences, local_rows(len(indices)))
+        by_example = {}
     for name, values in by_example.items():
         batch[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
     for row, place in enumerate(places):
@@ -164,7 +171,6 @@ def make_batch(
             batch["input_ids"][row, start : start + len(tokens)] = tokens
             batch["starts"][row, slot] = start
             batch["first_lengths"][row, slot] = data.first_lengths[index]
-            batch["weights"][row, slot] = 1
             for name, values in by_example.items():
                 batch[name][row, slot] = values[index]
             start += len(tokens)
@@ -172,14 +178,31 @@ def make_batch(
     return batch
 
 
+def _of_members(by_example, indices, rows, sequences, chosen):
+    """Returns the values of the chosen ones of `indices`, 0 where there is no row, and their places."""
+    slot_of = {index: row * sequences + slot for row, of in enumerate(rows) for slot, index in enumerate(of)}
+    indices = indices[chosen]
+    members = {}
+    for name, values in by_example.items():
+        members[name] = values[indices]
+        members[name][indices < 0] = 0
+    places = [slot_of.get(index, 0) for index in indices]
+    return members | {"places": np.array(places, np.int32)}
+
+
 def _fit(lengths, indices, capacity, most):
     indices = indices[indices >= 0]
     return [indices[places] for places in best_fit(lengths[indices].tolist(), capacity, most)]
 
 
-def _orders(lengths, batch_size, count):
-    orders = orders_from(lengths, batch_size, _PLAN_SEED, 0, group_by_length=False)
-    return list(itertools.islice(orders, count))
+def _batches(data, batch_size, seed, start_step):
+    """Yields the rows of each batch, [batch_size x rows of a group]; -1 for padding."""
+    for groups in orders_from(data.group_lengths, batch_size, seed, start_step, group_by_length=False):
+        yield expand(groups, data.rows_per_example)
+
+
+def _orders(data, batch_size, count):
+    return list(itertools.islice(_batches(data, batch_size, _PLAN_SEED, 0), count))
 
 
 def _up(number, multiple):

@@ -1,0 +1,204 @@
+"""Sentence embeddings: a vector for each text, learned by comparing the texts of a batch with each other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import SentenceModel
+from bert_jax.models.layers import kernel_init
+from bert_jax.models.row_inputs import TYPES, packed_inputs
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.losses import Pair
+from bert_jax.objectives.rows import RowObjective
+
+CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
+CLASSIFIER = "classifier"
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+_EPSILON = 1e-12  # of lengths, as in torch.nn.functional.normalize
+_EXCLUDED = -1e9  # a logit of a text that is no candidate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentenceEmbedding(RowObjective):
+    """Vectors of texts that are close if the texts belong together.
+
+    Texts come in groups: an anchor, its positive, and any number of hard negatives, in this order. Batches
+    are those of `rows.batches`, [B, K] rows of K texts a group, or the packed ones of `rows.packing`, with
+    int32 `texts`, equal for equal texts. The kinds of losses are:
+
+    - "contrastive": cross-entropy of finding the positive of each anchor among the positives and negatives of
+      the whole batch (InfoNCE), by cosines divided by the temperature (Gao et al. 2021, SimCSE, section 3). A
+      text that is equal to the positive or the anchor, and a positive of an equal anchor, is no negative.
+    - "cosent": for each two pairs of a batch whose `targets` differ, the pair with the larger one should have
+      the larger cosine: log(1 + sum of exp((cosine of the other - its cosine) / temperature)) (CoSENT).
+    - "classes": cross-entropy of a linear classifier of (u, v, |u - v|), u and v being the vectors of a pair
+      (Reimers and Gurevych 2019, section 3).
+
+    Attributes:
+        config: the configuration of the encoder; `classifier_pooling` is the pooling, "mean" by default.
+        kind: one of `KINDS`.
+        group: number of texts in a group of training. Groups of evaluation are pairs.
+        temperature: of cosines.
+        symmetric: whether, in "contrastive", the anchor of each positive is sought too; the loss is the mean.
+        sizes: the numbers of leading dimensions whose vectors have the loss too, which is then the mean of
+            all (Kusupati et al. 2022, Matryoshka representations); empty for the whole vector only.
+        num_labels: number of classes; 0 for other kinds.
+        token_types: token types of the first and of the second text.
+    """
+
+    config: EncoderConfig
+    kind: str = CONTRASTIVE
+    group: int = 2
+    temperature: float = 0.05
+    symmetric: bool = False
+    sizes: tuple[int, ...] = ()
+    num_labels: int = 0
+    token_types: tuple[int, int] = TYPES
+    choices = 2
+
+    @property
+    def model(self) -> SentenceModel:
+        """Returns the encoder with a pooling."""
+        return SentenceModel(self.config, self.config.classifier_pooling or "mean")
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the classifier of pairs, if there is one."""
+        return (CLASSIFIER,) if self.num_labels else ()
+
+    @property
+    def has_softmax(self) -> bool:
+        """Returns False: the outputs are vectors."""
+        return False
+
+    @property
+    def compares_rows(self) -> bool:
+        """Returns True."""
+        return True
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the encoder and of the classifier."""
+        params = super().init(key)
+        if not self.num_labels:
+            return params
+        width = 3 * self.config.hidden_size
+        kernel = kernel_init(self.config.initializer_range)(
+            jax.random.fold_in(key, 1), (width, self.num_labels)
+        )
+        return params | {CLASSIFIER: {"kernel": nn.LogicallyPartitioned(kernel, ("embed", "classes"))}}
+
+    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
+        """Returns the batch with the model's inputs; for packed rows also int32 `cls_positions` [B, S]."""
+        if "starts" not in batch:
+            return super().prepare(batch, key, train)
+        inputs = packed_inputs(batch, self.token_types)
+        return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
+
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
+        """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] of packed rows."""
+        encoder = {"encoder": params["encoder"]}
+        vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
+        return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of groups."""
+        return {"task": jnp.sum(self._by_group("weights", batch)[:, 0])}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
+        return self.compare(params, self.row_outputs(params, batch, rngs), batch)
+
+    def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
+        vectors, present = outputs, self._by_group("weights", batch)
+        if "places" in batch:
+            vectors = vectors.reshape(-1, vectors.shape[-1])[batch["places"]]
+            vectors = vectors.reshape(*present.shape, -1)
+        if self.kind == CLASSES:
+            return self._classify(params[CLASSIFIER]["kernel"], vectors, present[:, 0], batch)
+        found: list[tuple[Pairs, Pairs]] = []
+        for size in (*self.sizes, vectors.shape[-1]):
+            units = normalize(vectors[..., :size])
+            if self.kind == CONTRASTIVE:
+                found.append(self._contrast(units, self._by_group("texts", batch), present))
+                continue
+            cosines = jnp.sum(units[:, 0] * units[:, 1], axis=-1)
+            targets = self._by_group("targets", batch)[:, 0]
+            found.append(({"task": cosent(cosines, targets, present[:, 0], self.temperature)}, {}))
+        return jax.tree.map(lambda *sums: sum(sums) / len(sums), *found)
+
+    def _by_group(self, name: str, batch: Batch) -> jax.Array:
+        """Returns values of the texts of a batch, [B, K]; those of packed batches are [B x K]."""
+        return batch[name].reshape(-1, self.group)
+
+    def _classify(
+        self, kernel: jax.Array, vectors: jax.Array, weights: jax.Array, batch: Batch
+    ) -> tuple[Pairs, Pairs]:
+        """Returns the cross-entropy and the accuracy of the classes of pairs, from vectors [B, 2, H]."""
+        first, second = vectors[:, 0], vectors[:, 1]
+        logits = jnp.concatenate([first, second, jnp.abs(first - second)], axis=-1) @ kernel
+        targets = self._by_group("targets", batch)[:, 0]
+        loss = losses.cross_entropy(logits, targets, weights)
+        return {"task": loss}, {"accuracy": losses.accuracy(logits, targets, weights)}
+
+    def _contrast(self, units: jax.Array, texts: jax.Array, present: jax.Array) -> tuple[Pairs, Pairs]:
+        """Returns InfoNCE and its accuracy, from unit vectors [B, K, H], texts [B, K] and weights [B, K]."""
+        anchors, others = units[:, 0], units[:, 1:].swapaxes(0, 1).reshape(-1, units.shape[-1])
+        weights = present[:, 0]
+        cosines = jnp.matmul(anchors, others.T, precision=_HIGHEST)  # [B, (K - 1) B], positives first
+        candidates = self._candidates(texts, present)
+        numbers = jnp.arange(len(anchors))
+        logits = jnp.where(candidates, cosines / self.temperature, _EXCLUDED)
+        loss = losses.cross_entropy(logits, numbers, weights)
+        accuracy = losses.accuracy(logits, numbers, weights)
+        if self.symmetric:
+            # An anchor is no candidate for a positive if that is none for the anchor.
+            among = slice(len(anchors))
+            back = jnp.where(candidates[:, among] & (weights > 0)[:, None], logits[:, among], _EXCLUDED).T
+            loss = ((loss[0] + losses.cross_entropy(back, numbers, weights)[0]) / 2, loss[1])
+        return {"task": loss}, {"accuracy": accuracy}
+
+    def _candidates(self, texts: jax.Array, present: jax.Array) -> jax.Array:
+        """Returns bool [B, (K - 1) B], which texts are candidates for each anchor; its positive always is."""
+        anchors, positives = texts[:, :1], texts[:, 1:2]
+        others = texts[:, 1:].T.reshape(1, -1)
+        equal = (others == anchors) | (others == positives)
+        of_equal_anchor = jnp.pad(anchors == anchors.T, ((0, 0), (0, equal.shape[1] - len(anchors))))
+        own = jnp.arange(len(anchors))[:, None] == jnp.arange(equal.shape[1])
+        real = present[:, 1:].T.reshape(1, -1) > 0
+        return own | (real & ~equal & ~of_equal_anchor)
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the vectors of both texts of each pair, float32 [B, 2 H]."""
+        vectors = self.row_outputs(params, self.prepare(batch, None, False), None)
+        return vectors.reshape(len(vectors), -1)
+
+
+def normalize(vectors: jax.Array) -> jax.Array:
+    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays."""
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, _EPSILON**2))
+
+
+def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:
+    """Returns CoSENT's loss of pairs as (sum, weight): one value, counted once for each pair.
+
+    Args:
+        cosines: float32 [B], of the texts of each pair.
+        targets: float32 [B], the similarity of each pair on any scale.
+        weights: float32 [B], 1 for each pair, and 0 for padding.
+        temperature: of cosines; 0.05 is the usual scale of 20.
+    """
+    differences = (cosines[:, None] - cosines) / temperature  # of the first from the second
+    counted = (targets[:, None] < targets) & (weights[:, None] * weights > 0)
+    logits = jnp.where(counted, differences, _EXCLUDED)
+    loss = jax.nn.logsumexp(jnp.append(logits.reshape(-1), 0.0))
+    count = jnp.sum(weights)
+    return loss * count, count

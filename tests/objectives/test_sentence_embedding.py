@@ -1,0 +1,179 @@
+"""Sentence embeddings: the losses are those of plain loops, also in packed rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.tiny_model import draw_parameters, tiny_config
+
+from bert_jax.objectives.sentence_embedding import SentenceEmbedding, cosent, normalize
+from bert_jax.tasks.rows import batches, packing
+
+CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+GROUPS = 6
+
+
+def groups(texts, lengths, targets=None):
+    """Rows of random tokens for texts [groups, K], equal for equal texts."""
+    count = texts.shape[1]
+    texts = texts.reshape(-1)
+    tokens = [
+        np.concatenate([[1], np.random.default_rng(int(text)).integers(5, 40, length - 2), [2]])
+        for text, length in zip(texts, lengths, strict=True)
+    ]
+    found = {"texts": texts.astype(np.int32)}
+    if targets is not None:
+        found["targets"] = np.repeat(targets, count)
+    return batches.EncodedRows(
+        tokens=np.concatenate(tokens).astype(np.int32),
+        offsets=np.cumsum([0, *lengths]),
+        examples=np.repeat(np.arange(len(texts) // count), count),
+        first_lengths=np.array(lengths, np.int32),
+        targets=found,
+        pad_id=0,
+        max_seq_length=32,
+        rows_per_example=count,
+    )
+
+
+def compute(objective, data, order, packed=False):
+    """The (sum, weight) of the loss, the metrics, and the gradient."""
+    if packed:
+        shape = packing.Packing(24, 12, (4,), 1, 1.0)
+        batch = packing.make_batch(data, batches.expand(order, data.rows_per_example), shape)
+    else:
+        batch = batches.make_batch(data, order, (16,))
+    params = jax.tree.map(lambda x: 5 * x, draw_parameters(objective))
+
+    def loss(params, batch):
+        batch = objective.prepare(batch, None, True)
+        pairs, found = objective.loss(params, batch, None)
+        return pairs["task"][0], (pairs["task"], found, objective.weights(batch)["task"])
+
+    (_, found), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, batch)
+    vectors = objective.row_outputs(
+        params, objective.prepare(batches.make_batch(data, order, (16,)), None, True), None
+    )
+    return *found, gradient, np.asarray(vectors, np.float64)
+
+
+def cosine(a, b):
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def info_nce(vectors, texts, temperature, symmetric=False):
+    """The losses of all anchors, and whether each finds its positive."""
+    losses, right = [], []
+    for i, (anchor, positive) in enumerate(texts[:, :2]):
+        logits = [cosine(vectors[i, 0], vectors[i, 1]) / temperature]
+        back = list(logits)
+        for j in range(len(texts)):
+            for role in range(1, texts.shape[1]):
+                if (j, role) == (i, 1) or texts[j, role] in (anchor, positive):
+                    continue
+                if role == 1 and texts[j, 0] == anchor:
+                    continue
+                logits.append(cosine(vectors[i, 0], vectors[j, role]) / temperature)
+            mine = texts[i]
+            if j != i and mine[1] not in (texts[j, 0], texts[j, 1]) and mine[0] != texts[j, 0]:
+                back.append(cosine(vectors[j, 0], vectors[i, 1]) / temperature)
+        loss = np.log(np.sum(np.exp(logits))) - logits[0]
+        if symmetric:
+            loss = (loss + np.log(np.sum(np.exp(back))) - back[0]) / 2
+        losses.append(loss)
+        right.append(logits[0] >= max(logits))
+    return np.array(losses), np.array(right)
+
+
+TEXTS = {
+    "different": np.arange(18).reshape(6, 3),
+    "equal": np.array([[0, 1, 2], [0, 3, 4], [5, 1, 6], [7, 8, 1], [9, 10, 9], [11, 12, 11]]),
+    "single": np.array([[0, 0, 1], [2, 2, 0], [3, 3, 4], [5, 5, 6], [7, 7, 8], [9, 9, 10]]),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_anchor_finds_its_positive_among_the_texts_of_the_batch(name, symmetric, packed):
+    texts, lengths = TEXTS[name], np.random.default_rng(1).integers(4, 12, 18)
+    objective = SentenceEmbedding(CONFIG, group=3, temperature=0.3, symmetric=symmetric)
+    order = np.array([3, 0, 5, 1, 4, -1, 2])
+    (total, weight), metrics, expected_weight, _, vectors = compute(
+        objective, groups(texts, lengths), order, packed
+    )
+    real = order >= 0
+    losses, right = info_nce(vectors[real], texts[order[real]], 0.3, symmetric)
+    assert weight == expected_weight == GROUPS
+    np.testing.assert_allclose(total, losses.sum(), rtol=1e-5)
+    assert metrics["accuracy"][0] == right.sum() and metrics["accuracy"][1] == GROUPS
+
+
+def test_sizes_have_the_mean_of_the_losses_of_their_dimensions():
+    data = groups(TEXTS["different"], [6] * 18)
+    order = np.arange(GROUPS)
+    objective = SentenceEmbedding(CONFIG, group=3, sizes=(4, 8))
+    (total, _), _, _, _, vectors = compute(objective, data, order)
+    found = [info_nce(vectors[..., :size], TEXTS["different"], 0.05)[0].sum() for size in (4, 8, 32)]
+    np.testing.assert_allclose(total, np.mean(found), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "cosent", "classes"])
+def test_packed_rows_have_the_same_gradient(kind):
+    rng = np.random.default_rng(2)
+    texts, lengths = np.arange(12).reshape(6, 2), rng.integers(4, 12, 12)
+    targets = (
+        rng.integers(0, 3, 6).astype(np.int32) if kind == "classes" else rng.random(6).astype(np.float32)
+    )
+    data = groups(texts, lengths, targets)
+    objective = SentenceEmbedding(CONFIG, kind, num_labels=3 * (kind == "classes"))
+    order = np.array([5, 2, 0, -1, 1, 3])
+    one = compute(objective, data, order)
+    other = compute(objective, data, order, packed=True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), one[:4], other[:4])
+
+
+def test_cosent_compares_all_pairs_that_differ():
+    rng = np.random.default_rng(0)
+    cosines, targets = rng.uniform(-1, 1, 9), np.array([0, 1, 2, 2, 5, 0, 3, 9, 9.0])
+    weights = np.array([1] * 7 + [0] * 2)
+    terms = [
+        np.exp((cosines[j] - cosines[i]) / 0.05)
+        for i in range(7)
+        for j in range(7)
+        if targets[i] > targets[j]
+    ]
+    arrays = (jnp.asarray(x, jnp.float32) for x in (cosines, targets, weights))
+    total, count = cosent(*arrays, 0.05)
+    assert count == 7
+    np.testing.assert_allclose(total / count, np.log1p(np.sum(terms)), rtol=1e-5)
+
+
+def test_classes_are_predicted_from_both_vectors_and_their_distance():
+    texts = np.arange(8).reshape(4, 2)
+    targets = np.array([2, 0, 1, 1], np.int32)
+    objective = SentenceEmbedding(CONFIG, "classes", num_labels=3)
+    (total, _), _, _, _, vectors = compute(objective, groups(texts, [6] * 8, targets), np.arange(4))
+    kernel = 5 * np.asarray(draw_parameters(objective)["classifier"]["kernel"])
+    u, v = vectors[:, 0], vectors[:, 1]
+    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ kernel
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(4), targets]
+    np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
+
+
+def test_a_vector_of_zeros_has_a_gradient():
+    gradient = jax.grad(lambda x: jnp.sum(normalize(x)))(jnp.zeros((2, 4)))
+    assert np.all(np.isfinite(gradient))
+    np.testing.assert_allclose(np.linalg.norm(normalize(jnp.ones((2, 4))), axis=-1), 1, rtol=1e-6)
+
+
+def test_dropout_makes_two_vectors_of_the_same_text():
+    config = CONFIG.replace(hidden_dropout_prob=0.1)
+    objective = SentenceEmbedding(config)
+    data = groups(np.array([[0, 0], [1, 1]]), [8] * 4)
+    batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
+    params = draw_parameters(objective)
+    vectors = objective.row_outputs(params, batch, {"dropout": jax.random.key(0)})
+    assert np.all(np.abs(vectors[:, 0] - vectors[:, 1]).max(-1) > 1e-3)
+    vectors = objective.row_outputs(params, batch, None)
+    np.testing.assert_array_equal(vectors[:, 0], vectors[:, 1])

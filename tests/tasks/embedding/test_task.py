@@ -1,0 +1,258 @@
+"""Sentence embeddings: read, encoded in groups, learned, evaluated, compared and embedded."""
+
+import json
+
+import numpy as np
+import pytest
+from support.fine_tuned import NO_DROPOUT, make_task, mistake
+from support.pretrained import write
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
+from bert_jax.tasks.readers.tables import Examples
+
+COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
+PAIR = {"text_a": "first", "text_b": "second"}
+
+
+def pairs(count, seed):
+    """Two descriptions of the same thing; a third one with another color; and how much two of them share."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        color, animal, number = (str(rng.choice(words)) for words in (COLORS, ANIMALS, NUMBERS))
+        other = str(rng.choice([one for one in COLORS if one != color]))
+        wrong = f"{number} {animal}s {other}"
+        same = bool(rng.integers(2))
+        text = f"the {color} {animal} is {number}"
+        yield (
+            text,
+            f"{number} {animal}s {color}",
+            wrong,
+            f"{number} {animal}s {color}" if same else wrong,
+            same,
+        )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pairs")
+    for name, count in (("train", 128), ("dev", 24)):
+        lines = [
+            "first\tsecond\twrong\tany\tscore",
+            *("\t".join(map(str, row)) for row in pairs(count, len(name))),
+        ]
+        text = "\n".join(lines).replace("True", "4.5").replace("False", "1")
+        (directory / f"{name}.tsv").write_text(text + "\n")
+    return directory
+
+
+def command(files, workdir, pretrained, *more):
+    return [
+        "finetune",
+        "--config=finetune/embedding",
+        f"--workdir={workdir}",
+        f"--config.init_from={pretrained}",
+        f"--config.data.train={files / 'train.tsv'}",
+        f"--config.data.eval={files / 'dev.tsv'}",
+        "--config.data.text_a=first",
+        "--config.max_seq_length=16",
+        "--config.batch_size=16",
+        "--config.optimizer.learning_rate=3e-3",
+        *more,
+    ]
+
+
+def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, pretrained, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    more = ("--config.data.text_b=second", "--config.data.negatives=wrong", "--config.epochs=6", *NO_DROPOUT)
+    assert cli.main(command(files, workdir, pretrained, *more)) == 0
+    shown = capsys.readouterr().out
+    assert "128 examples" in shown and "3 texts in a group" in shown
+    best = json.loads((workdir / "best.json").read_text())["scores"]
+    assert best["mrr"] > 0.9 and best["recall10"] == 1
+    assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
+    assert (workdir / "errors-dev.tsv").read_text().startswith("line\trank\tcosine\tbest cosine\ttext_a")
+
+    new, out = tmp_path / "new.tsv", tmp_path / "out.jsonl"
+    rows = [row[:2] for row in pairs(8, 9)]
+    new.write_text("\n".join(["first\tsecond", *map("\t".join, rows)]) + "\n")
+    assert cli.main(["predict", f"--workdir={workdir}", f"--input={new}", f"--output={out}"]) == 0
+    cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
+    texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
+    texts.write_text("".join(f"{text}\n" for row in rows for text in row))
+    embed = ["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}", "--normalize"]
+    assert cli.main(embed) == 0
+    found = np.load(vectors).reshape(8, 2, -1)
+    np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--config.data.text_b=any", "--config.data.label=score", "--config.loss=cosent"),
+        (
+            "--config.data.text_b=any",
+            "--config.data.label=score",
+            "--config.loss=classes",
+            "--config.data.eval_columns=first,any,score",
+        ),
+    ],
+    ids=["scores", "classes"],
+)
+def test_pairs_with_scores_or_classes(files, pretrained, tmp_path, more, capsys):
+    workdir = tmp_path / "run"
+    fields = (*more, "--config.epochs=12", "--config.accumulate_steps=2", *NO_DROPOUT)
+    assert cli.main(command(files, workdir, pretrained, *fields)) == 0
+    best = json.loads((workdir / "best.json").read_text())["scores"]
+    assert set(best) == {"spearman", "pearson"} and best["spearman"] > 0.6
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
+
+
+def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
+    task = make_task(vocabulary, "embedding", text_a="first", eval_columns="first,any,score", eval="x.tsv")
+    rows = task.encode(task.read_training(str(files / "train.tsv")))
+    assert rows.rows_per_example == 2 and len(rows) == 256
+    texts = rows.targets["texts"].reshape(-1, 2)
+    np.testing.assert_array_equal(texts[:, 0], texts[:, 1])
+    assert len(np.unique(texts)) == 27  # of 3 colors, animals and numbers
+    examples = task.read(str(files / "dev.tsv"))
+    assert set(examples.labels) == {4.5, 1.0} and "targets" in task.encode(examples).targets
+    with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
+        make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
+    with pytest.raises(UserError, match="`bert-jax embed` gives the vectors of single texts"):
+        make_task(vocabulary, "embedding", text_a="first").read_unlabelled(str(files / "dev.tsv"))
+
+
+def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
+    path = tmp_path / "x.jsonl"
+    rows = [
+        {"q": "the cat", "p": "a cat", "n": ["a dog", "a bird"]},
+        {"q": "a dog", "p": "one", "n": ["two", "a cat"]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = dict(text_a="q", text_b="p", negatives="n", prefix_a="is ", prefix_b="big ")
+    task = make_task(vocabulary, "embedding", **more)
+    rows = task.encode(task.read_training(str(path)))
+    assert rows.rows_per_example == task.objective().group == 4
+    assert rows.targets["texts"].tolist() == [0, 1, 2, 3, 4, 5, 6, 1]
+    cls, sep = task.tokenizer.cls_id, task.tokenizer.sep_id
+    texts = [
+        "is the cat",
+        "big a cat",
+        "big a dog",
+        "big a bird",
+        "is a dog",
+        "big one",
+        "big two",
+        "big a cat",
+    ]
+    for row, ids in enumerate(task.tokenizer.encode_batch(texts)):
+        tokens = rows.tokens[rows.offsets[row] : rows.offsets[row + 1]].tolist()
+        assert tokens == [cls, *ids, sep]
+    path.write_text(json.dumps(rows := {"q": "a", "p": "b", "n": []}) + "\n")
+    with pytest.raises(UserError, match="0 negatives, expected 1 or more"):
+        task.read_training(str(path))
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--config.loss=cosine"], "loss=cosine: expected contrastive, cosent, or classes"),
+        (
+            ["--config.loss=cosent"],
+            "loss=cosent: expected --config.data.text_b=COLUMN and --config.data.label",
+        ),
+        (["--config.data.negatives=wrong"], "data.negatives: without data.text_b there is no positive"),
+        (
+            ["--config.data.eval_columns=first"],
+            "data.eval_columns=first: expected TEXT,TEXT or TEXT,TEXT,SCORE",
+        ),
+        (
+            ["--config.data.text_b=second", "--config.dimensions=64"],
+            "dimensions=64: expected different numbers",
+        ),
+        (["--config.data.text_b=second", "--config.dimensions=8,x"], "dimensions=8,x: expected different"),
+        (["--config.data.text_b=second", "--config.head=bilstm"], "sentence embeddings have no head"),
+        (
+            ["--config.data.text_b=any", "--config.data.label=score", "--config.loss=classes"],
+            "classes are no similarities; give --config.data.eval_columns=TEXT,TEXT,SCORE",
+        ),
+        (
+            [
+                "--config.data.text_b=any",
+                "--config.data.label=score",
+                "--config.loss=cosent",
+                "--config.symmetric",
+            ],
+            "it is only used with loss=contrastive",
+        ),
+        (["--config.data.text_b=second", "--config.data.eval_columns=first,none,score"], "no column 'none'"),
+    ],
+)
+def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
+    assert message in mistake(command(files, tmp_path / "run", pretrained, *more), capsys)
+
+
+def examples_of(first, second, labels=()):
+    count = len(first)
+    ids = list(map(str, range(count)))
+    return Examples("x.tsv", ids, first, second, list(labels), list(range(2, count + 2)))
+
+
+def test_ranks_are_those_of_sorting():
+    rng = np.random.default_rng(0)
+    first = [f"q{number}" for number in rng.integers(0, 30, 60)]
+    second = [f"a{number}" for number in rng.integers(0, 40, 60)]
+    of_first = {text: rng.normal(size=8) for text in first}
+    of_second = {text: rng.normal(size=8) for text in second}
+    vectors = np.array([[of_first[a], of_second[b]] for a, b in zip(first, second, strict=True)])
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors = vectors.astype(np.float32)
+    found = RetrievalPredictions(
+        examples_of(first, second),
+        np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None],
+        np.empty(0),
+        vectors=vectors,
+    )
+    for row, (a, b) in enumerate(zip(first, second, strict=True)):
+        others = {y for x, y in zip(first, second, strict=True) if x == a} - {b}
+        score = {
+            y: float(of_first[a] @ of_second[y] / np.linalg.norm(of_second[y])) for y in {*second} - others
+        }
+        ordered = sorted(score, key=lambda text: -score[text])
+        assert found.predicted[row] == 1 + ordered.index(b)
+    task_errors = list(found.errors())
+    assert len(task_errors) == np.sum(found.predicted > 1)
+    assert [row[1] for row in task_errors] == sorted((row[1] for row in task_errors), reverse=True)
+
+
+def test_errors_of_similarities_are_the_largest_differences_of_ranks():
+    cosines = np.array([[0.9], [0.1], [0.5], [0.5]], np.float32)
+    found = SimilarityPredictions(
+        examples_of(list("abcd"), list("efgh"), [0, 1, 2, 3]), cosines, np.array([0, 1, 2, 3], np.float32)
+    )
+    rows = list(found.errors())
+    assert rows[0][:5] == (2, "0", "0.9000", "0.125", "0.875")
+    assert not found.is_degenerate({})
+
+
+def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
+    """[CLS] in place of the mean, in training, and in the predictions of the run."""
+    base = write(tmp_path / "base", vocabulary)
+    workdir = tmp_path / "run"
+    more = ("--config.data.text_b=second", "--config.model.classifier_pooling=cls", "--config.epochs=1")
+    assert cli.main(command(files, workdir, base, *more)) == 0
+    out, vectors, texts = tmp_path / "out.jsonl", tmp_path / "v.npy", tmp_path / "texts.txt"
+    predict = ["predict", f"--workdir={workdir}", f"--input={files / 'dev.tsv'}", f"--output={out}"]
+    assert cli.main(predict) == 0
+    rows = [line.split("\t")[:2] for line in (files / "dev.tsv").read_text().splitlines()[1:]]
+    texts.write_text("".join(f"{text}\n" for row in rows for text in row))
+    embed = ["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}", "--normalize"]
+    assert cli.main([*embed, "--pooling=cls"]) == 0
+    found = np.load(vectors).reshape(len(rows), 2, -1)
+    cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
+    np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
