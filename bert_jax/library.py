@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
 from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
@@ -62,7 +63,7 @@ class LoadedModel:
         adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
-        self._source = model.source
+        self._source, self._sentence = model.source, model.sentence or SentenceVectors()
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
@@ -76,22 +77,25 @@ class LoadedModel:
             own = {each: x for each, x in stored.items() if each.startswith("pooler/")}
             self._poolers[name] = nest(own)["pooler"] if own else self._poolers[""]
 
-    def encode(self, texts: Iterable[Text], pooling: str = "mean", adapter: str = "") -> Encoding:
+    def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
         Texts that exceed the model's number of positions are truncated at the end.
 
         Args:
             texts: each is a str, or a tuple (first, second).
-            pooling: how `pooled` is computed: "mean", the mean over the tokens of a text, as in `bert-jax
-                embed`; "cls", the hidden state at [CLS]; "pooler", the same after the pre-trained dense layer
-                and tanh.
+            pooling: how `pooled` is computed, as in `bert-jax embed`: "mean" or "max" over the tokens of a
+                text; "cls", the hidden state at [CLS]; "last", that of the last token; "pooler", that of
+                [CLS] after the pre-trained dense layer and tanh. "" for that of a model that was trained for
+                sentence embeddings, with its normalization, and "mean" for other models.
             adapter: the name of an adapter; "" for the model itself.
 
         Raises:
             UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
                 single str.
         """
+        normalize = not pooling and self._sentence.normalize
+        pooling = pooling or self._sentence.pooling
         if pooling == "none" or pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
         if pooling == "pooler" and "pooler" not in self.params:
@@ -107,7 +111,10 @@ class LoadedModel:
         states = np.zeros((*tokens.shape, self.config.hidden_size), np.float32)
         for row, of_text in zip(rows, states, strict=True):
             of_text[: len(row.token_ids)] = row.values[:, 0]
-        return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling, adapter))
+        pooled = self._pool(states, lengths, pooling, adapter)
+        if normalize:
+            pooled /= np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
+        return Encoding(tokens, lengths, states, pooled)
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
@@ -130,7 +137,7 @@ class LoadedModel:
         pooled: Any = pool(jnp.asarray(states), jnp.asarray(real), jnp.asarray(lengths), pooling)
         if pooling == "pooler":
             pooled = Pooler(self.config).apply({"params": self._poolers[adapter]}, pooled)
-        return np.asarray(pooled, np.float32)
+        return np.array(pooled, np.float32)
 
 
 def _adapter(

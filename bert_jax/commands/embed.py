@@ -58,18 +58,26 @@ def define_flags(define: Define) -> None:
     )
     define.string(
         "pooling",
-        "One vector per text: mean (of its tokens, including [CLS] and [SEP]), cls (the state of [CLS]) or "
-        "pooler (that state after the pre-trained dense layer and tanh); or none for one vector per token.",
-        "mean",
+        "One vector per text: mean or max (of its tokens, including [CLS] and [SEP]), cls (the state of "
+        "[CLS]), last (that of the last token) or pooler (that of [CLS] after the pre-trained dense layer "
+        "and tanh); or none for one vector per token. Default: that of a model that was trained for sentence "
+        "embeddings, with its normalization and length; mean for other models.",
     )
+    define.string(
+        "prompt",
+        "Put before each text: a prompt of the model by its name, such as query or document. --prefix is for "
+        "any other text.",
+        "",
+    )
+    define.string("prefix", "Put before each text, as it is.", "")
     define.string("text_a", "Field of a .jsonl input that contains the text.", "text")
     define.string("text_b", "Field of a .jsonl input that contains the second text of a pair.", "")
     define.boolean("pairs", "Each line is a pair of texts separated by a tab: two segments of one input.")
-    define.boolean("normalize", "Scale each vector to length 1.")
+    define.boolean("normalize", "Scale each vector to length 1. Default: as the model was trained.", None)
     define.integer(
         "max_seq_length",
-        "Maximum number of tokens of a text, including [CLS] and [SEP]; the rest is cut. 0: the number of "
-        "positions of the model.",
+        "Maximum number of tokens of a text, including [CLS] and [SEP]; the rest is cut. 0: that of a model "
+        "that was trained for sentence embeddings, or the number of positions of the model.",
         0,
     )
     define.integer(
@@ -85,7 +93,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             layers = [int(layer) for layer in flags.layers.split(",")]
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
-    embedding_files.check_output(flags.output, flags.pooling, flags.jsonl_format, flags.overwrite)
+    embedding_files.check_output(flags.output, flags.pooling or "", flags.jsonl_format, flags.overwrite)
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
@@ -98,6 +106,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         pooling=flags.pooling,
         normalize=flags.normalize,
         max_seq_length=flags.max_seq_length,
+        prefix=_prefix(model, flags),
         dtype=flags.dtype,
         batch_tokens=flags.batch_tokens,
         log=log,
@@ -121,9 +130,23 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     ):
         if number:
             log(f"warning: {number:,} of {counted(out.texts, 'text')} {what}")
-    each = f"{embedder.width} numbers per {'token' if flags.pooling == 'none' else 'text'}"
+    each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
     print(
         f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "
         f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts per second"
     )
     return 0
+
+
+def _prefix(model: convert.Model, flags: absl_flags.FlagValues) -> str:
+    if not flags.prompt:
+        return flags.prefix
+    if flags.prefix:
+        raise UserError("--prompt and --prefix both name what is put before each text; give one of them")
+    prompts = model.sentence.prompts if model.sentence else {}
+    if flags.prompt not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise UserError(
+            f"--prompt={flags.prompt}: the prompts of {model.source} are {known}; try --prefix=TEXT"
+        )
+    return prompts[flags.prompt]

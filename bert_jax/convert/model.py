@@ -14,6 +14,7 @@ from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.param_mapping import Found
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
@@ -42,6 +43,7 @@ class Model:
             already.
         generator: the second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
             folder holds one of them; see `surgery.change_head`.
+        sentence: how it turns a text into one vector; None if it was not trained for that.
     """
 
     config: EncoderConfig
@@ -53,6 +55,7 @@ class Model:
     problem_type: str = ""
     adapter: LowRankAdapter | None = None
     generator: Model | None = None
+    sentence: SentenceVectors | None = None
 
     def __post_init__(self):
         """Raises a UserError if a parameter is missing, misshapen, or not part of the head.

@@ -42,9 +42,12 @@ def make(model: Model, source: str, command: str) -> str:
         source: the path that the model was read from; the details of its run are read there.
         command: the command that created the folder.
     """
-    head = ["---", "library_name: transformers", "tags:", f"- {model.family.model_type}", "- bert_jax"]
-    if HEADS[model.head].pipeline:
-        head.append(f"pipeline_tag: {HEADS[model.head].pipeline}")
+    of_sentences = model.sentence is not None and model.head == "none"
+    library = "sentence-transformers" if of_sentences else "transformers"
+    head = ["---", f"library_name: {library}", "tags:", f"- {model.family.model_type}", "- bert_jax"]
+    pipeline = "sentence-similarity" if of_sentences else HEADS[model.head].pipeline
+    if pipeline:
+        head.append(f"pipeline_tag: {pipeline}")
     config = model.config
     parameters = sum(array.size for array in model.params.values())
     lines = [
@@ -67,15 +70,25 @@ def make(model: Model, source: str, command: str) -> str:
         else:
             lines += [*_describe_training(run), *_describe_scores(run_directory.find_root(source))]
     auto = HEADS[model.head].auto_class
+    use = [
+        f"from transformers import AutoTokenizer, {auto}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
+        f'model = {auto}.from_pretrained("DIR")',
+    ]
+    if of_sentences:
+        use = [
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer("DIR")',
+            'vectors = model.encode(["One text.", "Another one."])',
+        ]
     lines += [
         "",
         "## Use",
         "",
         "```python",
-        f"from transformers import AutoTokenizer, {auto}",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
-        f'model = {auto}.from_pretrained("DIR")',
+        *use,
         "```",
         "",
         "## Made by",

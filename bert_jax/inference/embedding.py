@@ -13,15 +13,16 @@ import numpy as np
 
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import Model
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
 from bert_jax.kernels import platform
-from bert_jax.models import Encoder, Pooler
+from bert_jax.models import Encoder, Pooler, heads
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives.adapters import assemble
 
-POOLINGS = ("mean", "cls", "pooler", "none")
+POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 
 _WINDOW_TEXTS = 16384  # maximum number of texts that are sorted by length at a time
 _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted at a time
@@ -45,12 +46,15 @@ class Embedder:
         model: the model, with a tokenizer.
         layers: the numbers of the layers whose hidden states are returned: 0 for the embeddings, 1 for the
             first layer, -1 for the last one. The states of several layers are concatenated in this order.
-        pooling: "mean" over the tokens of a text, including [CLS] and [SEP]; "cls" for the state of [CLS];
-            "pooler" for the same after the pre-trained dense layer and tanh; "none" for the state of each
-            token.
-        normalize: whether each text's vector is scaled to length 1.
+        pooling: "mean" or "max" over the tokens of a text, including [CLS] and [SEP]; "cls" for the state of
+            [CLS], "last" for that of the last token; "pooler" for that of [CLS] after the pre-trained dense
+            layer and tanh; "none" for the state of each token. None for that of a model that was trained for
+            sentence embeddings, with its `normalize` and `max_seq_length`, and "mean" for other models.
+        normalize: whether each text's vector is scaled to length 1; None for False, or for the model's.
         max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for the number of
-            the model's positions. Longer texts are truncated; of a pair, the longer text is.
+            the model's positions, or for the model's own. Longer texts are truncated; of a pair, the longer
+            text is.
+        prefix: put before each text, and before the first text of a pair.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
@@ -66,17 +70,25 @@ class Embedder:
         model: Model,
         *,
         layers: Sequence[int] = (-1,),
-        pooling: str = "mean",
-        normalize: bool = False,
+        pooling: str | None = None,
+        normalize: bool | None = None,
         max_seq_length: int = 0,
+        prefix: str = "",
         dtype: str = "auto",
         batch_tokens: int = 0,
         log: Callable[[str], None] = print,
     ):
         self.tokenizer = tokenizer_of(model)
         self.layers = tuple(layers)
-        self.pooling = pooling
+        self.prefix = prefix
         self.config = model.config.for_inference(platform.target(), dtype)
+        if pooling is None:
+            own = model.sentence or SentenceVectors()
+            if own.unsupported:
+                log(f"warning: {model.source}: {own.unsupported} is not computed; the vectors are others")
+            pooling, max_seq_length = own.pooling, max_seq_length or own.max_seq_length
+            normalize = own.normalize if normalize is None else normalize
+        self.pooling, normalize = pooling, bool(normalize)
         self.max_seq_length = max_seq_length or self.config.max_seq_length
         last = self.config.computed_layers
         numbers = tuple(layer % (last + 1) for layer in self.layers)
@@ -98,7 +110,7 @@ class Embedder:
             raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
         check_reads_cls(f"--pooling={pooling}", pooling, self.config, source)
         if pooling == "none" and normalize:
-            raise UserError("--normalize scales one vector per text: expected --pooling=mean, cls or pooler")
+            raise UserError("--normalize scales one vector per text: expected another --pooling")
         limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
             raise UserError(
@@ -159,6 +171,11 @@ class Embedder:
 
     def rows(self, texts: Iterable[Text]) -> Iterator[Row]:
         """Yields the tokens of each text or pair, truncated to `max_seq_length`."""
+        if self.prefix:
+            texts = (
+                self.prefix + text if isinstance(text, str) else (self.prefix + text[0], text[1])
+                for text in texts
+            )
         return text_rows(self.tokenizer, texts, self.max_seq_length)
 
     def _window(
@@ -201,10 +218,13 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
         states: the states of one layer.
         real: int32 [B, L], 1 at tokens and 0 at padding.
         lengths: int32 [B], the number of tokens of each text.
-        pooling: "mean", in float32; or "cls" or "pooler", for the state of [CLS].
+        pooling: "mean", in float32; "max"; "last", the last token; or "cls" or "pooler", for the state of
+            [CLS].
     """
     if pooling in ("cls", "pooler"):
         return states[:, 0]
+    if pooling != "mean":
+        return heads.POOLINGS[pooling](states, real, None)
     states, weights = states.astype(jnp.float32), real.astype(jnp.float32)
     total = jnp.einsum("blh,bl->bh", states, weights, precision="highest")
     return total / jnp.maximum(lengths, 1)[:, None]

@@ -216,6 +216,8 @@ def _describe_run(
         "problem_type": task.problem_type,
         "files": {split: sources.digest(found.path) for split, found in examples.items()},
     }
+    if task.sentence:
+        run["sentence"] = dataclasses.asdict(task.sentence)
     return run | ({"command_line": command_line} if command_line else {})
 
 

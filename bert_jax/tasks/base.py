@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.convert import families
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
@@ -185,6 +186,11 @@ class FinetuneTask(abc.ABC):
         """
         if config.head != BILSTM:
             yield "head_size", f"it is only used with head={BILSTM}"
+
+    @property
+    def sentence(self) -> SentenceVectors | None:
+        """Returns how the model turns a text into one vector; None if it is not trained for that."""
+        return None
 
     @property
     def freeze(self) -> str:

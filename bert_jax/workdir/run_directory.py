@@ -48,6 +48,13 @@ _RUN = {
         "normalizer?": str,
     },
     "labels?": ([str], None),
+    "sentence?": {
+        "pooling": str,
+        "normalize": bool,
+        "max_seq_length": int,
+        "prompts": {str: str},
+        "unsupported": str,
+    },
     "head?": str,
 }
 

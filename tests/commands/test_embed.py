@@ -10,6 +10,7 @@ from support.embeddings import TEXTS, tiny_model
 
 from bert_jax import cli
 from bert_jax.convert.formats import work_directory
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.embedding_files import Texts
@@ -51,6 +52,26 @@ def read_vectors(path):
     assert [row["index"] for row in rows] == list(range(len(rows)))
     assert [row["text"] for row in rows] == USED
     return np.array([row["embedding"] for row in rows], np.float32)
+
+
+def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
+    sentence = SentenceVectors("cls", True, 8, {"query": "the cat "})
+    own = model.replace(sentence=sentence)
+    work_directory.FORMAT.write(own, tmp_path / "run")
+    (tmp_path / "texts.txt").write_text(LINES)
+    command = ["embed", f"--checkpoint={tmp_path / 'run'}", f"--input={tmp_path / 'texts.txt'}"]
+    assert cli.main([*command, f"--output={tmp_path / 'a.npy'}", "--prompt=query"]) == 0
+    assert cli.main([*command, f"--output={tmp_path / 'b.npy'}", "--prefix=the cat "]) == 0
+    expected = Embedder(model, pooling="cls", normalize=True, max_seq_length=8, prefix="the cat ").embed(USED)
+    for name in "ab":
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected)
+    capsys.readouterr()
+    for more, message in (
+        (["--prompt=document"], "--prompt=document: the prompts of"),
+        (["--prompt=query", "--prefix=x"], "--prompt and --prefix both name"),
+    ):
+        assert cli.main([*command, f"--output={tmp_path / 'c.npy'}", *more]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".jsonl"])

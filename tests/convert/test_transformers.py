@@ -7,6 +7,8 @@ from bert_jax import tokenization
 from bert_jax.convert import HEADS, parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
+from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.inference.embedding import Embedder
 
 pytestmark = pytest.mark.peer
 torch = pytest.importorskip("torch")
@@ -89,3 +91,17 @@ def test_sentence_transformers_loads_it(make_model, tmp_path):
     huggingface_export.write(model, tmp_path)
     vector = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(["the cat sat"])
     assert vector.shape == (1, model.config.hidden_size)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+def test_sentence_transformers_gives_the_same_vectors(make_model, tmp_path, pooling):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence = SentenceVectors(pooling, pooling != "max", 8, {"query": "paris is "})
+    model = make_model("none").replace(sentence=sentence)
+    huggingface_export.write(model, tmp_path)
+    assert huggingface.FORMAT.read(tmp_path).sentence == sentence
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    texts = ["the cat sat", "a small cat sat on the capital of france and paris", "un"]
+    for prompt, prefix in (("", ""), ("query", "paris is ")):
+        expected = theirs.encode(texts, prompt_name=prompt or None)
+        np.testing.assert_allclose(Embedder(model, prefix=prefix).embed(texts), expected, atol=2e-5)

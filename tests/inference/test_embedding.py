@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.embeddings import TEXTS, by_hand, tiny_model
 
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
@@ -31,13 +32,13 @@ def test_the_second_text_of_a_pair_is_the_second_segment(model):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last", "pooler"])
 def test_vectors(model, pooling, normalize):
     vectors = Embedder(model, pooling=pooling, normalize=normalize).embed(TEXTS[:6])
     assert vectors.dtype == np.float32
     for text, vector in zip(TEXTS[:6], vectors, strict=True):
         states = by_hand(model, text)[0][-1]
-        expected = states.mean(0) if pooling == "mean" else states[0]
+        expected = {"mean": states.mean(0), "max": states.max(0), "last": states[-1]}.get(pooling, states[0])
         if pooling == "pooler":
             expected = np.tanh(
                 expected @ model.params["pooler/dense/kernel"] + model.params["pooler/dense/bias"]
@@ -134,7 +135,7 @@ def test_bfloat16_is_close(model):
         (dict(layers=[-5]), "no layer -5"),
         (dict(layers=[-1, 3]), "each layer only once"),
         (dict(layers=[]), "expected numbers of layers"),
-        (dict(pooling="max"), "--pooling=max: expected one of mean, cls, pooler, none"),
+        (dict(pooling="sum"), "--pooling=sum: expected one of mean, cls, max, last, pooler, none"),
         (dict(pooling="pooler", layers=[1]), "uses the last layer"),
         (dict(pooling="none", normalize=True), "one vector per text"),
         (dict(max_seq_length=41), "expected 4 to 40, the positions of a tiny model"),
@@ -146,6 +147,22 @@ def test_bfloat16_is_close(model):
 def test_mistakes(model, options, message):
     with pytest.raises(UserError, match=message):
         Embedder(model, **options)
+
+
+def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
+    prompts = {"query": "the cat "}
+    own = model.replace(sentence=SentenceVectors("max", True, 6, prompts))
+    texts = ["a dog is big and small", "one"]
+    found = Embedder(own, prefix=prompts["query"]).embed(texts)
+    options = dict(pooling="max", normalize=True, max_seq_length=6)
+    expected = Embedder(model, **options).embed(["the cat " + text for text in texts])
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    explicit = Embedder(own, pooling="mean").embed(texts)
+    np.testing.assert_array_equal(explicit, Embedder(model).embed(texts))
+    lines = []
+    Embedder(model.replace(sentence=SentenceVectors(unsupported="the module Dense")), log=lines.append)
+    assert lines == ["warning: a tiny model: the module Dense is not computed; the vectors are others"]
 
 
 def test_models_that_lack_what_is_asked_for(model):
@@ -174,5 +191,6 @@ def test_minilm_is_that_of_sentence_transformers(shared_data):
     lines = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text(encoding="utf-8-sig").split("\n")
     sentences = [line.split("\t")[3] for line in lines[1:201]]
     theirs = peer.SentenceTransformer(str(minilm()), device="cpu").encode(sentences)
-    embedder = Embedder(convert.load(minilm()), normalize=True, max_seq_length=256)
+    embedder = Embedder(convert.load(minilm()))
+    assert embedder.max_seq_length == 256
     np.testing.assert_allclose(embedder.embed(sentences), theirs, atol=2e-5)

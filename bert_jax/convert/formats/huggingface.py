@@ -11,6 +11,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
+from bert_jax.convert import sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family, bert
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
@@ -86,7 +87,10 @@ class HuggingFace(Format):
             labels = _labels(fields, found.params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
-        return Model(config, found.params, head, read_tokenizer(folder, family), labels, folder, problem_type)
+        model = Model(
+            config, found.params, head, read_tokenizer(folder, family), labels, folder, problem_type
+        )
+        return model.replace(sentence=sentences.read(folder))
 
     def warning(self, model: Model) -> str:
         """Returns one line if transformers normalizes the text of this model differently, or ""."""

@@ -15,9 +15,11 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax import tokenization
+from bert_jax.convert import sentences
 from bert_jax.convert.heads import HEADS, PRETRAINED
 from bert_jax.convert.model import Model
 from bert_jax.convert.param_mapping import HUGGINGFACE
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files
@@ -49,7 +51,7 @@ def write(
         UserError: transformers has no such model.
     """
     try:
-        config = _config(model)
+        fields = _config(model)
     except UserError as error:
         raise UserError(f"{model.source}: {error}") from error
     folder = os.fspath(folder)
@@ -57,12 +59,15 @@ def write(
     if model.head == "none":
         prefix = f"{model.family.base}."
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    _write_json(folder, CONFIG, config)
+    _write_json(folder, CONFIG, fields)
     _write_weights(tensors, folder, max_shard_bytes)
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
     if model.head in PRETRAINED:
-        _write_sentence_transformers(model, folder)
+        config = model.config
+        sentences.write(
+            model.sentence or SentenceVectors(), config.hidden_size, config.max_seq_length, folder
+        )
     if card:
         atomic.write_text(os.path.join(folder, "README.md"), card)
 
@@ -239,26 +244,6 @@ def _template(tokenizer: tokenization.Tokenizer) -> processors.TemplateProcessin
         pair=tokenizer.template.spelled("pair", special),
         special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
     )
-
-
-def _write_sentence_transformers(model: Model, folder: str) -> None:
-    """Writes the settings for mean pooling, which sentence-transformers would else assume with a warning."""
-    os.makedirs(os.path.join(folder, "1_Pooling"), exist_ok=True)
-    module = "sentence_transformers.models"
-    _write_json(
-        folder,
-        "modules.json",
-        [
-            {"idx": 0, "name": "0", "path": "", "type": f"{module}.Transformer"},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{module}.Pooling"},
-        ],
-    )
-    _write_json(
-        os.path.join(folder, "1_Pooling"),
-        "config.json",
-        {"word_embedding_dimension": model.config.hidden_size, "pooling_mode_mean_tokens": True},
-    )
-    _write_json(folder, "sentence_bert_config.json", {"max_seq_length": model.config.max_seq_length})
 
 
 def _write_json(folder: str, name: str, content: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.model import Model
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
@@ -68,6 +70,9 @@ class WorkDirectory(Format):
         source, trained, frozen = checkpoint.read_stored(chosen, log=log)
         stored = assemble(trained | frozen)
         auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
+        sentence = SentenceVectors(**run["sentence"]) if run.get("sentence") else None
+        if sentence and run["command"] != COMMAND:
+            auxiliary.append("classifier/")  # of pairs of vectors
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         _refuse_lstm(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
@@ -80,7 +85,8 @@ class WorkDirectory(Format):
             # Of a masked LM head that is the word embeddings alone there is no parameter.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         problem_type = _problem_type(run, head)
-        return Model(config, params, head, tokenizer, labels, source, problem_type, adapter, generator)
+        kinds = (problem_type, adapter, generator, sentence)
+        return Model(config, params, head, tokenizer, labels, source, *kinds)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes config.json, the vocabulary and checkpoints/0.
@@ -98,7 +104,7 @@ class WorkDirectory(Format):
             "labels": model.labels,
             "problem_type": model.problem_type,
             "source": model.source,
-        }
+        } | ({"sentence": dataclasses.asdict(model.sentence)} if model.sentence else {})
         files.make_directory(folder)
         workdir = run_directory.WorkDir(folder)
         workdir.open_run(run, {})

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.heads import NO_DROPOUT, ClassificationHead
@@ -143,6 +144,18 @@ class EmbeddingTask(TableTask):
     def classifier(self) -> ClassificationHead:
         """Returns a head without parameters, of which the pooling is that of the model."""
         return ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
+
+    @property
+    def sentence(self) -> SentenceVectors:
+        """Returns the pooling of the model, and vectors of length 1."""
+        data = self.config.data
+        prompts = {"query": data.prefix_a, "document": data.prefix_b}
+        return SentenceVectors(
+            self.model_config.classifier_pooling or "mean",
+            True,
+            self.config.max_seq_length,
+            {name: text for name, text in prompts.items() if text},
+        )
 
     # Reading
 

@@ -82,8 +82,7 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
     cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
     texts.write_text("".join(f"{text}\n" for row in rows for text in row))
-    embed = ["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}", "--normalize"]
-    assert cli.main(embed) == 0
+    assert cli.main(["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
     found = np.load(vectors).reshape(8, 2, -1)
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
 
@@ -251,8 +250,7 @@ def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
     assert cli.main(predict) == 0
     rows = [line.split("\t")[:2] for line in (files / "dev.tsv").read_text().splitlines()[1:]]
     texts.write_text("".join(f"{text}\n" for row in rows for text in row))
-    embed = ["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}", "--normalize"]
-    assert cli.main([*embed, "--pooling=cls"]) == 0
+    assert cli.main(["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
     found = np.load(vectors).reshape(len(rows), 2, -1)
     cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)

@@ -1,0 +1,122 @@
+"""How a model turns a text into one vector, as the files of sentence-transformers in a folder say it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.io import atomic, files, json_files
+
+MODULES, SETTINGS, POOLING, PROMPTS = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling",
+    "config_sentence_transformers.json",
+)
+# The names of poolings in sentence-transformers.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_TYPES = "sentence_transformers.models"
+_MODULES = [{"path": str, "type": str}]
+_SETTINGS = {"max_seq_length?": (int, None)}
+_PROMPTS = {"prompts?": ({str: str}, None)}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceVectors:
+    """How a model turns a text into one vector.
+
+    Attributes:
+        pooling: of the last hidden states of its tokens: "cls", "mean", "max" or "last".
+        normalize: whether the vector is scaled to length 1.
+        max_seq_length: number of tokens at which texts are cut; 0 for the number of the model's positions.
+        prompts: what is put before a text, by the name of the purpose, such as "query".
+        unsupported: what the folder has beyond that, so that its vectors are others; "" for nothing.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = False
+    max_seq_length: int = 0
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unsupported: str = ""
+
+
+def read(folder: str) -> SentenceVectors | None:
+    """Returns the settings of a folder of sentence-transformers; None for other folders."""
+    if MODULES not in files.names(folder):
+        return None
+    pooling, normalize = SentenceVectors.pooling, False
+    unsupported: list[str] = []
+    for module in json_files.read(os.path.join(folder, MODULES), _MODULES):
+        kind = module["type"].split(".")[-1]
+        if kind == "Pooling":
+            found = _pooling(os.path.join(folder, module["path"], "config.json"))
+            pooling = found or pooling
+            unsupported += [] if found else ["its pooling"]
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer":
+            unsupported.append(f"the module {kind}")
+    settings, prompts = (
+        json_files.read(os.path.join(folder, name), schema) if name in files.names(folder) else {}
+        for name, schema in ((SETTINGS, _SETTINGS), (PROMPTS, _PROMPTS))
+    )
+    return SentenceVectors(
+        pooling,
+        normalize,
+        settings.get("max_seq_length") or 0,
+        {name: text for name, text in (prompts.get("prompts") or {}).items() if text},
+        " and ".join(unsupported),
+    )
+
+
+def _pooling(path: str) -> str:
+    """Returns the name of the pooling in a file; "" for another one, or several."""
+    fields = json_files.read(path, dict)
+    if isinstance(given := fields.get("pooling_mode"), str):
+        name = "last" if given == "lasttoken" else given
+        return name if name in _FLAGS.values() else ""
+    chosen = [name for name, value in fields.items() if name.startswith("pooling_mode_") and value is True]
+    return _FLAGS.get(chosen[0], "") if len(chosen) == 1 else ""
+
+
+def write(sentence: SentenceVectors, width: int, positions: int, folder: str) -> None:
+    """Writes the files of sentence-transformers, which would else assume mean pooling, with a warning.
+
+    Args:
+        sentence: the settings.
+        width: number of dimensions of the vectors.
+        positions: number of the model's positions.
+        folder: an existing directory.
+    """
+    os.makedirs(os.path.join(folder, POOLING), exist_ok=True)
+    names = [("", "Transformer"), (POOLING, "Pooling")]
+    if sentence.normalize:
+        names.append(("2_Normalize", "Normalize"))
+        os.makedirs(os.path.join(folder, "2_Normalize"), exist_ok=True)
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}.{kind}"}
+        for i, (path, kind) in enumerate(names)
+    ]
+    _write_json(folder, MODULES, modules)
+    flag = next(flag for flag, name in _FLAGS.items() if name == sentence.pooling)
+    chosen = (
+        {flag: True}
+        if flag == "pooling_mode_mean_tokens"
+        else {"pooling_mode_mean_tokens": False, flag: True}
+    )
+    _write_json(os.path.join(folder, POOLING), "config.json", {"word_embedding_dimension": width} | chosen)
+    _write_json(folder, SETTINGS, {"max_seq_length": sentence.max_seq_length or positions})
+    if sentence.prompts:
+        _write_json(folder, PROMPTS, {"prompts": dict(sentence.prompts), "default_prompt_name": None})
+
+
+def _write_json(folder: str, name: str, content: Any) -> None:
+    atomic.write_text(os.path.join(folder, name), json.dumps(content, indent=2, ensure_ascii=False) + "\n")

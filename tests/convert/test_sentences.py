@@ -1,0 +1,98 @@
+"""Folders of sentence-transformers: pooling, normalization, length and prompts are read and written."""
+
+import json
+
+import pytest
+
+from bert_jax import cli
+from bert_jax.convert import sentences
+from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
+from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.errors import UserError
+
+
+def write(folder, modules, pooling=None, **more):
+    names = [f"{i}_{kind}" if i else "" for i, kind in enumerate(modules)]
+    kinds = [
+        {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
+        for i, (name, kind) in enumerate(zip(names, modules, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(kinds))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps(pooling or {"pooling_mode_mean_tokens": True})
+    )
+    for name, content in more.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+@pytest.mark.parametrize("prompts", [{}, {"query": "query: ", "document": "passage: "}])
+def test_what_is_written_is_read(tmp_path, pooling, prompts):
+    sentence = SentenceVectors(pooling, pooling == "cls", 17, prompts)
+    sentences.write(sentence, 32, 40, str(tmp_path))
+    assert sentences.read(str(tmp_path)) == sentence
+
+
+def test_a_released_folder(tmp_path):
+    every = dict.fromkeys(
+        ["pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"], False
+    )
+    folder = write(
+        tmp_path,
+        ["Transformer", "Pooling", "Normalize"],
+        {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True, "include_prompt": True} | every,
+        sentence_bert_config={"max_seq_length": 256, "do_lower_case": False},
+        config_sentence_transformers={
+            "prompts": {"query": "q: ", "document": ""},
+            "default_prompt_name": None,
+        },
+    )
+    assert sentences.read(folder) == SentenceVectors("mean", True, 256, {"query": "q: "})
+
+
+@pytest.mark.parametrize(
+    "modules, pooling, unsupported",
+    [
+        (["Transformer", "Pooling", "Dense"], None, "the module Dense"),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "its pooling"),
+        (
+            ["Transformer", "Pooling", "LayerNorm"],
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "its pooling and the module LayerNorm",
+        ),
+        (["Transformer", "Pooling"], {"pooling_mode": "weightedmean"}, "its pooling"),
+        (["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, ""),
+    ],
+)
+def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
+    assert sentences.read(write(tmp_path, modules, pooling)).unsupported == unsupported
+
+
+def test_other_folders_have_none(tmp_path):
+    assert sentences.read(str(tmp_path)) is None
+    (tmp_path / "modules.json").write_text('[{"path": 3}]')
+    with pytest.raises(UserError, match=r"modules.json: .*path"):
+        sentences.read(str(tmp_path))
+
+
+def test_every_conversion_keeps_them(make_model, tmp_path, capsys):
+    sentence = SentenceVectors("cls", True, 12, {"query": "q "})
+    model = make_model("none").replace(sentence=sentence)
+    work_directory.FORMAT.write(model, tmp_path / "run")
+    assert work_directory.FORMAT.read(tmp_path / "run").sentence == sentence
+    command = ["convert", f"--input={tmp_path / 'run'}", f"--output={tmp_path / 'out'}", "--to=huggingface"]
+    assert cli.main(command) == 0
+    assert huggingface.FORMAT.read(tmp_path / "out").sentence == sentence
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
+
+
+def test_a_model_of_another_kind_is_written_as_before(make_model, tmp_path):
+    huggingface_export.write(make_model("pretraining"), tmp_path)
+    assert json.loads((tmp_path / "1_Pooling" / "config.json").read_text()) == {
+        "word_embedding_dimension": 12,
+        "pooling_mode_mean_tokens": True,
+    }
+    assert not (tmp_path / "2_Normalize").exists()
