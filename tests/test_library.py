@@ -72,7 +72,7 @@ def test_another_family_is_loaded_alike():
 def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
-        model.encode(["a"], "max")
+        model.encode(["a"], "sum")
     with pytest.raises(UserError, match="expected a list of them"):
         model.encode("a")
     with pytest.raises(UserError, match="no such directory"):
