@@ -39,11 +39,21 @@ from bert_jax.settings.flags import Define
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
-    "predict", "fill-mask", "embed", "convert", "estimate", "bench", "plot",
+    "predict", "fill-mask", "embed", "search", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
 # Commands that run long enough to benefit from the settings of malloc.
-_WITH_MALLOC_SETTINGS = ("demo", "pretrain", "finetune", "sweep", "evaluate", "predict", "embed", "bench")
+_WITH_MALLOC_SETTINGS = (
+    "demo",
+    "pretrain",
+    "finetune",
+    "sweep",
+    "evaluate",
+    "predict",
+    "embed",
+    "search",
+    "bench",
+)
 
 # Messages of int(), float() and absl, reworded for the user.
 _REWORDED: dict[str, Any] = {

@@ -42,6 +42,8 @@ class Features(Row):
 class Embedder:
     """Embeds texts with a model, on all devices of this process.
 
+    Its `prefix` may be changed at any time.
+
     Args:
         model: the model, with a tokenizer.
         layers: the numbers of the layers whose hidden states are returned: 0 for the embeddings, 1 for the
@@ -88,7 +90,7 @@ class Embedder:
                 log(f"warning: {model.source}: {own.unsupported} is not computed; the vectors are others")
             pooling, max_seq_length = own.pooling, max_seq_length or own.max_seq_length
             normalize = own.normalize if normalize is None else normalize
-        self.pooling, normalize = pooling, bool(normalize)
+        self.pooling, self.normalize = pooling, bool(normalize)
         self.max_seq_length = max_seq_length or self.config.max_seq_length
         last = self.config.computed_layers
         numbers = tuple(layer % (last + 1) for layer in self.layers)
@@ -109,7 +111,7 @@ class Embedder:
         if pooling == "pooler" and "pooler/dense/kernel" not in model.params:
             raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
         check_reads_cls(f"--pooling={pooling}", pooling, self.config, source)
-        if pooling == "none" and normalize:
+        if pooling == "none" and self.normalize:
             raise UserError("--normalize scales one vector per text: expected another --pooling")
         limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
@@ -120,7 +122,12 @@ class Embedder:
             raise UserError(f"--batch_tokens={batch_tokens}: expected a number of tokens, or 0 to choose it")
         types = self.tokenizer.layout.types
         compute = functools.partial(
-            features, config=self.config, layers=numbers, pooling=pooling, normalize=normalize, types=types
+            features,
+            config=self.config,
+            layers=numbers,
+            pooling=pooling,
+            normalize=self.normalize,
+            types=types,
         )
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
         lengths = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)

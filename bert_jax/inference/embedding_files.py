@@ -72,15 +72,7 @@ class Texts:
 
     def count(self) -> int | None:
         """Returns the number of texts of the file, or None if counting them would take long."""
-        if self.path == "-" or files.is_remote(self.path) or compression.strip_suffix(self.path) != self.path:
-            return None
-        if os.path.getsize(self.path) > _MOST_BYTES_TO_COUNT:
-            return None
-        lines, last = 0, b"\n"
-        with files.open_read(self.path) as file:
-            while block := file.read(1 << 20):
-                lines, last = lines + block.count(b"\n"), block[-1:]
-        return lines + (last != b"\n")
+        return count_lines(self.path)
 
     def _text(self, line: bytes, number: int) -> Text:
         where = f"line {number} of {'standard input' if self.path == '-' else self.path}"
@@ -109,6 +101,19 @@ class Texts:
                 raise UserError(f"{where}: expected text in the field {name!r} ({flag}), it has {fields}")
             found.append(row[name])
         return found[0] if len(found) == 1 else (found[0], found[1])
+
+
+def count_lines(path: str) -> int | None:
+    """Returns the number of lines of a file, or None if counting them would take long."""
+    if path == "-" or files.is_remote(path) or compression.strip_suffix(path) != path:
+        return None
+    if os.path.getsize(path) > _MOST_BYTES_TO_COUNT:
+        return None
+    lines, last = 0, b"\n"
+    with files.open_read(path) as file:
+        while block := file.read(1 << 20):
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    return lines + (last != b"\n")
 
 
 def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:

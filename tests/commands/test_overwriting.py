@@ -21,7 +21,7 @@ def flags_of(command):
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_that_writes_a_file_of_its_own_has_the_flag_unless_it_is_a_picture(command):
     flags = flags_of(command)
-    writes = [name for name in ("output", "output_dir") if name in flags]
+    writes = [name for name in ("output", "output_dir", "index") if name in flags]
     of_pictures = writes and re.search("Picture", flags[writes[0]].help)
     assert ("overwrite" in flags) == bool(writes and not of_pictures)
     if "overwrite" in flags:

@@ -1,0 +1,188 @@
+"""Search a corpus of texts by meaning: embed it once, and find the documents nearest to each query.
+
+    bert-jax search --checkpoint=all-MiniLM-L6-v2 --corpus=docs.txt --index=docs --query='How do I start?'
+    bert-jax search --index=docs --queries=queries.txt --json --top=100
+    bert-jax search --index=docs --rerank=runs/reranker
+    cat queries.txt | bert-jax search --index=docs
+
+The first call with --corpus makes the index, a directory with a vector for each document; later ones need
+only --index. The corpus has one document per line, or JSON objects with `text` and perhaps `title` and `_id`
+if its name ends in .jsonl. Without --query and --queries, queries are read from standard input, one per line.
+The search compares each query with all documents; --approximate makes and uses a graph (usearch), which is
+much faster from about a million documents on. --rerank orders the best --candidates again, by the score of a
+fine-tuned model that reads the query and the document together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from absl import flags as absl_flags
+from etils import epy
+
+from bert_jax.commands.flags import models
+from bert_jax.errors import UserError, check_installed
+from bert_jax.io import files
+from bert_jax.io.progress import Progress, log
+from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    from bert_jax import convert
+    from bert_jax.inference import embedding, embedding_files, predictor
+    from bert_jax.inference.search import corpus, index, reranking
+    from bert_jax.parallel import compiler_options
+
+_BATCH = 256  # queries of a file that are computed at a time
+_SHOWN = 100  # characters of a document on the terminal
+
+
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string("index", "Directory of the index.", required="DIR, a new directory or that of an index")
+    define.string("checkpoint", f"The model: {models.CHECKPOINT}. Default: that of the index.")
+    models.add_dtype(define)
+    define.string("corpus", "Documents, one per line, or .jsonl; needed to make an index.")
+    define.overwrite()
+    define.string("text", "Field of the text in a corpus or queries in .jsonl.", "text")
+    define.strings("query", "A query. May be given several times.", [])
+    define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
+    define.integer("top", "Number of documents to show for each query.", 10)
+    define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
+    define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
+    define.integer("candidates", "Number of documents that --rerank orders for each query.", 100)
+    define.string(
+        "document_prompt",
+        "Put before each document: a prompt of the model by its name. Default: its prompt `document` or "
+        "`passage`, if it has one.",
+    )
+    define.string(
+        "query_prompt",
+        "Put before each query: a prompt of the model by its name. Default: its prompt `query`, if it has "
+        "one.",
+    )
+    define.json()
+
+
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
+    for name in ("top", "candidates"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name}={getattr(flags, name)}: expected 1 or more")
+    if flags.query and flags.queries:
+        raise UserError("--query and --queries both name queries; give one of them")
+    if flags.approximate:
+        check_installed("usearch", "search", "--approximate")
+    if files.is_remote(flags.index):
+        raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
+    compiler_options.enable_compilation_cache()
+    found = _existing(flags)
+    checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
+    if not checkpoint:
+        raise UserError(f"--index={flags.index}: no index there; give --checkpoint=DIR and --corpus=FILE")
+    model = convert.load(checkpoint, log=log)
+    embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
+    if found is None:
+        found = _make(flags, model, embedder, checkpoint)
+    if flags.approximate and not found.has_graph:
+        raise UserError(f"--index={flags.index}: made without --approximate; make it anew with --overwrite")
+    embedder.prefix = _prompt(model, "query_prompt", flags.query_prompt, ("query",))
+    reranker = None
+    if flags.rerank:
+        reranker = reranking.Reranker(predictor.Predictor(flags.rerank, log=log))
+    for queries in _batches(flags):
+        vectors = np.asarray(embedder.embed([query.text for query in queries]))
+        most = max(flags.top, flags.candidates) if reranker else flags.top
+        for query, results in zip(queries, found.search(vectors, most, flags.approximate), strict=True):
+            if reranker:
+                results = reranker.rerank(query.text, results)
+            _show(query, results[: flags.top], flags.json)
+    return 0
+
+
+def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
+    """Returns the index of the directory, unless there is none, or it is to be made anew."""
+    if not files.exists(os.path.join(flags.index, index.INDEX)):
+        if not flags.corpus:
+            raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
+        if files.names(flags.index) and not flags.overwrite and not _is_unfinished(flags.index):
+            raise UserError(f"--index={flags.index} has other files; choose another directory")
+        return None
+    found = index.Index(flags.index)
+    if not flags.corpus:
+        return found
+    if flags.overwrite:
+        return None
+    given: dict[str, Any] = {"corpus": files.absolute(flags.corpus)}
+    given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
+    given["bytes"] = files.size(flags.corpus) if files.is_file(flags.corpus) else 0
+    for name, value in given.items():
+        if found.settings[name] != value:
+            raise UserError(
+                f"--index={flags.index}: made with {name} {found.settings[name]}, and now it is {value}; "
+                "choose another directory, or make it anew with --overwrite"
+            )
+    return found
+
+
+def _is_unfinished(directory: str) -> bool:
+    return {*files.names(directory)} <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
+
+
+def _make(
+    flags: absl_flags.FlagValues, model: convert.Model, embedder: embedding.Embedder, checkpoint: str
+) -> index.Index:
+    embedder.prefix = _prompt(model, "document_prompt", flags.document_prompt, ("document", "passage"))
+    with Progress() as progress:
+        total = embedding_files.count_lines(flags.corpus) if files.is_file(flags.corpus) else None
+        progress.start("embedding", total, "documents")
+        return index.make(
+            flags.index,
+            corpus.read(flags.corpus, flags.text),
+            embedder,
+            files.absolute(checkpoint),
+            files.absolute(flags.corpus),
+            graph=flags.approximate,
+            progress=progress.at,
+            log=log,
+        )
+
+
+def _prompt(model: convert.Model, flag: str, given: str | None, names: tuple[str, ...]) -> str:
+    """Returns the text of a prompt: the one that was given, or the first one that the model has."""
+    prompts = model.sentence.prompts if model.sentence else {}
+    if given is None:
+        return next((prompts[name] for name in names if name in prompts), "")
+    if given and given not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise UserError(f"--{flag}={given}: the prompts of {model.source} are {known}")
+    return prompts.get(given, "")
+
+
+def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:
+    """Yields the queries, those of standard input one by one."""
+    if flags.query:
+        yield [corpus.Document(str(number), text) for number, text in enumerate(flags.query)]
+        return
+    queries = corpus.read(flags.queries or "-", flags.text, "--queries")
+    while batch := list(itertools.islice(queries, _BATCH if flags.queries else 1)):
+        yield batch
+
+
+def _show(query: corpus.Document, results: list[index.Result], as_json: bool) -> None:
+    if as_json:
+        found = [{"id": one.document.id, "score": one.score, "text": one.document.text} for one in results]
+        line = {"id": query.id, "query": query.text, "results": found}
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+        return
+    print(query.text)
+    for rank, one in enumerate(results, 1):
+        text = " ".join(one.document.text.split())
+        text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+        print(f"{rank:>4}  {one.score:7.4f}  {one.document.id:>8}  {text}")
+    sys.stdout.flush()

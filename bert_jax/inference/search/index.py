@@ -1,0 +1,197 @@
+"""A corpus with a vector for each document, in a directory, which is searched any number of times."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError, optional_imports
+from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.search.corpus import Document
+from bert_jax.inference.search.nearest import nearest
+from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import counted
+
+with optional_imports("search"):
+    from usearch import index as usearch
+
+INDEX, VECTORS, TEXTS, OFFSETS, GRAPH = (
+    "index.json",
+    "vectors.npy",
+    "texts.jsonl",
+    "offsets.npy",
+    "graph.usearch",
+)
+_SCHEMA = {
+    "version": int,
+    "checkpoint": str,
+    "corpus": str,
+    "bytes": int,
+    "documents": int,
+    "prefix": str,
+}
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A document that was found.
+
+    Attributes:
+        document: the document.
+        score: the inner product of the vectors, which is their cosine if they have length 1; or the score of
+            a model that read both texts.
+    """
+
+    document: Document
+    score: float
+
+
+class Index:
+    """An index in a directory, whose vectors are mapped into memory.
+
+    Args:
+        directory: a local directory that `make` has filled.
+
+    Raises:
+        UserError: there is no index, or a file of it is missing.
+    """
+
+    def __init__(self, directory: str):
+        self.directory = directory
+        self.settings = json_files.read(os.path.join(directory, INDEX), _SCHEMA)
+        if self.settings["version"] != _VERSION:
+            raise UserError(f"{directory}: an index of another version of bert-jax; make it anew")
+        self.vectors = np.load(os.path.join(directory, VECTORS), mmap_mode="r")
+        self._offsets = np.load(os.path.join(directory, OFFSETS), mmap_mode="r")
+        if len(self.vectors) != self.settings["documents"] or len(self._offsets) != len(self.vectors) + 1:
+            raise UserError(f"{directory}: {VECTORS} and {OFFSETS} do not belong to {INDEX}; make it anew")
+        self._graph: Any = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def has_graph(self) -> bool:
+        """Returns whether there is a graph for approximate search."""
+        return files.exists(os.path.join(self.directory, GRAPH))
+
+    def document(self, number: int) -> Document:
+        """Returns the document with a number from 0."""
+        begin, end = (int(place) for place in self._offsets[number : number + 2])
+        with open(os.path.join(self.directory, TEXTS), "rb") as file:
+            file.seek(begin)
+            return Document(**json.loads(file.read(end - begin)))
+
+    def search(self, queries: np.ndarray, most: int, approximate: bool = False) -> Iterator[list[Result]]:
+        """Yields the documents with the largest inner products for each query, the largest first.
+
+        Args:
+            queries: float32 [Q, H].
+            most: number of documents to find.
+            approximate: whether to use the graph, which is much faster in large corpora, and may miss some.
+        """
+        numbers, scores = (
+            self._approximate(queries, most) if approximate else nearest(queries, self.vectors, most)
+        )
+        for of_query, values in zip(numbers.tolist(), scores.tolist(), strict=True):
+            yield [
+                Result(self.document(n), score) for n, score in zip(of_query, values, strict=True) if n >= 0
+            ]
+
+    def _approximate(self, queries: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._graph is None:
+            self._graph = usearch.Index.restore(os.path.join(self.directory, GRAPH), view=True)
+        numbers = np.full((len(queries), min(most, len(self))), -1, np.int64)
+        scores = np.full(numbers.shape, -np.inf, np.float32)
+        for row, query in enumerate(np.ascontiguousarray(queries, np.float32)):
+            found = np.asarray(self._graph.search(query, most).keys, np.int64)
+            exact = np.asarray(self.vectors[found], np.float32) @ query
+            order = np.lexsort((found, -exact))
+            numbers[row, : len(found)], scores[row, : len(found)] = found[order], exact[order]
+        return numbers, scores
+
+
+def make(
+    directory: str,
+    documents: Iterable[Document],
+    embedder: Embedder,
+    checkpoint: str,
+    corpus: str,
+    *,
+    graph: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+    log: Callable[[str], None] = print,
+) -> Index:
+    """Embeds a corpus, in bounded memory, and returns its index.
+
+    Args:
+        directory: a local directory, created if it does not exist. `INDEX` is written last, so that an
+            interrupted index is none.
+        documents: the corpus.
+        embedder: makes the vectors.
+        checkpoint: the absolute path or URL of the model.
+        corpus: that of the corpus.
+        graph: whether to make a graph for approximate search, too.
+        progress: called with the number of documents that have been embedded.
+        log: called with one line at the end.
+
+    Raises:
+        UserError: the corpus has no document.
+    """
+    files.make_directory(directory)
+    files.remove(os.path.join(directory, INDEX), missing_ok=True)
+    files.remove(os.path.join(directory, GRAPH), missing_ok=True)
+    began, offsets, count = time.monotonic(), [0], 0
+
+    def texts(out):
+        for document in documents:
+            line = json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
+            out.write(line)
+            offsets.append(offsets[-1] + len(line))
+            yield document.text
+
+    header = dict(descr="<f4", fortran_order=False)
+    with (
+        atomic.replace_file(os.path.join(directory, TEXTS)) as out,
+        atomic.replace_file(os.path.join(directory, VECTORS)) as vectors,
+    ):
+        np.lib.format.write_array_header_1_0(vectors, header | dict(shape=(count, embedder.width)))
+        for features in embedder.stream(texts(out), progress):
+            vectors.write(features.values.astype("<f4", copy=False).tobytes())
+            count += 1
+        if not count:
+            raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
+        vectors.seek(0)
+        np.lib.format.write_array_header_1_0(vectors, header | dict(shape=(count, embedder.width)))
+    with atomic.replace_file(os.path.join(directory, OFFSETS)) as file:
+        np.save(file, np.asarray(offsets, np.int64))
+    if graph:
+        _make_graph(directory, embedder.width)
+    settings = {
+        "version": _VERSION,
+        "checkpoint": checkpoint,
+        "corpus": corpus,
+        "bytes": files.size(corpus),
+        "documents": count,
+        "prefix": embedder.prefix,
+    }
+    atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
+    seconds = time.monotonic() - began
+    log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
+    return Index(directory)
+
+
+def _make_graph(directory: str, width: int) -> None:
+    vectors = np.load(os.path.join(directory, VECTORS), mmap_mode="r")
+    graph = usearch.Index(ndim=width, metric="ip", dtype="f32")
+    for begin in range(0, len(vectors), 1 << 14):
+        part = np.asarray(vectors[begin : begin + (1 << 14)])
+        graph.add(np.arange(begin, begin + len(part)), part)
+    graph.save(os.path.join(directory, GRAPH))

@@ -1,0 +1,59 @@
+"""Orders documents that were found by the score of a model that reads the query and the document together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.search.index import Result
+from bert_jax.tasks.readers.tables import Examples
+
+
+class Reranker:
+    """Scores pairs of texts with a fine-tuned model.
+
+    Args:
+        model: a run of a regression on pairs, whose number is the score, or of a classification with two
+            labels, where it is the probability of the second one.
+
+    Raises:
+        UserError: the run is of another kind.
+    """
+
+    def __init__(self, model: Predictor):
+        task = model.task
+        labels = len(task.labels)
+        if task.export_head != "sequence_classification" or labels > 2:
+            raise UserError(
+                f"--rerank={model.source}: a run of {task.title}"
+                + (f" with {labels} labels" if labels else "")
+                + "; expected a regression on pairs of texts, or a classification with two labels"
+            )
+        if not task.line_names()["text_b"]:
+            raise UserError(
+                f"--rerank={model.source}: a model of single texts; expected one of pairs of texts"
+            )
+        self._model = model
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Returns the score of each pair: float32 [N]."""
+        if not pairs:
+            return np.zeros(0, np.float32)
+        first, second = map(list, zip(*pairs, strict=True))
+        ids = [str(number) for number in range(len(pairs))]
+        examples = Examples("the pairs", ids, first, second, [], list(range(1, len(pairs) + 1)))
+        rows = self._model.task.encode(examples)
+        return self._model(rows)[:, -1].astype(np.float32)
+
+    def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
+        """Returns the results with the scores of this model, the largest first."""
+        scores = self.scores([(query, result.document.text) for result in results])
+        found = [
+            dataclasses.replace(result, score=float(score))
+            for result, score in zip(results, scores, strict=True)
+        ]
+        return sorted(found, key=lambda result: -result.score)

@@ -1,0 +1,170 @@
+"""Search: an index is made once and used again, exactly or by a graph, with a second model or without."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from support.embeddings import tiny_model
+from support.fine_tuned import make_run
+from support.pretrained import vocabulary  # noqa: F401
+
+from bert_jax import cli
+from bert_jax.convert.formats import work_directory
+from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.search import index
+
+DOCUMENTS = [f"the {size} {color} {animal}" for size in ("big", "small") for color in ("red", "blue", "green")
+             for animal in ("cat", "dog", "bird")]  # fmt: skip
+QUERIES = ["a red cat", "small green bird", "one"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    sentence = SentenceVectors("mean", True, 0, {"query": "is ", "document": "one "})
+    return tiny_model(tmp_path_factory.mktemp("model")).replace(sentence=sentence)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoint") / "model"
+    work_directory.FORMAT.write(model, directory)
+    return directory
+
+
+@pytest.fixture
+def search(checkpoint, tmp_path, capsys):
+    (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text in DOCUMENTS))
+    (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in QUERIES))
+
+    def call(*flags, corpus="docs.txt", code=0):
+        made = [f"--corpus={tmp_path / corpus}", f"--checkpoint={checkpoint}"] if corpus else []
+        capsys.readouterr()
+        assert cli.main(["search", f"--index={tmp_path / 'index'}", *made, *flags]) == code
+        captured = capsys.readouterr()
+        return [json.loads(line) for line in captured.out.splitlines()] if "--json" in flags else captured
+
+    return call
+
+
+def expected(model, most, documents=DOCUMENTS):
+    vectors = Embedder(model, prefix="one ").embed(documents)
+    scores = Embedder(model, prefix="is ").embed(QUERIES) @ vectors.T
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+    return order, np.take_along_axis(scores, order, axis=1)
+
+
+@pytest.mark.parametrize("more", [[], ["--approximate"]], ids=["exact", "graph"])
+def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(search, model, more, tmp_path):
+    if more:
+        pytest.importorskip("usearch")
+    order, scores = expected(model, 4)
+    for corpus in ("docs.txt", ""):  # made, and used again
+        found = search(f"--queries={tmp_path / 'queries.txt'}", "--json", "--top=4", *more, corpus=corpus)
+        assert [one["query"] for one in found] == QUERIES
+        for row, one in enumerate(found):
+            assert [result["text"] for result in one["results"]] == [DOCUMENTS[i] for i in order[row]]
+            assert [result["id"] for result in one["results"]] == [str(i) for i in order[row]]
+            np.testing.assert_allclose([x["score"] for x in one["results"]], scores[row], atol=1e-5)
+
+
+def test_queries_of_flags_and_of_standard_input_and_what_the_terminal_shows(search, model, monkeypatch):
+    first = search("--query=a red cat", "--query=one", "--top=2")
+    lines = first.out.splitlines()
+    order, _ = expected(model, 2)
+    assert lines[0] == "a red cat" and lines[3] == "one" and len(lines) == 6
+    assert lines[1].split()[0] == "1" and lines[1].endswith(DOCUMENTS[order[0, 0]])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a red cat\none\n")))
+    assert search("--top=2", corpus="").out == first.out
+    everything = search("--query=one", "--top=1000", "--json")
+    assert len(everything[0]["results"]) == len(DOCUMENTS)
+
+
+def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
+    rows = [{"_id": f"d{i}", "title": "the big", "text": text.removeprefix("the big ")} if i < 9 else
+            {"id": i, "title": "", "text": text} for i, text in enumerate(DOCUMENTS)]  # fmt: skip
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(QUERIES)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    found = search(f"--queries={tmp_path / 'q.jsonl'}", "--json", corpus="docs.jsonl")
+    order, _ = expected(model, 10)
+    assert [one["id"] for one in found] == ["q0", "q1", "q2"]
+    ids = [f"d{i}" if i < 9 else str(i) for i in range(len(DOCUMENTS))]
+    for row, one in enumerate(found):
+        assert [(x["id"], x["text"]) for x in one["results"]] == [(ids[i], DOCUMENTS[i]) for i in order[row]]
+
+
+def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary, capsys):  # noqa: F811
+    run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
+    found = search("--query=a red cat", "--json", "--top=5", f"--rerank={run}", "--candidates=7")
+    near = search("--query=a red cat", "--json", "--top=7", corpus="")
+    texts = [one["text"] for one in near[0]["results"]]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a\tb\n" + "".join(f"a red cat\t{text}\n" for text in texts))
+    predict = ["predict", f"--workdir={run}", f"--input={pairs}", f"--output={tmp_path / 'p.jsonl'}"]
+    assert cli.main(predict) == 0
+    scores = [json.loads(line)["prediction"] for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    order = np.argsort(-np.array(scores), kind="stable")[:5]
+    assert [one["text"] for one in found[0]["results"]] == [texts[i] for i in order]
+    np.testing.assert_allclose(
+        [one["score"] for one in found[0]["results"]], np.array(scores)[order], atol=1e-5
+    )
+    for labels, more, message in (
+        (("a", "b", "c"), {"text_b": "b"}, "with 3 labels; expected a regression on pairs"),
+        (("a", "b"), {}, "a model of single texts; expected one of pairs of texts"),
+    ):
+        fields = {"text_a": "a", "label": "c"} | more
+        other = make_run(tmp_path / f"other{len(labels)}", vocabulary, "classification", labels, **fields)
+        assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
+
+
+def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
+    def fail(*unused):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index.np, "save", fail)
+        search("--query=one", code=130)
+    assert not (tmp_path / "index" / "index.json").exists()
+    assert len(search("--query=one", "--json")[0]["results"]) == 10
+
+
+@pytest.mark.parametrize(
+    "flags, corpus, message",
+    [
+        (["--query=x"], "", "no index there; give --corpus=FILE to make it"),
+        (["--query=x", "--top=0"], "docs.txt", "--top=0: expected 1 or more"),
+        (["--query=x", "--queries=y"], "docs.txt", "--query and --queries both name queries"),
+        (
+            ["--query=x"],
+            "none.txt",
+            "none.txt: no such file; expected a file of one text per line, or .jsonl",
+        ),
+        (["--query=x"], "table.tsv", "table.tsv: expected one text per line, or .jsonl"),
+        (["--query=x"], "empty.txt", "empty.txt has no documents"),
+        (["--query=x"], "bad.jsonl", "bad.jsonl:2: expected text in the field 'text' (--text), it has body"),
+        (["--query=x", "--query_prompt=title"], "docs.txt", "--query_prompt=title: the prompts of"),
+    ],
+)
+def test_mistakes(search, tmp_path, flags, corpus, message):
+    (tmp_path / "table.tsv").write_text("a\tb\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
+    error = search(*flags, corpus=corpus, code=2).err
+    assert message in error
+
+
+def test_an_index_of_another_corpus_is_kept(search, tmp_path):
+    search("--query=one")
+    (tmp_path / "other.txt").write_text("a cat\n")
+    error = search("--query=one", corpus="other.txt", code=2).err
+    assert "made with corpus" in error and "--overwrite" in error
+    (tmp_path / "docs.txt").write_text("a cat\n")
+    assert "made with bytes" in search("--query=one", code=2).err
+    assert len(search("--query=one", "--json", "--overwrite")[0]["results"]) == 1
+    assert "made without --approximate" in search("--query=one", "--approximate", corpus="", code=2).err
+    (tmp_path / "index" / "index.json").unlink()
+    (tmp_path / "index" / "notes.txt").write_text("mine")
+    assert "has other files; choose another directory" in search("--query=one", code=2).err
