@@ -1,15 +1,21 @@
-"""Score a fine-tuned model on a labeled file, or a pre-trained one on records or on minimal pairs.
+"""Score a fine-tuned model on a labeled file, or any model on records, on minimal pairs or by its vectors.
 
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
     bert-jax evaluate --checkpoint=runs/mini --records=records
     bert-jax evaluate --checkpoint=runs/mini --minimal_pairs --output=scores.tsv
+    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
+    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --retrieval=beir/scifact
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
 and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
 one those of the next token. --minimal_pairs asks which of two sentences is more likely, and prints how often
 it is the grammatical one: sentences of bert-jax that differ in one word, or those of --input.
+
+The vectors that `bert-jax embed` makes are judged by the correlation of cosines with scores (--similarity),
+by the documents that they find (--retrieval, a folder in the form of BEIR: corpus.jsonl, queries.jsonl and
+qrels/SPLIT.tsv), or by k-means (--clusters).
 """
 
 from __future__ import annotations
@@ -23,12 +29,13 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands.flags import models
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_installed
 from bert_jax.io import checks, progress
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import held_out, minimal_pairs, sentence_scores
+    from bert_jax import convert
+    from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs, sentence_scores
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import grid
     from bert_jax.tasks.glue import tables
@@ -44,6 +51,9 @@ _USED = {
         *("rows", "batch_size", "seed", "dtype"),
     ),
     "minimal_pairs": ("checkpoint", "input", "output", "overwrite", "dtype"),
+    "similarity": ("checkpoint", "columns", "dtype"),
+    "retrieval": ("checkpoint", "split", "dtype"),
+    "clusters": ("checkpoint", "columns", "seed", "dtype"),
 }
 
 
@@ -54,7 +64,7 @@ def define_flags(define: Define) -> None:
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
         ".jsonl. With --minimal_pairs, a .tsv with the scores of the sentences.",
-        checkpoint=f" With --records and --minimal_pairs, the model: {models.CHECKPOINT}.",
+        checkpoint=f" Without --workdir, the model: {models.CHECKPOINT}.",
         required="",
     )
     define.string(
@@ -63,7 +73,8 @@ def define_flags(define: Define) -> None:
     define.string(
         "split",
         "Which of the run's files: train, dev (the default), or the name of another SPLIT.tsv in its "
-        "data_dir. With --records, the split of the records; default eval.",
+        "data_dir. With --records, the split of the records; default eval. With --retrieval, of the "
+        "judgments; default test.",
     )
     define.string(
         "input",
@@ -71,6 +82,13 @@ def define_flags(define: Define) -> None:
         "with the columns phenomenon, good and bad.",
     )
     define.boolean("minimal_pairs", "Score the model in --checkpoint on minimal pairs.")
+    define.string("similarity", "Table of pairs of texts with a score, for the vectors of --checkpoint.")
+    define.string("retrieval", "Folder in the form of BEIR, for the vectors of --checkpoint.")
+    define.string("clusters", "Table of texts with a label, for the vectors of --checkpoint.")
+    define.string(
+        "columns",
+        "Columns of --similarity, default sentence1,sentence2,score; of --clusters, default text,label.",
+    )
     define.number("masking_prob", "Of --records: share of the tokens to predict.", 0.15)
     define.string(
         "masking_replace",
@@ -80,7 +98,7 @@ def define_flags(define: Define) -> None:
     )
     define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
     define.integer("batch_size", "Of --records: rows of a batch.", 32)
-    define.integer("seed", "Of --records: seed of the masks.", 0)
+    define.integer("seed", "Seed of the masks of --records, or of --clusters.", 0)
     models.add_dtype(define)
     define.json()
 
@@ -91,8 +109,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if len(asked) != 1:
         both = f", and not {' with '.join(f'--{name}' for name in asked)}" if asked else ""
         raise UserError(
-            f"evaluate needs --workdir={models.WORKDIR}; or --checkpoint=DIR, a pre-trained model, with "
-            f"--records=DIR or --minimal_pairs{both}"
+            f"evaluate needs --workdir={models.WORKDIR}; or --checkpoint=DIR, any model, with --records=DIR, "
+            f"--minimal_pairs, --similarity=FILE, --retrieval=DIR or --clusters=FILE{both}"
         )
     (mode,) = asked
     _refuse_others(flags, mode)
@@ -101,7 +119,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if not flags["checkpoint"].present:
         raise UserError(f"--{mode} needs --checkpoint=DIR, the model: {models.CHECKPOINT}")
     compiler_options.enable_compilation_cache()
-    return _of_records(flags) if mode == "records" else _of_minimal_pairs(flags)
+    if mode == "records":
+        return _of_records(flags)
+    return _of_minimal_pairs(flags) if mode == "minimal_pairs" else _of_vectors(flags, mode)
 
 
 def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
@@ -133,8 +153,7 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
         print(json.dumps(found))
         return 0
     print(f"{scores.pop('rows'):,} rows of {flags.records}, split {split}, checkpoint {flags.checkpoint}")
-    for name, value in scores.items():
-        print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value:.4f}")
+    _print_scores(scores)
     return 0
 
 
@@ -157,6 +176,29 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
         return 0
     print(f"{len(pairs):,} pairs of {flags.input or 'bert-jax'}, checkpoint {scorer.source}")
     _print_table(summary)
+    return 0
+
+
+def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
+    """Prints how good the vectors of a model are."""
+    if mode == "clusters":
+        check_installed("sklearn", "metrics", "--clusters")
+    model = convert.load(flags.checkpoint, log=progress.log)
+    embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
+    path: str = getattr(flags, mode)
+    if mode == "retrieval":
+        scores = embedding_scores.retrieval(model, embedder, path, flags.split or "test")
+    elif mode == "similarity":
+        columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
+        scores = embedding_scores.similarity(embedder, path, columns)
+    else:
+        columns = flags.columns or embedding_scores.CLUSTER_COLUMNS
+        scores = embedding_scores.clusters(embedder, path, columns, flags.seed or 0)
+    if flags.json:
+        print(json.dumps({"file": path, "checkpoint": model.source, "scores": scores}))
+        return 0
+    print(f"{path}, checkpoint {model.source}, pooling {embedder.pooling}")
+    _print_scores(scores)
     return 0
 
 
@@ -189,8 +231,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         print(json.dumps(found))
         return 0
     print(f"{len(examples):,} examples of {path}, checkpoint {model.source}")
-    for name, value in scores.items():
-        print(f"  {name:<20} {value:.4f}")
+    _print_scores(scores)
     if breakdown:
         _print_table(breakdown)
     return 0
@@ -218,6 +259,12 @@ def _table(directories: list[str], as_json: bool) -> int:
     else:
         print("\n".join(tables.table(scores)))
     return 0
+
+
+def _print_scores(scores: Mapping[str, float]) -> None:
+    """Prints scores one per line: fractions with four digits, counts as integers."""
+    for name, value in scores.items():
+        print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value:.4f}")
 
 
 def _print_table(rows: Mapping[str, Mapping[str, float]]) -> None:

@@ -64,8 +64,8 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     "flags, message",
     [
         ([], "evaluate needs --workdir=DIR, the work directory of a fine-tuning run; or --checkpoint=DIR"),
-        (["--checkpoint=x"], "a pre-trained model, with --records=DIR or --minimal_pairs"),
-        (["--workdir=x", "--records=y"], "--minimal_pairs, and not --workdir with --records"),
+        (["--checkpoint=x"], "any model, with --records=DIR, --minimal_pairs"),
+        (["--workdir=x", "--records=y"], "--clusters=FILE, and not --workdir with --records"),
         (["--minimal_pairs"], "--minimal_pairs needs --checkpoint=DIR"),
         (["--minimal_pairs", "--checkpoint=x", "--seed=1"], "--seed is not for --minimal_pairs"),
         (["--minimal_pairs", "--checkpoint=x", "--output=x.csv"], "x.csv: expected a name ending in .tsv"),

@@ -1,0 +1,189 @@
+"""How good the vectors of texts are: similarity of pairs, retrieval, and clusters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.convert import Model
+from bert_jax.errors import UserError, optional_imports
+from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.search import corpus
+from bert_jax.inference.search.nearest import nearest
+from bert_jax.io import files
+from bert_jax.tasks import metrics
+from bert_jax.tasks.readers import labels, tables
+from bert_jax.tasks.readers.file_rows import Lines, TableRows
+from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.readers.tables import Columns
+
+with optional_imports("metrics"):
+    from sklearn import cluster
+    from sklearn import metrics as cluster_metrics
+
+SIMILARITY_COLUMNS, CLUSTER_COLUMNS = "sentence1,sentence2,score", "text,label"
+QRELS = ("query-id", "corpus-id", "score")
+_DEPTH = 100  # documents that are found for each query
+_RECALLS = (10, 100)
+_CLUSTER_BATCH, _CLUSTER_RUNS = 500, 10
+
+Progress = Callable[[int], None]
+
+
+def similarity(embedder: Embedder, path: str, columns: str = SIMILARITY_COLUMNS) -> dict[str, float]:
+    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores in a table.
+
+    Args:
+        embedder: makes the vectors.
+        path: a TSV, CSV or JSON-lines file.
+        columns: the columns of both texts and of the score, such as those of STS-B in GLUE.
+    """
+    first, second, score = _columns(columns, 3)
+    examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
+    vectors = [_units(embedder, texts) for texts in (examples.texts_a, examples.texts_b)]
+    cosines = np.sum(vectors[0] * vectors[1], axis=-1)
+    targets = np.asarray(examples.labels, np.float64)
+    found = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
+    return {"pairs": len(examples)} | found
+
+
+def clusters(
+    embedder: Embedder, path: str, columns: str = CLUSTER_COLUMNS, seed: int = 0
+) -> dict[str, float]:
+    """Returns the V-measure of clusters of the texts of a table, with as many clusters as there are labels.
+
+    It is the mean of ten runs of mini-batch k-means with batches of 500, as each part is measured by MTEB
+    (Muennighoff et al. 2023).
+
+    Args:
+        embedder: makes the vectors.
+        path: a TSV, CSV or JSON-lines file.
+        columns: the columns of the text and of the label.
+        seed: the seed of the first run.
+    """
+    text, label = _columns(columns, 2)
+    examples = tables.read_examples(path, Columns(text, "", label))
+    kinds = sorted({*examples.labels})
+    vectors, found = np.asarray(embedder.embed(examples.texts_a)), []
+    for run in range(_CLUSTER_RUNS):
+        means = cluster.MiniBatchKMeans(
+            len(kinds), batch_size=_CLUSTER_BATCH, n_init="auto", random_state=seed + run
+        )
+        found.append(cluster_metrics.v_measure_score(examples.labels, means.fit_predict(vectors)))
+    return {
+        "texts": len(examples),
+        "labels": len(kinds),
+        "v_measure": float(np.mean(found)),
+        "v_measure_deviation": float(np.std(found, ddof=1)),
+    }
+
+
+def retrieval(model: Model, embedder: Embedder, directory: str, split: str = "test") -> dict[str, float]:
+    """Returns how well the documents of each query are found, in the form of a data set of BEIR.
+
+    Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
+    relevant document, and recall@10 and @100 the share of the relevant documents that are found. Queries
+    without a relevant document do not count, and a document with the id of the query is no result (Thakur et
+    al. 2021).
+
+    Args:
+        model: the model, for its prompts.
+        embedder: makes the vectors; its prefix is changed.
+        directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
+        split: the name of the judgments.
+
+    Raises:
+        UserError: a file is missing or malformed, or a judgment names an unknown query.
+    """
+    judged = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
+    documents = list(corpus.read(os.path.join(directory, "corpus.jsonl"), flag="--retrieval"))
+    queries = {
+        one.id: one.text for one in corpus.read(os.path.join(directory, "queries.jsonl"), flag="--retrieval")
+    }
+    if unknown := [query for query in judged if query not in queries]:
+        raise UserError(
+            f"{directory}: qrels/{split}.tsv judges the query {unknown[0]!r}, which queries.jsonl lacks"
+        )
+    prompts = model.sentence.prompts if model.sentence else {}
+    embedder.prefix = prompts.get("document", prompts.get("passage", ""))
+    vectors = _units(embedder, [one.text for one in documents])
+    embedder.prefix = prompts.get("query", "")
+    asked = _units(embedder, [queries[query] for query in judged])
+    numbers, _ = nearest(asked, vectors, _DEPTH + 1)
+    ids = [one.id for one in documents]
+    ranked = {
+        query: [ids[number] for number in row if ids[number] != query][:_DEPTH]
+        for query, row in zip(judged, numbers.tolist(), strict=True)
+    }
+    return {"documents": len(documents), "queries": len(judged)} | ranking_scores(judged, ranked)
+
+
+def read_judgments(path: str) -> dict[str, dict[str, int]]:
+    """Returns {query: {document: gain}} of a TSV file with the columns `QRELS`; gains of 0 are left out.
+
+    Raises:
+        UserError: the file is missing or empty, or a row is malformed.
+    """
+    if not files.is_file(path):
+        raise UserError(
+            f"{path}: no such file; expected judgments as in BEIR, with the columns {', '.join(QRELS)}"
+        )
+    rows = TableRows(path, Lines(path), header=True, delimiter="\t", quoted=False, flags="")
+    select = rows.selector({name: name for name in QRELS})
+    judged: dict[str, dict[str, int]] = {}
+    for number, row in rows:
+        try:
+            if isinstance(row, Malformed):
+                raise row
+            query, document, gain = select(row).values()
+            value = int(gain)
+        except (Malformed, ValueError) as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+        if value > 0:
+            judged.setdefault(query, {})[document] = value
+    if not judged:
+        raise UserError(f"{path}: no query has a relevant document")
+    return judged
+
+
+def ranking_scores(
+    judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """Returns the means over queries of nDCG@10, MRR@10 and recalls.
+
+    Args:
+        judged: {query: {document: gain above 0}}.
+        ranked: {query: documents, the best first}.
+    """
+    discounts = 1 / np.log2(np.arange(2, 12))
+    found: dict[str, list[float]] = {}
+
+    def add(name: str, value: float) -> None:
+        found.setdefault(name, []).append(float(value))
+
+    for query, gains in judged.items():
+        documents = ranked[query]
+        best = sorted(gains.values(), reverse=True)[:10]
+        top = [gains.get(document, 0) for document in documents[:10]]
+        add("ndcg10", np.dot(top, discounts[: len(top)]) / np.dot(best, discounts[: len(best)]))
+        first = next((rank for rank, gain in enumerate(top, 1) if gain), None)
+        add("mrr10", 1 / first if first else 0.0)
+        for most in _RECALLS:
+            add(f"recall{most}", sum(document in gains for document in documents[:most]) / len(gains))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _units(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
+    """Returns vectors of length 1, float32 [N, H]."""
+    vectors = np.asarray(embedder.embed(texts))
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _columns(text: str, count: int) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != count or not all(names):
+        expected = "TEXT,TEXT,SCORE" if count == 3 else "TEXT,LABEL"
+        raise UserError(f"--columns={text}: expected {expected}")
+    return names
