@@ -100,13 +100,13 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     model = convert.load(flags.checkpoint, log=log)
     if flags.layers is None and flags.pooling == "none":
         layers = list(range(-min(4, model.config.computed_layers), 0))
+    prefix = _prefix(model, flags)
     embedder = embedding.Embedder(
         model,
         layers=layers,
         pooling=flags.pooling,
         normalize=flags.normalize,
         max_seq_length=flags.max_seq_length,
-        prefix=_prefix(model, flags),
         dtype=flags.dtype,
         batch_tokens=flags.batch_tokens,
         log=log,
@@ -117,7 +117,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         progress.start("embedding", texts.count(), "texts")
         # The embedder reads ahead by one window of texts, which are kept until they are written.
         ahead, behind = itertools.tee(texts)
-        for features, text in zip(embedder.stream(ahead, progress.at), behind, strict=True):
+        for features, text in zip(embedder.stream(ahead, progress.at, prefix=prefix), behind, strict=True):
             out.write(text, features)
             tokens += len(features.token_ids)
             cut += features.cut

@@ -187,7 +187,7 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
     path: str = getattr(flags, mode)
     if mode == "retrieval":
-        scores = embedding_scores.retrieval(model, embedder, path, flags.split or "test")
+        scores = embedding_scores.retrieval(embedder, path, flags.split or "test")
     elif mode == "similarity":
         columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
         scores = embedding_scores.similarity(embedder, path, columns)

@@ -34,6 +34,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
+    from bert_jax.convert.sentences import SentenceVectors
     from bert_jax.inference import embedding, embedding_files, predictor
     from bert_jax.inference.search import corpus, index, reranking
     from bert_jax.parallel import compiler_options
@@ -91,12 +92,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         found = _make(flags, model, embedder, checkpoint)
     if flags.approximate and not found.has_graph:
         raise UserError(f"--index={flags.index}: made without --approximate; make it anew with --overwrite")
-    embedder.prefix = _prompt(model, "query_prompt", flags.query_prompt, ("query",))
+    prefix = _prompt(model, flags, "query_prompt")
     reranker = None
     if flags.rerank:
         reranker = reranking.Reranker(predictor.Predictor(flags.rerank, log=log))
     for queries in _batches(flags):
-        vectors = np.asarray(embedder.embed([query.text for query in queries]))
+        vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
         most = max(flags.top, flags.candidates) if reranker else flags.top
         for query, results in zip(queries, found.search(vectors, most, flags.approximate), strict=True):
             if reranker:
@@ -137,7 +138,6 @@ def _is_unfinished(directory: str) -> bool:
 def _make(
     flags: absl_flags.FlagValues, model: convert.Model, embedder: embedding.Embedder, checkpoint: str
 ) -> index.Index:
-    embedder.prefix = _prompt(model, "document_prompt", flags.document_prompt, ("document", "passage"))
     with Progress() as progress:
         total = embedding_files.count_lines(flags.corpus) if files.is_file(flags.corpus) else None
         progress.start("embedding", total, "documents")
@@ -147,21 +147,23 @@ def _make(
             embedder,
             files.absolute(checkpoint),
             files.absolute(flags.corpus),
+            prefix=_prompt(model, flags, "document_prompt"),
             graph=flags.approximate,
             progress=progress.at,
             log=log,
         )
 
 
-def _prompt(model: convert.Model, flag: str, given: str | None, names: tuple[str, ...]) -> str:
-    """Returns the text of a prompt: the one that was given, or the first one that the model has."""
-    prompts = model.sentence.prompts if model.sentence else {}
+def _prompt(model: convert.Model, flags: absl_flags.FlagValues, flag: str) -> str:
+    """Returns the text of a prompt: the one that the flag names, or that of the model."""
+    given = flags[flag].value
+    sentence = model.sentence or SentenceVectors()
     if given is None:
-        return next((prompts[name] for name in names if name in prompts), "")
-    if given and given not in prompts:
-        known = ", ".join(prompts) or "none"
+        return getattr(sentence, flag)
+    if given and given not in sentence.prompts:
+        known = ", ".join(sentence.prompts) or "none"
         raise UserError(f"--{flag}={given}: the prompts of {model.source} are {known}")
-    return prompts.get(given, "")
+    return sentence.prompts.get(given, "")
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:

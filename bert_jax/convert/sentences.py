@@ -47,6 +47,16 @@ class SentenceVectors:
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unsupported: str = ""
 
+    @property
+    def query_prompt(self) -> str:
+        """Returns what is put before a query."""
+        return self.prompts.get("query", "")
+
+    @property
+    def document_prompt(self) -> str:
+        """Returns what is put before a document."""
+        return self.prompts.get("document", self.prompts.get("passage", ""))
+
 
 def read(folder: str) -> SentenceVectors | None:
     """Returns the settings of a folder of sentence-transformers; None for other folders."""

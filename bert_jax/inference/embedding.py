@@ -42,8 +42,6 @@ class Features(Row):
 class Embedder:
     """Embeds texts with a model, on all devices of this process.
 
-    Its `prefix` may be changed at any time.
-
     Args:
         model: the model, with a tokenizer.
         layers: the numbers of the layers whose hidden states are returned: 0 for the embeddings, 1 for the
@@ -56,7 +54,6 @@ class Embedder:
         max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for the number of
             the model's positions, or for the model's own. Longer texts are truncated; of a pair, the longer
             text is.
-        prefix: put before each text, and before the first text of a pair.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
@@ -75,17 +72,16 @@ class Embedder:
         pooling: str | None = None,
         normalize: bool | None = None,
         max_seq_length: int = 0,
-        prefix: str = "",
         dtype: str = "auto",
         batch_tokens: int = 0,
         log: Callable[[str], None] = print,
     ):
         self.tokenizer = tokenizer_of(model)
         self.layers = tuple(layers)
-        self.prefix = prefix
+        self.sentence = model.sentence or SentenceVectors()
         self.config = model.config.for_inference(platform.target(), dtype)
         if pooling is None:
-            own = model.sentence or SentenceVectors()
+            own = self.sentence
             if own.unsupported:
                 log(f"warning: {model.source}: {own.unsupported} is not computed; the vectors are others")
             pooling, max_seq_length = own.pooling, max_seq_length or own.max_seq_length
@@ -138,21 +134,27 @@ class Embedder:
         """Returns the size of a text's vector, or, with pooling "none", the number of values of a token."""
         return len(self.layers) * self.config.hidden_size
 
-    def embed(self, texts: Iterable[Text]) -> np.ndarray | list[np.ndarray]:
-        """Returns the features of N texts or pairs: float32 [N, width].
+    def embed(self, texts: Iterable[Text], prefix: str = "") -> np.ndarray | list[np.ndarray]:
+        """Returns the features of N texts or pairs: float32 [N, width]; `prefix` is as in `stream`.
 
         With pooling "none", it returns a list of N arrays of shape [L, layers, H].
         """
-        values = [features.values for features in self.stream(texts)]
+        values = [features.values for features in self.stream(texts, prefix=prefix)]
         if self.pooling == "none":
             return values
         return np.stack(values) if values else np.zeros((0, self.width), np.float32)
+
+    def unit_vectors(self, texts: Iterable[Text], prefix: str = "") -> np.ndarray:
+        """Returns a vector of length 1 for each of N texts: float32 [N, width]."""
+        vectors = np.asarray(self.embed(texts, prefix))
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
     def stream(
         self,
         texts: Iterable[Text],
         progress: Callable[[int], None] = lambda computed: None,
         adapter: str = "",
+        prefix: str = "",
     ) -> Iterator[Features]:
         """Yields the features of each text or pair of texts (first, second), in their order.
 
@@ -163,11 +165,12 @@ class Embedder:
             texts: any number of texts or pairs.
             progress: called after each batch with the number of texts that have been computed.
             adapter: see `Engine.outputs`.
+            prefix: put before each text, and before the first text of a pair.
         """
         before = 0
         window: list[Row] = []
         size, only = 0, True
-        for row in self.rows(texts):
+        for row in self.rows(texts, prefix):
             window.append(row)
             size += 4 * self.width * (len(row.token_ids) if self.pooling == "none" else 1)
             if len(window) == _WINDOW_TEXTS or size >= _WINDOW_BYTES:
@@ -176,12 +179,11 @@ class Embedder:
                 window, size, only = [], 0, False
         yield from self._window(window, before, progress, adapter, len(window) if only else None)
 
-    def rows(self, texts: Iterable[Text]) -> Iterator[Row]:
+    def rows(self, texts: Iterable[Text], prefix: str = "") -> Iterator[Row]:
         """Yields the tokens of each text or pair, truncated to `max_seq_length`."""
-        if self.prefix:
+        if prefix:
             texts = (
-                self.prefix + text if isinstance(text, str) else (self.prefix + text[0], text[1])
-                for text in texts
+                prefix + text if isinstance(text, str) else (prefix + text[0], text[1]) for text in texts
             )
         return text_rows(self.tokenizer, texts, self.max_seq_length)
 

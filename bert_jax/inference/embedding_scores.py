@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.convert import Model
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import corpus
@@ -42,7 +41,7 @@ def similarity(embedder: Embedder, path: str, columns: str = SIMILARITY_COLUMNS)
     """
     first, second, score = _columns(columns, 3)
     examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
-    vectors = [_units(embedder, texts) for texts in (examples.texts_a, examples.texts_b)]
+    vectors = [embedder.unit_vectors(texts) for texts in (examples.texts_a, examples.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
     targets = np.asarray(examples.labels, np.float64)
     found = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
@@ -80,7 +79,7 @@ def clusters(
     }
 
 
-def retrieval(model: Model, embedder: Embedder, directory: str, split: str = "test") -> dict[str, float]:
+def retrieval(embedder: Embedder, directory: str, split: str = "test") -> dict[str, float]:
     """Returns how well the documents of each query are found, in the form of a data set of BEIR.
 
     Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
@@ -89,8 +88,7 @@ def retrieval(model: Model, embedder: Embedder, directory: str, split: str = "te
     al. 2021).
 
     Args:
-        model: the model, for its prompts.
-        embedder: makes the vectors; its prefix is changed.
+        embedder: makes the vectors, with the prompts of the model.
         directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
         split: the name of the judgments.
 
@@ -106,11 +104,9 @@ def retrieval(model: Model, embedder: Embedder, directory: str, split: str = "te
         raise UserError(
             f"{directory}: qrels/{split}.tsv judges the query {unknown[0]!r}, which queries.jsonl lacks"
         )
-    prompts = model.sentence.prompts if model.sentence else {}
-    embedder.prefix = prompts.get("document", prompts.get("passage", ""))
-    vectors = _units(embedder, [one.text for one in documents])
-    embedder.prefix = prompts.get("query", "")
-    asked = _units(embedder, [queries[query] for query in judged])
+    sentence = embedder.sentence
+    vectors = embedder.unit_vectors([one.text for one in documents], sentence.document_prompt)
+    asked = embedder.unit_vectors([queries[query] for query in judged], sentence.query_prompt)
     numbers, _ = nearest(asked, vectors, _DEPTH + 1)
     ids = [one.id for one in documents]
     ranked = {
@@ -173,12 +169,6 @@ def ranking_scores(
         for most in _RECALLS:
             add(f"recall{most}", sum(document in gains for document in documents[:most]) / len(gains))
     return {name: float(np.mean(values)) for name, values in found.items()}
-
-
-def _units(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
-    """Returns vectors of length 1, float32 [N, H]."""
-    vectors = np.asarray(embedder.embed(texts))
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _columns(text: str, count: int) -> list[str]:

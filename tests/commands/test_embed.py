@@ -62,7 +62,7 @@ def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     command = ["embed", f"--checkpoint={tmp_path / 'run'}", f"--input={tmp_path / 'texts.txt'}"]
     assert cli.main([*command, f"--output={tmp_path / 'a.npy'}", "--prompt=query"]) == 0
     assert cli.main([*command, f"--output={tmp_path / 'b.npy'}", "--prefix=the cat "]) == 0
-    expected = Embedder(model, pooling="cls", normalize=True, max_seq_length=8, prefix="the cat ").embed(USED)
+    expected = Embedder(model, pooling="cls", normalize=True, max_seq_length=8).embed(USED, "the cat ")
     for name in "ab":
         np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected)
     capsys.readouterr()

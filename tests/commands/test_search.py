@@ -50,8 +50,8 @@ def search(checkpoint, tmp_path, capsys):
 
 
 def expected(model, most, documents=DOCUMENTS):
-    vectors = Embedder(model, prefix="one ").embed(documents)
-    scores = Embedder(model, prefix="is ").embed(QUERIES) @ vectors.T
+    vectors = Embedder(model).embed(documents, "one ")
+    scores = Embedder(model).embed(QUERIES, "is ") @ vectors.T
     order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
     return order, np.take_along_axis(scores, order, axis=1)
 

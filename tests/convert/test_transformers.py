@@ -104,4 +104,4 @@ def test_sentence_transformers_gives_the_same_vectors(make_model, tmp_path, pool
     texts = ["the cat sat", "a small cat sat on the capital of france and paris", "un"]
     for prompt, prefix in (("", ""), ("query", "paris is ")):
         expected = theirs.encode(texts, prompt_name=prompt or None)
-        np.testing.assert_allclose(Embedder(model, prefix=prefix).embed(texts), expected, atol=2e-5)
+        np.testing.assert_allclose(Embedder(model).embed(texts, prefix), expected, atol=2e-5)

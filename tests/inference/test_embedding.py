@@ -153,7 +153,7 @@ def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
     prompts = {"query": "the cat "}
     own = model.replace(sentence=SentenceVectors("max", True, 6, prompts))
     texts = ["a dog is big and small", "one"]
-    found = Embedder(own, prefix=prompts["query"]).embed(texts)
+    found = Embedder(own).embed(texts, prompts["query"])
     options = dict(pooling="max", normalize=True, max_seq_length=6)
     expected = Embedder(model, **options).embed(["the cat " + text for text in texts])
     np.testing.assert_array_equal(found, expected)

@@ -36,7 +36,7 @@ def evaluate(capsys, checkpoint, *flags, code=0):
 
 
 def vectors(checkpoint, texts, prefix=""):
-    return Embedder(checkpoint[1], pooling="max", normalize=True, prefix=prefix).embed(texts)
+    return Embedder(checkpoint[1], pooling="max", normalize=True).embed(texts, prefix)
 
 
 def test_cosines_of_pairs_are_correlated_with_their_scores(checkpoint, tmp_path, capsys):

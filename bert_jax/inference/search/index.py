@@ -125,6 +125,7 @@ def make(
     checkpoint: str,
     corpus: str,
     *,
+    prefix: str = "",
     graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
@@ -138,6 +139,7 @@ def make(
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
         corpus: that of the corpus.
+        prefix: put before each document.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
@@ -163,7 +165,7 @@ def make(
         atomic.replace_file(os.path.join(directory, VECTORS)) as vectors,
     ):
         np.lib.format.write_array_header_1_0(vectors, header | dict(shape=(count, embedder.width)))
-        for features in embedder.stream(texts(out), progress):
+        for features in embedder.stream(texts(out), progress, prefix=prefix):
             vectors.write(features.values.astype("<f4", copy=False).tobytes())
             count += 1
         if not count:
@@ -180,7 +182,7 @@ def make(
         "corpus": corpus,
         "bytes": files.size(corpus),
         "documents": count,
-        "prefix": embedder.prefix,
+        "prefix": prefix,
     }
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
     seconds = time.monotonic() - began
