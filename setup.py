@@ -20,6 +20,7 @@ FEATURES = {
     "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5", "scipy>=1.14"],
     "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # F1 and correlations
     "plots": ["matplotlib>=3.8"],
+    "onnx": ["onnx>=1.16", "onnxruntime>=1.19"],  # export
     "search": ["usearch>=2.16"],  # approximate search
 }
 

@@ -50,17 +50,22 @@ def write(
     Raises:
         UserError: transformers has no such model.
     """
-    try:
-        fields = _config(model)
-    except UserError as error:
-        raise UserError(f"{model.source}: {error}") from error
     folder = os.fspath(folder)
+    write_description(model, folder, card)
     tensors = model.family.to_files(model.params, model.config, HUGGINGFACE, model.head)
     if model.head == "none":
         prefix = f"{model.family.base}."
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    _write_json(folder, CONFIG, fields)
     _write_weights(tensors, folder, max_shard_bytes)
+
+
+def write_description(model: Model, folder: str, card: str = "") -> None:
+    """Writes the files of a Hugging Face folder that are not weights; see `write`."""
+    try:
+        fields = _config(model)
+    except UserError as error:
+        raise UserError(f"{model.source}: {error}") from error
+    _write_json(folder, CONFIG, fields)
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
     if model.head in PRETRAINED:

@@ -1,0 +1,346 @@
+"""The ONNX graph of a model: the encoder of every family, and the outputs of its heads.
+
+The graph has the structure of the Flax modules in `bert_jax.models`, and the names of inputs and outputs that
+transformers' exports have. Rows may be padded on the right; `attention_mask` is 0 there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.convert import Model
+from bert_jax.errors import UserError
+from bert_jax.export.graph import Graph, Value
+from bert_jax.models import positions, runs
+from bert_jax.models.runs import LayerSpec
+
+BATCH, LENGTH = "batch", "sequence"
+_NEVER = -1e9  # added to the logits of tokens that are not attended to
+
+
+class ModelGraph:
+    """Builds the graph of a model; `graph` is the result.
+
+    Args:
+        model: the model.
+
+    Raises:
+        UserError: the head of the model has no export.
+    """
+
+    def __init__(self, model: Model):
+        self._model, self._config = model, model.config
+        self.graph = Graph(model.family.name)
+        self._ids = self.graph.input("input_ids", (BATCH, LENGTH))
+        self._mask = self.graph.input("attention_mask", (BATCH, LENGTH))
+        self._types = ""
+        if self._config.type_vocab_size > 1:
+            self._types = self.graph.input("token_type_ids", (BATCH, LENGTH))
+        shape = self.graph("Shape", self._ids)
+        length = self.graph("Gather", shape, self.graph.constant(np.int64(1)))
+        zero, one = (self.graph.constant(np.int64(value)) for value in (0, 1))
+        self._places = self.graph("Range", zero, length, one)  # [L]
+        self._real = self.graph("Cast", self._mask, to=1)  # float32 [B, L]
+        hidden = self._encoder()
+        heads: dict[str, Callable[[Value], None]] = {
+            "none": self._no_head,
+            "masked_lm": self._masked_lm,
+            "pretraining": self._masked_lm,
+            "replaced_tokens": self._replaced_tokens,
+            "question_answering": self._question_answering,
+        }
+        heads.get(model.head, self._classifier)(hidden)
+
+    # Parts of layers
+
+    def _weight(self, name: str, layer: int | None = None) -> np.ndarray:
+        array = self._model.params[name]
+        return np.asarray(array if layer is None else array[layer], np.float32)
+
+    def _dense(self, x: Value, name: str, inputs: int = 1, layer: int | None = None) -> Value:
+        """Returns x W + b over the last `inputs` dimensions of the kernel, which are one axis of x."""
+        kernel = self._weight(f"{name}/kernel", layer)
+        kernel = kernel.reshape(math.prod(kernel.shape[:inputs]), -1)
+        place = "" if layer is None else f"/{layer}"
+        x = self.graph("MatMul", x, self.graph.constant(kernel, f"{name}/kernel{place}"))
+        if f"{name}/bias" not in self._model.params:
+            return x
+        bias = self._weight(f"{name}/bias", layer).reshape(-1)
+        return self.graph("Add", x, self.graph.constant(bias, f"{name}/bias{place}"))
+
+    def _norm(self, x: Value, name: str, layer: int | None = None) -> Value:
+        place = "" if layer is None else f"/{layer}"
+        scale = self.graph.constant(self._weight(f"{name}/scale", layer), f"{name}/scale{place}")
+        biases = []
+        if f"{name}/bias" in self._model.params:
+            biases = [self.graph.constant(self._weight(f"{name}/bias", layer), f"{name}/bias{place}")]
+        epsilon = self._config.layer_norm_eps
+        if self._config.norm == "layernorm":
+            return self.graph("LayerNormalization", x, scale, *biases, axis=-1, epsilon=epsilon)
+        square = self.graph("ReduceMean", self.graph("Mul", x, x), self.graph.ints(-1), keepdims=1)
+        root = self.graph("Sqrt", self.graph("Add", square, self.graph.floats(epsilon)))
+        return self._add(self.graph("Mul", self.graph("Div", x, root), scale), *biases)
+
+    def _add(self, *values: Value) -> Value:
+        total = values[0]
+        for value in values[1:]:
+            total = self.graph("Add", total, value)
+        return total
+
+    def _activate(self, x: Value, name: str) -> Value:
+        if name in ("gelu", "gelu_tanh"):
+            return self.graph("Gelu", x, approximate="tanh" if name == "gelu_tanh" else "none")
+        if name == "silu":
+            return self.graph("Mul", x, self.graph("Sigmoid", x))
+        return self.graph({"relu": "Relu", "tanh": "Tanh"}[name], x)
+
+    # The encoder
+
+    def _encoder(self) -> Value:
+        """Returns the hidden states of the last layer, [B, L, H]."""
+        config, embeddings = self._config, "encoder/embeddings"
+        table = self.graph.constant(self._weight(f"{embeddings}/word_embeddings"), "word_embeddings")
+        x = self.graph("Gather", table, self._ids)
+        if config.type_vocab_size:
+            types = self._weight(f"{embeddings}/token_type_embeddings")
+            found = self.graph.constant(types if self._types else types[0], "token_type_embeddings")
+            x = self._add(x, self.graph("Gather", found, self._types) if self._types else found)
+        x = self._add(x, *self._position_embeddings())
+        if config.embedding_norm:
+            x = self._norm(x, f"{embeddings}/layer_norm")
+        if config.projects_embeddings:
+            x = self._dense(x, f"{embeddings}/projection")
+        mask = self._padding()
+        biases: dict[int, list[Value]] = {}
+        turns: dict[float, tuple[Value, Value]] = {}
+        for name, run in runs.named(runs.layer_runs(config)):
+            for repeat in range(run.repeats):
+                for member, spec in enumerate(run.layers):
+                    if spec.window not in biases:
+                        biases[spec.window] = [mask, *self._biases(spec)]
+                    if config.position == "rotary" and spec.theta not in turns:
+                        turns[spec.theta] = self._turns(spec.theta)
+                    path = f"encoder/layers/{name}/{runs.member_name(run, member)}"
+                    place = None if run.shared else repeat
+                    x = self._layer(x, path, place, spec, biases[spec.window], turns.get(spec.theta))
+        return self._norm(x, "encoder/final_norm") if config.final_norm else x
+
+    def _position_embeddings(self) -> list[Value]:
+        """Returns [L, E] to add to the embeddings; empty for schemes that add nothing."""
+        config = self._config
+        name = "encoder/embeddings/position_embeddings"
+        if config.position == "learned":
+            table = self._weight(name)[config.position_offset :]
+        elif config.position in ("sinusoid", "scaled_sinusoid"):
+            scheme = positions.Sinusoid(config)
+            ids = np.arange(config.max_seq_length)
+            table = np.asarray(scheme.embed(np.float32(0), ids, {}), np.float32)
+            if config.position == "scaled_sinusoid":
+                table = table * self._weight("encoder/embeddings/position_scale")
+        else:
+            return []
+        return [self.graph("Gather", self.graph.constant(table, "position_embeddings"), self._places)]
+
+    def _padding(self) -> Value:
+        """Returns what is added to the attention logits of padding, [B, 1, 1, L]."""
+        padding = self.graph("Sub", self.graph.floats(1.0), self._real)
+        bias = self.graph("Mul", padding, self.graph.floats(_NEVER))
+        return self.graph("Unsqueeze", bias, self.graph.ints(1, 2))
+
+    def _biases(self, spec: LayerSpec) -> list[Value]:
+        """Returns what is added to the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""
+        config, found = self._config, []
+        if not (config.causal or spec.window or config.position == "alibi"):
+            return []
+        places = self.graph("Cast", self._places, to=1)
+        column = self.graph("Unsqueeze", places, self.graph.ints(1))
+        ahead = self.graph("Sub", self.graph("Unsqueeze", places, self.graph.ints(0)), column)
+        distance, zero = self.graph("Abs", ahead), self.graph.floats(0.0)
+        never = self.graph.floats(_NEVER)
+        if config.causal:
+            found.append(self.graph("Where", self.graph("Greater", ahead, zero), never, zero))
+        if spec.window:
+            far = self.graph("Greater", distance, self.graph.floats(float(spec.window)))
+            found.append(self.graph("Where", far, never, zero))
+        if config.position == "alibi":
+            slopes = -np.array(positions.alibi_slopes(config.num_attention_heads), np.float32)
+            found.append(self.graph("Mul", distance, self.graph.constant(slopes[:, None, None])))
+        return [self._add(*found)]
+
+    def _turns(self, theta: float) -> tuple[Value, Value]:
+        """Returns the cosines and sines of the angles of rotary positions, [L, D / 2]."""
+        config = self._config
+        scheme = positions.Rotary(config.replace(rotary_theta=theta, local_rotary_theta=theta))
+        ids = np.arange(config.max_seq_length)[None]
+        tables = [np.asarray(x, np.float32)[0, :, 0] for x in scheme.angles(ids)[theta]]
+        cosine, sine = (
+            self.graph("Gather", self.graph.constant(table, f"{kind}_{theta:g}"), self._places)
+            for kind, table in zip(("cosines", "sines"), tables, strict=True)
+        )
+        return cosine, sine
+
+    def _layer(
+        self,
+        x: Value,
+        path: str,
+        layer: int | None,
+        spec: LayerSpec,
+        biases: Sequence[Value],
+        turns: tuple[Value, Value] | None,
+    ) -> Value:
+        config = self._config
+        adapters = config.attention_adapter, config.output_adapter
+
+        def attend(x):
+            return self._attention(x, path, layer, biases, turns)
+
+        def feed(x):
+            return self._feed_forward(x, path, layer)
+
+        halves = (
+            (attend, "attention_norm" if spec.attention_norm else "", "attention_adapter", adapters[0]),
+            (feed, "output_norm", "output_adapter", adapters[1]),
+        )
+        for inner, norm, adapter, width in halves:
+            before = x
+            if config.norm_placement == "pre" and norm:
+                x = self._norm(x, f"{path}/{norm}", layer)
+            x = inner(x)
+            if width:
+                down = self._activate(self._dense(x, f"{path}/{adapter}/down", layer=layer), "gelu_tanh")
+                x = self._add(x, self._dense(down, f"{path}/{adapter}/up", layer=layer))
+            x = self._add(before, x)
+            if config.norm_placement == "post":
+                x = self._norm(x, f"{path}/{norm}", layer)
+        return x
+
+    def _attention(self, x, path, layer, biases, turns):
+        config = self._config
+        split = self.graph.ints(0, 0, config.num_attention_heads, config.head_dim)
+        query, key, value = (
+            self.graph("Reshape", self._dense(x, f"{path}/{name}", layer=layer), split)
+            for name in ("query", "key", "value")
+        )
+        query, key, value = (self.graph("Transpose", x, perm=(0, 2, 1, 3)) for x in (query, key, value))
+        if turns:
+            query, key = (self._turn(x, *turns) for x in (query, key))
+        key = self.graph("Transpose", key, perm=(0, 1, 3, 2))
+        logits = self.graph(
+            "Div", self.graph("MatMul", query, key), self.graph.floats(math.sqrt(config.head_dim))
+        )
+        weights = self.graph("Softmax", self._add(logits, *biases), axis=-1)
+        out = self.graph("Transpose", self.graph("MatMul", weights, value), perm=(0, 2, 1, 3))
+        out = self.graph("Reshape", out, self.graph.ints(0, 0, config.hidden_size))
+        return self._dense(out, f"{path}/attention_output", inputs=2, layer=layer)
+
+    def _turn(self, x, cosine, sine):
+        half = self._config.head_dim // 2
+        first, second = self.graph.several("Split", 2, x, self.graph.ints(half, half), axis=-1)
+        turned = (
+            self.graph("Sub", self.graph("Mul", first, cosine), self.graph("Mul", second, sine)),
+            self.graph("Add", self.graph("Mul", second, cosine), self.graph("Mul", first, sine)),
+        )
+        return self.graph("Concat", *turned, axis=-1)
+
+    def _feed_forward(self, x, path, layer):
+        config = self._config
+        x = self._dense(x, f"{path}/intermediate", layer=layer)
+        if config.feed_forward == "glu":
+            sizes = self.graph.ints(config.intermediate_size, config.intermediate_size)
+            first, second = self.graph.several("Split", 2, x, sizes, axis=-1)
+            x = self.graph("Mul", self._activate(first, config.hidden_act), second)
+        else:
+            x = self._activate(x, config.hidden_act)
+        return self._dense(x, f"{path}/output", layer=layer)
+
+    # Heads
+
+    def _no_head(self, hidden: Value) -> None:
+        width = self._config.hidden_size
+        self.graph.output(hidden, "last_hidden_state", (BATCH, LENGTH, width))
+        if "pooler" in self._model.groups:
+            self.graph.output(self._pooled(self._pool(hidden, "cls")), "pooler_output", (BATCH, width))
+        sentence = self._model.sentence
+        if sentence is None:
+            return
+        vector = self._pool(hidden, sentence.pooling)
+        if sentence.normalize:
+            length = self.graph("ReduceL2", vector, self.graph.ints(-1), keepdims=1)
+            vector = self.graph("Div", vector, self.graph("Max", length, self.graph.floats(1e-12)))
+        self.graph.output(vector, "sentence_embedding", (BATCH, width))
+
+    def _pooled(self, x: Value) -> Value:
+        return self._activate(self._dense(x, "pooler/dense"), "tanh")
+
+    def _masked_lm(self, hidden: Value) -> None:
+        head, x = self._model.family.masked_lm, hidden
+        if head.transform:
+            x = self._activate(self._dense(x, "mlm/transform"), head.activation or self._config.hidden_act)
+        if head.norm:
+            x = self._norm(x, "mlm/transform_norm")
+        if head.tied:
+            words = self.graph("Transpose", "word_embeddings", perm=(1, 0))
+            x = self.graph("MatMul", x, words)
+            if head.decoder_bias:
+                x = self._add(x, self.graph.constant(self._weight("mlm/bias"), "mlm/bias"))
+        else:
+            x = self._dense(x, "mlm/decoder")
+        self.graph.output(x, "logits", (BATCH, LENGTH, self._config.vocab_size))
+        if "nsp" in self._model.groups:
+            logits = self._dense(self._pooled(self._pool(hidden, "cls")), "nsp")
+            self.graph.output(logits, "seq_relationship_logits", (BATCH, 2))
+
+    def _replaced_tokens(self, hidden: Value) -> None:
+        x = self._activate(self._dense(hidden, "discriminator/dense"), self._config.hidden_act)
+        logits = self.graph("Squeeze", self._dense(x, "discriminator/out"), self.graph.ints(-1))
+        self.graph.output(logits, "logits", (BATCH, LENGTH))
+
+    def _question_answering(self, hidden: Value) -> None:
+        both = self._classify(hidden)
+        ends = self.graph.several("Split", 2, both, self.graph.ints(1, 1), axis=-1)
+        for value, name in zip(ends, ("start_logits", "end_logits"), strict=True):
+            self.graph.output(self.graph("Squeeze", value, self.graph.ints(-1)), name, (BATCH, LENGTH))
+
+    def _classifier(self, hidden: Value) -> None:
+        classes = self._model.classes or 1
+        axes = (BATCH, LENGTH) if self._model.head == "token_classification" else (BATCH,)
+        self.graph.output(self._classify(hidden), "logits", (*axes, classes))
+
+    def _classify(self, hidden: Value) -> Value:
+        """Returns the outputs of the classification head; see `AssembledModel.classify`."""
+        model = self._model
+        head = model.family.classifiers.get(model.head)
+        if head is None or head.lstm_layers:
+            raise UserError(f"{model.source}: the head {model.head} has no ONNX export")
+        x = hidden
+        if head.pooling != "none":
+            default = "last" if self._config.causal and head.pooling == "cls" else head.pooling
+            x = self._pool(x, self._config.classifier_pooling or default)
+        if head.dense == "pooler":
+            x = self._pooled(x)
+        elif head.dense == "head":
+            x = self._activate(self._dense(x, "head/dense"), head.activation)
+            x = self._norm(x, "head/norm") if head.norm else x
+        return self._dense(x, head.name)
+
+    def _pool(self, hidden: Value, pooling: str) -> Value:
+        """Returns one vector for each row, [B, H]."""
+        if pooling == "cls":
+            return self.graph("Gather", hidden, self.graph.constant(np.int64(0)), axis=1)
+        axis = self.graph.ints(1)
+        real = self.graph("Unsqueeze", self._real, self.graph.ints(2))
+        count = self.graph("ReduceSum", self._real, axis, keepdims=1)
+        if pooling == "max":
+            present = self.graph("Greater", real, self.graph.floats(0.0))
+            lowest = self.graph.floats(float(np.finfo(np.float32).min))
+            return self.graph("ReduceMax", self.graph("Where", present, hidden, lowest), axis, keepdims=0)
+        if pooling == "mean":
+            total = self.graph("ReduceSum", self.graph("Mul", hidden, real), axis, keepdims=0)
+            return self.graph("Div", total, self.graph("Max", count, self.graph.floats(1.0)))
+        last = self.graph("Sub", count, self.graph.floats(1.0))
+        chosen = self.graph("Equal", self.graph("Cast", self._places, to=1), last)  # [B, L]
+        chosen = self.graph("Unsqueeze", self.graph("Cast", chosen, to=1), self.graph.ints(2))
+        return self.graph("ReduceSum", self.graph("Mul", hidden, chosen), axis, keepdims=0)
