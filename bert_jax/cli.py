@@ -39,7 +39,7 @@ from bert_jax.settings.flags import Define
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
-    "predict", "fill-mask", "embed", "search", "mine", "convert", "estimate", "bench", "plot",
+    "predict", "fill-mask", "embed", "search", "mine", "convert", "export", "estimate", "bench", "plot",
 )  # fmt: skip
 
 # Commands that run long enough to benefit from the settings of malloc.
@@ -52,6 +52,7 @@ _WITH_MALLOC_SETTINGS = (
     "predict",
     "embed",
     "search",
+    "mine",
     "bench",
 )
 

@@ -13,8 +13,8 @@ from bert_jax.errors import UserError, check_installed, optional_imports
 
 # What setup.py has in extras. (scipy is not among them here: jax brings it.)
 OPTIONAL = (
-    "apache_beam ftfy gcsfs llvmlite matplotlib mwparserfromhell numba py3langid rensa sentencex sklearn "
-    "tensorflow usearch"
+    "apache_beam ftfy gcsfs llvmlite matplotlib mwparserfromhell numba onnx onnxruntime py3langid rensa "
+    "sentencex sklearn tensorflow usearch"
 ).split()
 
 IMPORT_ALL = """

@@ -1,1 +1,1 @@
-"""Export of models for other runtimes: `onnx_model` builds ONNX graphs, `folder` writes and verifies them."""
+"""Export of models for other runtimes: `folder` writes and verifies ONNX graphs and StableHLO."""

@@ -172,10 +172,9 @@ class ModelGraph:
 
     def _turns(self, theta: float) -> tuple[Value, Value]:
         """Returns the cosines and sines of the angles of rotary positions, [L, D / 2]."""
-        config = self._config
-        scheme = positions.Rotary(config.replace(rotary_theta=theta, local_rotary_theta=theta))
-        ids = np.arange(config.max_seq_length)[None]
-        tables = [np.asarray(x, np.float32)[0, :, 0] for x in scheme.angles(ids)[theta]]
+        ids = np.arange(self._config.max_seq_length)[None]
+        angles = positions.Rotary(self._config).angles(ids)[theta]
+        tables = [np.asarray(x, np.float32)[0, :, 0] for x in angles]
         cosine, sine = (
             self.graph("Gather", self.graph.constant(table, f"{kind}_{theta:g}"), self._places)
             for kind, table in zip(("cosines", "sines"), tables, strict=True)

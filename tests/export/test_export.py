@@ -1,0 +1,155 @@
+"""Exports of every head, family and variant of the encoder compute what the model does."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.embeddings import tiny_model
+from support.pretrained import vocabulary  # noqa: F401
+
+from bert_jax import cli, convert
+from bert_jax.convert.families import bert
+from bert_jax.convert.formats import work_directory
+from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.export import onnx_runtime, outputs, stablehlo
+from bert_jax.inference.embedding import Embedder
+from bert_jax.models import assembled
+
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TESTDATA = Path(__file__).parents[1] / "testdata"
+VARIANTS = {
+    "rotary": dict(position="rotary", feed_forward="glu", hidden_act="gelu_tanh"),
+    "local": dict(
+        position="rotary", local_window=3, global_every=2, norm_placement="pre", final_norm=True,
+        first_attention_norm=False, local_rotary_theta=100.0,
+    ),
+    "alibi": dict(position="alibi", num_attention_heads=2, hidden_act="silu", type_vocab_size=0),
+    "sinusoid": dict(position="scaled_sinusoid", norm="rmsnorm", norm_bias=False, type_vocab_size=1),
+    "plain sinusoid": dict(position="sinusoid", hidden_act="relu", embedding_norm=False),
+    "causal": dict(causal=True, position_offset=2),
+    "no biases": dict(attention_bias=False, inner_bias=False, output_bias=False, norm="rmsnorm"),
+    "shared": dict(layer_groups=1, embedding_size=8),
+    "adapters": dict(attention_adapter=4, output_adapter=3),
+}  # fmt: skip
+
+
+def build(tmp_path, groups=("encoder", "pooler"), head="none", classes=(), **fields):
+    """A model with weights so large that each of them shows in the outputs."""
+    model = tiny_model(tmp_path, **fields)
+    rng = np.random.default_rng(1)
+    params = {
+        name: rng.normal(float(name.endswith("scale")), 0.4, shape).astype(np.float32)
+        for name, shape in assembled.shapes(model.config, groups, *classes).items()
+    }
+    return model.replace(params=params, head=head)
+
+
+def compare(model, tmp_path):
+    path = str(tmp_path / "model.onnx")
+    onnx_runtime.write(model, path)
+    assert outputs.difference(model, onnx_runtime.Session(path)) < 2e-5
+    return path
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_of_the_encoder(name, tmp_path):
+    compare(build(tmp_path, **VARIANTS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("head", bert.FAMILY.heads)
+def test_every_head(head, tmp_path):
+    groups = tuple(group.strip("()") for group in bert.FAMILY.heads[head])
+    classes = {"multiple_choice": (1,), "sequence_classification": (3,), "token_classification": (3,)}
+    model = build(tmp_path, groups, head, classes.get(head, ()))
+    path = compare(model, tmp_path)
+    assert onnx_runtime.Session(path)._inputs == list(outputs.INPUTS)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(str(path.parent.relative_to(TESTDATA)) for path in TESTDATA.glob("*/*/model.safetensors")),
+)
+def test_every_family(folder, tmp_path):
+    compare(convert.load(TESTDATA / folder, log=lambda line: None), tmp_path)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+def test_vectors_of_texts(pooling, tmp_path):
+    model = build(tmp_path).replace(sentence=SentenceVectors(pooling, pooling != "cls"))
+    path = compare(model, tmp_path)
+    rows = list(Embedder(model).rows(["the cat is big", "a dog"]))
+    ids = np.zeros((2, max(len(row.token_ids) for row in rows)), np.int64)
+    for row, tokens in zip(rows, ids, strict=True):
+        tokens[: len(row.token_ids)] = row.token_ids
+    found = onnx_runtime.Session(path)(ids, ids > 0, 0 * ids)["sentence_embedding"]
+    np.testing.assert_allclose(found, Embedder(model).embed(["the cat is big", "a dog"]), atol=2e-5)
+
+
+@pytest.fixture
+def export(tmp_path, capsys):
+    model = build(tmp_path)
+    work_directory.FORMAT.write(model, tmp_path / "model")
+
+    def call(*flags, code=0):
+        capsys.readouterr()
+        command = ["export", f"--checkpoint={tmp_path / 'model'}", f"--output={tmp_path / 'out'}", *flags]
+        assert cli.main(command) == code
+        return capsys.readouterr()
+
+    return call, model, tmp_path / "out"
+
+
+def test_a_folder_of_onnx(export):
+    call, model, folder = export
+    shown = call("--quantize")
+    assert "model.onnx" in shown.err and "model_quantized.onnx" in shown.err
+    assert {"config.json", "vocab.txt", "tokenizer.json", "README.md", "onnx"} <= {*os.listdir(folder)}
+    assert not (folder / "model.safetensors").exists()
+    smaller = onnx_runtime.Session(str(folder / onnx_runtime.QUANTIZED))
+    assert 1e-5 < outputs.difference(model, smaller) < 1.0
+    sizes = [(folder / name).stat().st_size for name in (onnx_runtime.FILE, onnx_runtime.QUANTIZED)]
+    assert sizes[0] > 10_000 and json.loads((folder / "config.json").read_text())["model_type"] == "bert"
+    assert "exists already" in call(code=2).err
+    call("--overwrite", "--to=stablehlo")
+    assert not (folder / "onnx").exists()
+
+
+def test_stablehlo_of_any_shape(export):
+    call, model, folder = export
+    assert "model.stablehlo" in call("--to=stablehlo").err
+    run = stablehlo.Session(str(folder / stablehlo.FILE))
+    assert outputs.difference(model, run) < 2e-5
+    for shape in ((1, 2), (3, 17)):
+        ids = np.full(shape, 5)
+        assert run(ids, np.ones(shape), np.zeros(shape))["last_hidden_state"].shape == (*shape, 16)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--to=torch"], "--to=torch: expected onnx or stablehlo"),
+        (["--to=stablehlo", "--quantize"], "--quantize is for --to=onnx; leave it out"),
+    ],
+)
+def test_mistakes(export, flags, message):
+    assert message in export[0](*flags, code=2).err
+
+
+def test_other_folders_are_not_replaced(export):
+    call, _, folder = export
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    assert "--overwrite replaces an export, and this is something else" in call("--overwrite", code=2).err
+
+
+def test_an_export_that_differs_is_not_kept(export, monkeypatch):
+    call, _, folder = export
+    monkeypatch.setattr(outputs, "_OF_ENCODERS", {"last_hidden_state": "hidden", "pooler_output": "pooled"})
+    monkeypatch.setattr(onnx_runtime.Session, "__call__", lambda self, *rows: {
+        "last_hidden_state": np.zeros((2, 24, 16), np.float32), "pooler_output": np.zeros((2, 16), np.float32)
+    })  # fmt: skip
+    assert "not to be trusted" in call(code=2).err and not folder.exists()
