@@ -21,6 +21,7 @@ FEATURES = {
     "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # F1 and correlations
     "plots": ["matplotlib>=3.8"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.19"],  # export
+    "serve": ["starlette>=0.40", "uvicorn>=0.30"],
     "search": ["usearch>=2.16"],  # approximate search
 }
 

@@ -39,7 +39,8 @@ from bert_jax.settings.flags import Define
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
-    "predict", "fill-mask", "embed", "search", "mine", "convert", "export", "estimate", "bench", "plot",
+    "predict", "fill-mask", "embed", "search", "serve", "mine", "convert", "export", "estimate", "bench",
+    "plot",
 )  # fmt: skip
 
 # Commands that run long enough to benefit from the settings of malloc.
@@ -52,6 +53,7 @@ _WITH_MALLOC_SETTINGS = (
     "predict",
     "embed",
     "search",
+    "serve",
     "mine",
     "bench",
 )

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError, check_installed, optional_imports
 # What setup.py has in extras. (scipy is not among them here: jax brings it.)
 OPTIONAL = (
     "apache_beam ftfy gcsfs llvmlite matplotlib mwparserfromhell numba onnx onnxruntime py3langid rensa "
-    "sentencex sklearn tensorflow usearch"
+    "sentencex sklearn starlette tensorflow usearch uvicorn"
 ).split()
 
 IMPORT_ALL = """

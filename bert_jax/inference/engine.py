@@ -24,6 +24,7 @@ from bert_jax.tokenization import Tokenizer
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
 _TOKENS = {"cpu": 4096}  # tokens of a batch on each device
 _TOKENS_ELSEWHERE = 32768
+_SHORTEST = 32  # tokens of the shortest rows after `Engine.warm_up`
 
 Text = str | tuple[str, str]
 Batch = dict[str, jax.Array]
@@ -127,7 +128,8 @@ class Engine:
     ):
         kernel_check.ensure(config, log)
         self._pad_id = tokenizer_of(model).pad_id
-        self._lengths = padded_lengths(max_seq_length)
+        self._longest, self._lengths = max_seq_length, padded_lengths(max_seq_length)
+        self._sizes: tuple[int, ...] = ()
         mesh = sharding.make_mesh()
         tokens = batch_tokens or _TOKENS.get(mesh.devices.flat[0].platform, _TOKENS_ELSEWHERE)
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
@@ -187,6 +189,32 @@ class Engine:
         for numbers, output in pipelining.computed(dispatch, batches()):
             yield numbers, output[: len(numbers)]
 
+    def warm_up(self, most: int, arrays: Callable[[list[Row], int], dict[str, np.ndarray]]) -> int:
+        """Compiles what later calls of `outputs` with at most `most` rows need, so that none of them waits.
+
+        From then on, rows are padded to 32, 64, 128, ... tokens, and batches to 1, 8, 64, ... rows of each
+        device.
+
+        Args:
+            most: maximum number of rows.
+            arrays: as in `outputs`.
+
+        Returns:
+            The number of programs.
+        """
+        lengths = [_SHORTEST << power for power in range(self._longest.bit_length())]
+        self._lengths = [*(length for length in lengths if length < self._longest), self._longest]
+        per_device = -(-most // self._mesh.size)
+        sizes = [8**power for power in range(per_device.bit_length())]
+        self._sizes = (*(size for size in sizes if size < per_device), per_device)
+        counts = [self._mesh.size * size for size in self._sizes]
+        shapes = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
+        for size, length in sorted(shapes):
+            rows = [Row(np.full(length, self._pad_id, np.int32), length, length)] * size
+            for _ in self.outputs(rows, total=size, arrays=arrays):
+                pass
+        return len(shapes)
+
     def _dispatch(self, params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
         with sharding.on_mesh(self._mesh):
             return self._compute(params, sharding.global_batch(batch, self._mesh))
@@ -196,7 +224,9 @@ class Engine:
         devices = self._mesh.size
         rows = max(1, self._batch_tokens // (length * devices))
         if total is not None:
-            rows = min(rows, 1 << max(0, -(-total // devices) - 1).bit_length())
+            needed = -(-total // devices)
+            power = 1 << max(0, needed - 1).bit_length()
+            rows = min(rows, next((size for size in self._sizes if size >= needed), power))
         return devices * rows
 
 

@@ -84,23 +84,36 @@ class MaskFiller:
         Raises:
             UserError: a text has no mask, or more tokens than the model has positions.
         """
-        for text in texts:
-            if self.mask not in text:
-                raise UserError(
-                    f"no {self.mask} in {_shorten(text)!r}: put it where a word should be filled in"
-                )
-        rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
+        rows = self._rows(texts)
         for text, row in zip(texts, rows, strict=True):
-            if row.cut:
-                raise UserError(
-                    f"{_shorten(text)!r} has {row.full_length} tokens and the model {self._limit} positions; "
-                    "shorten it"
-                )
+            if problem := self._problem(text, row):
+                raise UserError(problem)
         found: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
             for i, output in zip(numbers, outputs, strict=True):
                 found[i] = [self._best(output[j], top) for j in range(len(self._masks(rows[i])))]
         return [found[i] for i in range(len(rows))]
+
+    def problem(self, text: str) -> str:
+        """Returns why the masks of a text cannot be filled, or ""."""
+        return self._problem(text, self._rows([text])[0])
+
+    def warm_up(self, most: int) -> int:
+        """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
+        return self._engine.warm_up(most, lambda rows, size: {"positions": np.zeros((size, 1), np.int32)})
+
+    def _rows(self, texts: Sequence[str]) -> list[Row]:
+        return list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
+
+    def _problem(self, text: str, row: Row) -> str:
+        if self.mask not in text:
+            return f"no {self.mask} in {_shorten(text)!r}: put it where a word should be filled in"
+        if row.cut:
+            return (
+                f"{_shorten(text)!r} has {row.full_length} tokens and the model {self._limit} positions; "
+                "shorten it"
+            )
+        return ""
 
     def _masks(self, row: Row) -> np.ndarray:
         return np.flatnonzero(row.token_ids == self.tokenizer.mask_id)

@@ -1,0 +1,126 @@
+"""Answer HTTP requests with a model: vectors, words for masks, and predictions.
+
+    bert-jax serve --checkpoint=all-MiniLM-L6-v2
+    bert-jax serve --checkpoint=runs/mini --workdir=runs/reviews --port=8080
+
+    curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'
+    curl localhost:8000/v1/embeddings -d '{"input": "one text"}'
+    curl localhost:8000/fill-mask -d '{"texts": ["The [MASK] sea."], "top": 3}'
+    curl localhost:8000/predict -d '{"rows": ["a text", {"text": "another"}]}'
+
+--checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
+--workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
+concurrent requests are computed together. Everything is compiled before the first request. GET /health and
+/metrics (Prometheus) tell how it is. By default, only this machine is answered: --host=0.0.0.0 answers all,
+without encryption or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags as absl_flags
+from etils import epy
+
+from bert_jax import signals
+from bert_jax.commands.flags import models
+from bert_jax.errors import UserError, check_installed
+from bert_jax.io.progress import log
+from bert_jax.io.wording import counted
+from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    import uvicorn
+
+    from bert_jax import convert
+    from bert_jax.inference import embedding, fill_mask, predictor
+    from bert_jax.parallel import compiler_options
+    from bert_jax.serving import app, services
+
+_GRACE_SECONDS = 30
+
+
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string("checkpoint", f"The model of /embed and /fill-mask: {models.CHECKPOINT}.")
+    define.string("workdir", "Work directory of `bert-jax finetune`, for /predict.")
+    models.add_dtype(define)
+    define.string("host", "Address to listen on.", "127.0.0.1")
+    define.integer("port", "Port to listen on; 0 for any that is free.", 8000)
+    define.integer("batch_size", "Maximum number of items that are computed together.", 32)
+    define.integer("queue", "Maximum number of items that wait; further requests get 503.", 1024)
+    define.integer("body_bytes", "Maximum size of a request; larger ones get 413.", 1 << 20)
+
+
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
+    for package in ("starlette", "uvicorn"):
+        check_installed(package, "serve")
+    if not (flags.checkpoint or flags.workdir):
+        raise UserError("serve needs --checkpoint=DIR, --workdir=DIR of a fine-tuned run, or both")
+    for name, least in (("batch_size", 1), ("queue", 1), ("body_bytes", 1), ("port", 0)):
+        if getattr(flags, name) < least:
+            raise UserError(f"--{name}={getattr(flags, name)}: expected {least} or more")
+    compiler_options.enable_compilation_cache()
+    served = _services(flags)
+    began = time.monotonic()
+    programs = sum(service.warm_up(flags.batch_size) for service in served)
+    name = os.path.basename(os.path.normpath(flags.checkpoint or flags.workdir))
+    limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
+    server = app.Server(served, name, **limits)
+    log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
+    return _serve(server.app, flags.host, flags.port, [service.name for service in served])
+
+
+def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
+    found: list[services.Service] = []
+    if flags.checkpoint:
+        model = convert.load(flags.checkpoint, log=log)
+        embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
+        found.append(services.Embedding(embedder))
+        if "mlm" in model.groups and not model.config.causal:
+            filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
+            found.append(services.FillMask(filler))
+    if flags.workdir:
+        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log)))
+    return found
+
+
+def _serve(application: Any, host: str, port: int, names: list[str]) -> int:
+    """Answers requests until a signal arrives, and then those that are being answered."""
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn raises the signals again at its end, which would end the command with an error.
+            numbers = (signal.SIGINT, signal.SIGTERM)
+            before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+            with signals.noted():
+                try:
+                    yield
+                finally:
+                    for number, handler in before.items():
+                        signal.signal(number, handler)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                address = self.servers[0].sockets[0].getsockname()
+                paths = ", ".join(f"/{name}" for name in names)
+                log(f"ready: http://{address[0]}:{address[1]} answers {paths}")
+
+    config = uvicorn.Config(
+        application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS
+    )
+    server = Server(config)
+    try:
+        server.run()
+    except SystemExit:
+        raise UserError(f"--host={host} --port={port}: cannot be listened on; choose another") from None
+    log("stopped")
+    return 0

@@ -1,0 +1,262 @@
+"""The HTTP interface: JSON in, JSON out, with health and metrics."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import collections
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import optional_imports
+from bert_jax.serving.batching import Batcher, Overloaded
+from bert_jax.serving.services import Embedding, FillMask, Service, as_list
+from bert_jax.tasks.readers.report import Malformed
+
+with optional_imports("serve"):
+    from starlette import applications, exceptions, requests, responses, routing
+
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+_RETRY_SECONDS = "1"
+_OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "counter", "waiting": "gauge"}
+
+
+class _Refused(Exception):
+    """A request that is not answered: the status code, and one line."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class _Histogram:
+    """Counts times by `_BUCKETS`."""
+
+    def __init__(self):
+        self._counts, self._total = [0] * (len(_BUCKETS) + 1), 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
+        self._total += seconds
+
+    def lines(self, name: str, label: str) -> list[str]:
+        """Returns the histogram in the text format of Prometheus."""
+        sums = list(itertools.accumulate(self._counts))
+        bounds = [*(f"{bound:g}" for bound in _BUCKETS), "+Inf"]
+        found = [f'{name}_bucket{{{label},le="{bound}"}} {n}' for bound, n in zip(bounds, sums, strict=True)]
+        return [*found, f"{name}_sum{{{label}}} {self._total:.6f}", f"{name}_count{{{label}}} {sums[-1]}"]
+
+
+class Server:
+    """Answers requests with some services.
+
+    Args:
+        services: the services.
+        model: the name of the model, for answers.
+        most: maximum number of items of a batch.
+        limit: maximum number of items that wait, and of a request.
+        body_bytes: maximum size of a request.
+
+    Attributes:
+        app: the ASGI application.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        model: str,
+        *,
+        most: int = 32,
+        limit: int = 1024,
+        body_bytes: int = 1 << 20,
+    ):
+        self._model, self._most, self._limit, self._body_bytes = model, most, limit, body_bytes
+        self._services = {service.name: service for service in services}
+        self._batchers: dict[str, Batcher] = {}
+        self._answers: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._times: dict[str, _Histogram] = {}
+        routes = [self._route("/health", self._health, "GET"), self._route("/metrics", self._metrics, "GET")]
+        answers = {"embed": self._embed, "fill-mask": self._fill_mask, "predict": self._predict}
+        routes += [self._route(f"/{name}", answers[name]) for name in self._services]
+        if "embed" in self._services:
+            routes.append(self._route("/v1/embeddings", self._openai))
+            routes.append(self._route("/v1/models", self._models, "GET"))
+        handlers = {exceptions.HTTPException: _http_error}
+        self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[None]:
+        self._batchers = {
+            name: Batcher(service.compute, self._most, self._limit)
+            for name, service in self._services.items()
+        }
+        for batcher in self._batchers.values():
+            await batcher.start()
+        try:
+            yield
+        finally:
+            for batcher in self._batchers.values():
+                await batcher.stop()
+
+    def _route(self, path: str, answer: Callable[[Any], Awaitable[Any]], method: str = "POST") -> Any:
+        async def handle(request: requests.Request) -> responses.Response:
+            began = time.monotonic()
+            headers = {}
+            try:
+                found, status = await answer(request), 200
+            except _Refused as error:
+                found, status = _error(error.message), error.status
+            except Malformed as error:
+                found, status = _error(str(error)), 400
+            except Overloaded:
+                found, status = _error("too many requests are waiting; try again"), 503
+                headers["Retry-After"] = _RETRY_SECONDS
+            self._answers[path, status] += 1
+            self._times.setdefault(path, _Histogram()).add(time.monotonic() - began)
+            if isinstance(found, str):
+                return responses.PlainTextResponse(found, status, headers)
+            return responses.JSONResponse(found, status, headers)
+
+        return routing.Route(path, handle, methods=[method])
+
+    # Requests
+
+    async def _body(self, request: Any) -> dict[str, Any]:
+        """Returns the object of a request.
+
+        Raises:
+            _Refused: it is too large, or no JSON object.
+        """
+        too_large = _Refused(413, f"a request has at most {self._body_bytes:,} bytes")
+        given = request.headers.get("content-length", "0")
+        if not given.isdecimal() or int(given) > self._body_bytes:
+            raise too_large
+        content = bytearray()
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > self._body_bytes:
+                raise too_large
+        try:
+            found = json.loads(bytes(content))
+        except (ValueError, RecursionError):
+            raise _Refused(400, "the request is no JSON") from None
+        if not isinstance(found, dict):
+            raise _Refused(400, "expected a JSON object")
+        return found
+
+    async def _results(self, name: str, items: Any, prefix: str = "") -> list[Any]:
+        """Returns the results of the items of a request."""
+        service = self._services[name]
+        if not isinstance(items, list) or not items:
+            raise _Refused(400, f"expected a list of one or more items in {service.field!r}")
+        if len(items) > self._limit:
+            raise _Refused(413, f"a request has at most {self._limit:,} items, found {len(items):,}")
+        parsed = []
+        for number, item in enumerate(items):
+            try:
+                parsed.append(service.parse(item))
+            except Malformed as error:
+                raise _Refused(400, f"{service.field}[{number}]: {error}") from None
+        if prefix:
+            parsed = [prefix + text for text in parsed]
+        return await self._batchers[name].submit(parsed)
+
+    # Answers
+
+    async def _embed(self, request: Any) -> dict[str, Any]:
+        body = await self._body(request)
+        service = self._services["embed"]
+        assert isinstance(service, Embedding)
+        found = await self._results("embed", body.get("texts"), service.prompt(body.get("prompt")))
+        return {"vectors": [as_list(one.values) for one in found]}
+
+    async def _openai(self, request: Any) -> dict[str, Any]:
+        """Answers a request as the embeddings endpoint of OpenAI does."""
+        body = await self._body(request)
+        items = body.get("input")
+        found = await self._results("embed", [items] if isinstance(items, str) else items)
+        size = body.get("dimensions", len(found[0].values))
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= len(found[0].values):
+            raise _Refused(400, f"dimensions: expected 1 to {len(found[0].values)}")
+        encoding = body.get("encoding_format", "float")
+        if encoding not in ("float", "base64"):
+            raise _Refused(400, "encoding_format: expected float or base64")
+        tokens = sum(len(one.token_ids) for one in found)
+        vectors = [_cut(one.values, size) for one in found]
+        return {
+            "object": "list",
+            "data": [
+                {
+                    "object": "embedding",
+                    "index": number,
+                    "embedding": as_list(vector)
+                    if encoding == "float"
+                    else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
+                }
+                for number, vector in enumerate(vectors)
+            ],
+            "model": self._model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    async def _models(self, request: Any) -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": self._model, "object": "model", "owned_by": "bert_jax"}]}
+
+    async def _fill_mask(self, request: Any) -> dict[str, Any]:
+        body = await self._body(request)
+        top = body.get("top", 5)
+        if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= FillMask.most:
+            raise _Refused(400, f"top: expected 1 to {FillMask.most}")
+        found = await self._results("fill-mask", body.get("texts"))
+        results = [
+            [
+                [{"token": one.token, "probability": round(one.probability, 6)} for one in mask[:top]]
+                for mask in masks
+            ]
+            for masks in found
+        ]
+        return {"results": results}
+
+    async def _predict(self, request: Any) -> dict[str, Any]:
+        body = await self._body(request)
+        return {"predictions": await self._results("predict", body.get("rows"))}
+
+    async def _health(self, request: Any) -> dict[str, Any]:
+        return {"status": "ok", "model": self._model, "services": list(self._services)}
+
+    async def _metrics(self, request: Any) -> str:
+        """Returns the metrics in the text format of Prometheus."""
+        lines = ["# TYPE bert_jax_requests_total counter"]
+        for (path, status), count in sorted(self._answers.items()):
+            lines.append(f'bert_jax_requests_total{{path="{path}",status="{status}"}} {count}')
+        lines.append("# TYPE bert_jax_request_seconds histogram")
+        for path, times in sorted(self._times.items()):
+            lines += times.lines("bert_jax_request_seconds", f'path="{path}"')
+        for name, kind in _OF_BATCHERS.items():
+            total = f"bert_jax_{name}" if kind == "gauge" else f"bert_jax_{name}_total"
+            lines.append(f"# TYPE {total} {kind}")
+            for service, batcher in self._batchers.items():
+                lines.append(f'{total}{{service="{service}"}} {getattr(batcher, name)}')
+        return "\n".join(lines) + "\n"
+
+
+def _cut(vector: np.ndarray, size: int) -> np.ndarray:
+    """Returns the leading dimensions of a vector, scaled to length 1 if some are left out."""
+    if size == len(vector):
+        return vector
+    kept = vector[:size]
+    return kept / max(float(np.linalg.norm(kept)), 1e-12)
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message}}
+
+
+async def _http_error(request: Any, error: Any) -> Any:
+    return responses.JSONResponse(_error(error.detail), error.status_code, error.headers)

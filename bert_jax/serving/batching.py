@@ -1,0 +1,113 @@
+"""Dynamic batching: items of concurrent requests are computed together."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Overloaded(Exception):
+    """More items are waiting than the server accepts."""
+
+
+class Batcher:
+    """Computes items in batches, in one thread, in the order in which they come.
+
+    All items that are waiting when the thread becomes idle form the next batch, up to `most`. So a single
+    request is not delayed, and batches grow with the load.
+
+    Args:
+        compute: maps a list of items to a list of results; called in a thread.
+        most: maximum number of items of a batch.
+        limit: maximum number of items that wait.
+
+    Attributes:
+        batches: number of batches so far.
+        items: number of items so far.
+        compute_seconds: seconds of computation so far.
+    """
+
+    def __init__(self, compute: Callable[[list[Any]], Sequence[Any]], most: int, limit: int):
+        self._compute, self._most, self._limit = compute, most, limit
+        self._waiting: collections.deque[tuple[Any, asyncio.Future]] = collections.deque()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "compute")
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task | None = None
+        self.batches = self.items = 0
+        self.compute_seconds = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Returns the number of items that wait."""
+        return len(self._waiting)
+
+    @property
+    def limit(self) -> int:
+        """Returns the maximum number of items that wait."""
+        return self._limit
+
+    async def submit(self, items: Sequence[Any]) -> list[Any]:
+        """Returns the results of some items.
+
+        Raises:
+            Overloaded: too many are waiting.
+            Exception: what the computation of a batch has raised.
+        """
+        if self.waiting + len(items) > self._limit:
+            raise Overloaded
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in items]
+        self._waiting.extend(zip(items, futures, strict=True))
+        self._arrived.set()
+        try:
+            return list(await asyncio.gather(*futures))
+        except BaseException:
+            for future in futures:  # those that still wait are not computed
+                future.cancel()
+            raise
+
+    async def start(self) -> None:
+        """Starts to compute."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stops after the batch that is being computed."""
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while batch := self._next():
+                items, futures = zip(*batch, strict=True)
+                began = time.monotonic()
+                try:
+                    results = await loop.run_in_executor(self._thread, self._compute, list(items))
+                except Exception as error:
+                    for future in futures:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                self.compute_seconds += time.monotonic() - began
+                self.batches, self.items = self.batches + 1, self.items + len(items)
+                for future, result in zip(futures, results, strict=True):
+                    if not future.done():
+                        future.set_result(result)
+
+    def _next(self) -> list[tuple[Any, asyncio.Future]]:
+        batch: list[tuple[Any, asyncio.Future]] = []
+        while self._waiting and len(batch) < self._most:
+            item, future = self._waiting.popleft()
+            if not future.done():  # the request may have gone
+                batch.append((item, future))
+        return batch

@@ -1,0 +1,137 @@
+"""What a server computes: vectors of texts, words for masks, and the predictions of a fine-tuned model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax.inference.embedding import Embedder, Features
+from bert_jax.inference.fill_mask import MaskFiller
+from bert_jax.inference.predictor import Predictor
+from bert_jax.tasks.readers.report import Malformed
+
+
+class Service(Protocol):
+    """A computation of a model.
+
+    Attributes:
+        name: the name, which is the path of its requests.
+        field: the field of a request with the list of items.
+    """
+
+    name: str
+    field: str
+
+    def parse(self, item: Any) -> Any:
+        """Returns an item of a request as `compute` takes it. Raises Malformed."""
+        ...
+
+    def compute(self, items: list[Any]) -> Sequence[Any]:
+        """Returns the result of each item."""
+        ...
+
+    def warm_up(self, most: int) -> int:
+        """Compiles what batches of at most `most` items need, and returns the number of programs."""
+        ...
+
+
+def text_of(item: Any) -> str:
+    """Returns a text of a request. Raises Malformed for anything else."""
+    if not isinstance(item, str):
+        raise Malformed(f"expected a text, found {type(item).__name__}")
+    return item.encode("utf-8", "replace").decode("utf-8")
+
+
+class Embedding:
+    """Vectors of texts; items are texts with their prompts."""
+
+    name, field = "embed", "texts"
+
+    def __init__(self, embedder: Embedder):
+        self.embedder = embedder
+
+    def prompt(self, name: Any) -> str:
+        """Returns the text of a prompt of the model. Raises Malformed if it has none of that name."""
+        prompts: Mapping[str, str] = self.embedder.sentence.prompts
+        if name in (None, ""):
+            return ""
+        if not isinstance(name, str) or name not in prompts:
+            raise Malformed(
+                f"prompt {name!r:.60}: the prompts of the model are {', '.join(prompts) or 'none'}"
+            )
+        return prompts[name]
+
+    def parse(self, item: Any) -> str:
+        """Returns a text."""
+        return text_of(item)
+
+    def compute(self, items: list[str]) -> list[Features]:
+        """Returns the tokens and the vector of each text."""
+        return list(self.embedder.stream(items))
+
+    def warm_up(self, most: int) -> int:
+        """Compiles the model for all shapes."""
+        return self.embedder.engine.warm_up(most, lambda rows, size: {})
+
+
+class FillMask:
+    """Words for the masks of texts; items are texts with a mask."""
+
+    name, field = "fill-mask", "texts"
+    most = 50  # words for each mask
+
+    def __init__(self, filler: MaskFiller):
+        self.filler = filler
+
+    def parse(self, item: Any) -> str:
+        """Returns a text that has a mask and is not too long."""
+        text = text_of(item)
+        if problem := self.filler.problem(text):
+            raise Malformed(problem)
+        return text
+
+    def compute(self, items: list[str]) -> list[Any]:
+        """Returns the words for each mask of each text, with their probabilities."""
+        return self.filler(items, self.most)
+
+    def warm_up(self, most: int) -> int:
+        """Compiles the model for all shapes, with one mask in each text."""
+        return self.filler.warm_up(most)
+
+
+class Prediction:
+    """Predictions of a fine-tuned model; items are the rows of `bert-jax predict --input=-`, or texts."""
+
+    name, field = "predict", "rows"
+
+    def __init__(self, predictor: Predictor):
+        self.predictor = predictor
+        self._reader = predictor.task.line_reader()
+
+    def parse(self, item: Any) -> dict[str, Any]:
+        """Returns the values of a row."""
+        if isinstance(item, dict):
+            return self._reader.from_object(item)
+        return self._reader.from_text(text_of(item))
+
+    def compute(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the prediction of each row as a JSON object."""
+        rows = list(enumerate(items, 1))
+        records = self.predictor.predict(self._reader.examples(rows)).records()
+        return [_without_number(record, item) for record, item in zip(records, items, strict=True)]
+
+    def warm_up(self, most: int) -> int:
+        """Compiles the model for all shapes; its batch size is that of the run."""
+        return self.predictor.warm_up()
+
+
+def _without_number(record: dict[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a prediction without an id that is only the place in a batch."""
+    return record if "id" in item else {name: value for name, value in record.items() if name != "id"}
+
+
+def as_list(vector: np.ndarray) -> list[float]:
+    """Returns the numbers of a vector, with as many digits as a float32 has."""
+    return [float(f"{value:.8g}") for value in vector.tolist()]

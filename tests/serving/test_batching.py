@@ -1,0 +1,95 @@
+"""Items of concurrent requests are computed together, in order, within limits."""
+
+import asyncio
+import threading
+
+import pytest
+
+from bert_jax.serving.batching import Batcher, Overloaded
+
+
+def run(compute, body, most=4, limit=100):
+    """Runs a coroutine function with a batcher."""
+
+    async def main():
+        batcher = Batcher(compute, most, limit)
+        await batcher.start()
+        try:
+            return await body(batcher)
+        finally:
+            await batcher.stop()
+
+    return asyncio.run(main())
+
+
+def test_waiting_items_form_batches_and_each_request_gets_its_own_results():
+    batches = []
+
+    def compute(items):
+        batches.append(items)
+        return [2 * item for item in items]
+
+    async def body(batcher):
+        requests = [batcher.submit(range(10 * n, 10 * n + 3)) for n in range(5)]
+        found = await asyncio.gather(*requests)
+        return found, batcher.items, batcher.batches
+
+    found, items, count = run(compute, body)
+    assert found == [[2 * i for i in range(10 * n, 10 * n + 3)] for n in range(5)]
+    assert [item for batch in batches for item in batch] == [10 * n + i for n in range(5) for i in range(3)]
+    assert max(map(len, batches)) == 4 and (items, count) == (15, len(batches)) and count < 15
+
+
+def test_more_items_than_may_wait_are_refused():
+    release = threading.Event()
+
+    def compute(items):
+        release.wait(10)
+        return items
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.submit([1, 2]))
+        await asyncio.sleep(0.05)  # they are being computed
+        second = asyncio.create_task(batcher.submit([3, 4, 5]))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded):
+            await batcher.submit([6])
+        release.set()
+        return await first, await second, batcher.waiting
+
+    assert run(compute, body, limit=3) == ([1, 2], [3, 4, 5], 0)
+
+
+def test_an_error_ends_the_requests_of_its_batch_only():
+    def compute(items):
+        if 0 in items:
+            raise ValueError("zero")
+        return items
+
+    async def body(batcher):
+        with pytest.raises(ValueError, match="zero"):
+            await batcher.submit([0])
+        return await batcher.submit([1])
+
+    assert run(compute, body) == [1]
+
+
+def test_items_of_a_request_that_is_gone_are_not_computed():
+    seen, release = [], threading.Event()
+
+    def compute(items):
+        seen.extend(items)
+        release.wait(10)
+        return items
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.submit([1]))
+        await asyncio.sleep(0.05)
+        gone = asyncio.create_task(batcher.submit([2]))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        release.set()
+        return await first, await batcher.submit([3])
+
+    assert run(compute, body) == ([1], [3])
+    assert seen == [1, 3]

@@ -1,0 +1,229 @@
+"""The server on a real port: vectors, words and predictions as the commands give them; refusals; the end."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from support.embeddings import tiny_model
+from support.fine_tuned import make_run
+from support.pretrained import vocabulary  # noqa: F401
+
+from bert_jax import convert
+from bert_jax.convert.formats import work_directory
+from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.fill_mask import MaskFiller
+from bert_jax.inference.predictor import Predictor
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+
+TEXTS = ["the cat is big", "a dog", "one two three"]
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, *flags):
+        command = [sys.executable, "-m", "bert_jax", "serve", "--port=0", *map(str, flags)]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.getcwd()}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.lines, self.port = [], 0
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := re.search(r"ready: http://127.0.0.1:(\d+) answers (.*)", line):
+                self.port, self.paths = int(found[1]), found[2]
+                break
+        assert self.port, "".join(self.lines)
+        threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True).start()
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """Returns the status, and what the answer holds."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        content = json.dumps(body) if isinstance(body, dict | list) else body
+        connection.request(method or ("GET" if body is None else "POST"), path, content, headers or {})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, vocabulary):  # noqa: F811
+    folder = tmp_path_factory.mktemp("served")
+    model = tiny_model(folder, ("encoder", "mlm"), "masked_lm")
+    sentence = SentenceVectors("cls", True, 16, {"query": "the cat "})
+    work_directory.FORMAT.write(model.replace(sentence=sentence), folder / "model")
+    run = make_run(folder / "run", vocabulary, "classification", ("a", "b"), text_a="text", label="label")
+    return folder / "model", run
+
+
+@pytest.fixture(scope="module")
+def server(folders):
+    running = Running(
+        *(f"--checkpoint={folders[0]}", f"--workdir={folders[1]}", "--queue=20", "--body_bytes=2000"),
+        "--batch_size=4",
+    )
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+
+
+def test_vectors_are_those_of_embed(server, folders):
+    embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
+    status, found = server.ask("/embed", {"texts": TEXTS})
+    assert status == 200
+    np.testing.assert_allclose(found["vectors"], embedder.embed(TEXTS), atol=1e-5)
+    found = server.ask("/embed", {"texts": TEXTS, "prompt": "query"})[1]
+    np.testing.assert_allclose(found["vectors"], embedder.embed(TEXTS, "the cat "), atol=1e-5)
+
+
+def test_the_embeddings_of_openai(server, folders):
+    embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
+    expected = embedder.embed(TEXTS)
+    status, found = server.ask("/v1/embeddings", {"input": TEXTS, "model": "any"})
+    assert status == 200 and found["object"] == "list" and found["model"] == "model"
+    assert [one["index"] for one in found["data"]] == [0, 1, 2]
+    np.testing.assert_allclose([one["embedding"] for one in found["data"]], expected, atol=1e-5)
+    tokens = sum(len(row.token_ids) for row in embedder.rows(TEXTS))
+    assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    body = {"input": TEXTS[0], "model": "any", "dimensions": 4, "encoding_format": "base64"}
+    (one,) = server.ask("/v1/embeddings", body)[1]["data"]
+    vector = np.frombuffer(base64.b64decode(one["embedding"]), "<f4")
+    np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
+    assert server.ask("/v1/models")[1]["data"][0]["id"] == "model"
+
+
+def test_words_for_masks(server, folders):
+    text = "the [MASK] is [MASK] ."
+    status, found = server.ask("/fill-mask", {"texts": [text], "top": 2})
+    expected = MaskFiller(str(folders[0]), lambda line: None)([text], 2)[0]
+    assert status == 200 and len(found["results"][0]) == 2
+    for mask, candidates in zip(found["results"][0], expected, strict=True):
+        assert [one["token"] for one in mask] == [one.token for one in candidates]
+        assert [one["probability"] for one in mask] == pytest.approx(
+            [x.probability for x in candidates], abs=1e-5
+        )
+
+
+def test_predictions_are_those_of_predict(server, folders):
+    rows = ["a red cat", {"text": "one dog", "id": "x"}, "two"]
+    status, found = server.ask("/predict", {"rows": rows})
+    assert status == 200
+    predictor = Predictor(str(folders[1]), log=lambda line: None)
+    reader = predictor.task.line_reader()
+    given = [reader.from_text(row) if isinstance(row, str) else reader.from_object(row) for row in rows]
+    expected = predictor.predict(reader.examples(list(enumerate(given, 1)))).records()
+    assert [one["prediction"] for one in found["predictions"]] == [one["prediction"] for one in expected]
+    assert [one.get("id") for one in found["predictions"]] == [None, "x", None]
+    for one, other in zip(found["predictions"], expected, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "path, body, status, message",
+    [
+        ("/embed", "{", 400, "the request is no JSON"),
+        ("/embed", "[" * 900, 400, "the request is no JSON"),
+        ("/embed", b"\xff\xfe", 400, "the request is no JSON"),
+        ("/embed", ["a"], 400, "expected a JSON object"),
+        ("/embed", {}, 400, "expected a list of one or more items in 'texts'"),
+        ("/embed", {"texts": []}, 400, "expected a list of one or more items in 'texts'"),
+        ("/embed", {"texts": ["a", 3]}, 400, "texts[1]: expected a text, found int"),
+        ("/embed", {"texts": ["a"], "prompt": "title"}, 400, "the prompts of the model are query"),
+        ("/embed", {"texts": ["a"] * 21}, 413, "a request has at most 20 items, found 21"),
+        ("/embed", {"texts": ["a" * 3000]}, 413, "a request has at most 2,000 bytes"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 17}, 400, "dimensions: expected 1 to 16"),
+        ("/v1/embeddings", {"input": "a", "dimensions": True}, 400, "dimensions: expected 1 to 16"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "expected float or base64"),
+        ("/fill-mask", {"texts": ["a cat"]}, 400, "texts[0]: no [MASK] in 'a cat'"),
+        ("/fill-mask", {"texts": ["[MASK] " * 60]}, 400, "texts[0]: '[MASK] [MASK]"),
+        ("/fill-mask", {"texts": ["[MASK]"], "top": 0}, 400, "top: expected 1 to 50"),
+        ("/predict", {"rows": [{"other": "a"}]}, 400, "rows[0]: "),
+        ("/predict", {"rows": ["a\tb"]}, 400, "rows[0]: "),
+        ("/none", {"texts": ["a"]}, 404, "Not Found"),
+    ],
+)  # fmt: skip
+def test_what_is_malformed_or_too_large_is_refused(server, path, body, status, message):
+    found = server.ask(path, body, "POST")
+    assert found[0] == status and message in found[1]["error"]["message"]
+
+
+def test_other_methods_and_lengths_that_lie(server):
+    assert server.ask("/embed")[0] == 405
+    assert server.ask("/embed", '{"texts": ["a"]}', headers={"content-length": "99999999"})[0] == 413
+
+
+def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):
+    embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
+    texts = [f"{color} {animal}" for color in ("red", "blue", "green") for animal in ("cat", "dog", "bird")]
+    expected, wrong = embedder.embed(texts), []
+
+    def ask(worker):
+        for number in range(10):
+            i = (worker + number) % len(texts)
+            status, found = server.ask("/embed", {"texts": [texts[i]]})
+            if status != 200 or not np.allclose(found["vectors"][0], expected[i], atol=1e-5):
+                wrong.append((status, i))
+
+    threads = [threading.Thread(target=ask, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert server.ask("/health")[1] == {
+        "status": "ok", "model": "model", "services": ["embed", "fill-mask", "predict"]
+    }  # fmt: skip
+    metrics = server.ask("/metrics")[1]
+    counted = int(re.search(r'requests_total\{path="/embed",status="200"\} (\d+)', metrics)[1])
+    items = int(re.search(r'bert_jax_items_total\{service="embed"\} (\d+)', metrics)[1])
+    batches = int(re.search(r'bert_jax_batches_total\{service="embed"\} (\d+)', metrics)[1])
+    assert counted >= 80 and items >= 80 and batches <= items
+    assert re.search(r'request_seconds_bucket\{path="/embed",le="\+Inf"\} (\d+)', metrics)
+
+
+def test_sigterm_finishes_what_is_being_answered(folders):
+    running = Running(f"--checkpoint={folders[0]}")
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(running.ask("/embed", {"texts": TEXTS * 30})[0]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    while running.ask("/metrics")[1].find('items_total{service="embed"} 0') >= 0 and len(answers) < 4:
+        pass
+    assert running.stop() == 0
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 4
+    running.process.wait()
+    assert any("stopped" in line for line in running.lines)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "serve needs --checkpoint=DIR, --workdir=DIR of a fine-tuned run, or both"),
+        (["--checkpoint=x", "--queue=0"], "--queue=0: expected 1 or more"),
+        (["--checkpoint=x", "--port=-1"], "--port=-1: expected 0 or more"),
+    ],
+)
+def test_mistakes(flags, message, capsys):
+    from bert_jax import cli
+
+    assert cli.main(["serve", *flags]) == 2
+    assert message in capsys.readouterr().err
