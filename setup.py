@@ -55,6 +55,7 @@ setup(
         "orbax-checkpoint>=0.12,<1",
         "packaging>=23.0",
         "psutil>=5.9",
+        "pyarrow>=15.0",
         "rich>=13.0",
         "safetensors>=0.4.3",
         "sentencepiece>=0.2.3",

@@ -34,12 +34,14 @@ class CorpusOptions:
         "text",
         "text: one sentence per line, a blank line after each document; paragraphs: one paragraph per line, "
         "a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: a MediaWiki dump; "
-        "books: one book per file; jsonl: one JSON object per line. All but text are split into sentences.",
+        "books: one book per file; jsonl: one JSON object per line; csv: a table, or for .tsv one with tabs. "
+        "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
     )
-    text_field: str = flag("text", "jsonl and tfds: the field that contains the text.")
+    text_field: str = flag("text", "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text.")
     id_field: str = flag(
         "",
-        "jsonl and tfds: the field that identifies the document. Default: its file and its position there.",
+        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document. Default: its file and "
+        "its position there.",
     )
     tfds_data_dir: str = flag(
         "", "Directory of the tfds data sets. Default: $TFDS_DATA_DIR, or ~/tensorflow_datasets."

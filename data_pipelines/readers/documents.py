@@ -30,7 +30,7 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """The names of the fields to read of the records of `jsonl` files and TFDS data sets.
+    """The names of the fields to read of `jsonl`, Parquet and Arrow files and TFDS data sets.
 
     Attributes:
         text: the field of the text.
@@ -48,7 +48,7 @@ class Range:
     Attributes:
         path: the file, or a TFDS data set as `bert_jax.io.tfds.find` names it.
         name: a short name of the file that does not depend on where the corpus is; part of document keys.
-        start: the first byte; of a TFDS data set, the first record.
+        start: the first byte; of a TFDS data set, Parquet or Arrow, the first record.
         end: the byte or record after the last one; None for a compressed file that is one range.
         size: the size of the range in the file, in bytes.
     """

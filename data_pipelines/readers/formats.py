@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.errors import UserError, check_installed
-from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_xml
+from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Document, Fields, Range
 
 _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences, and of some abbreviations
@@ -52,6 +52,7 @@ FORMATS: dict[str, Format] = {
     "wikipedia_xml": Format(wikipedia_xml.read, streams=True, packages=("mwparserfromhell", "sentencex")),
     "books": Format(books.read, whole=True),
     "jsonl": Format(jsonl.read, has_fields=True),
+    "csv": Format(csv_rows.read, whole=True, has_fields=True),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
+from bert_jax.io import columnar, compression, files
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
 from data_pipelines.readers.sources import source_of
@@ -109,6 +109,8 @@ def place(key: str, range_: Range) -> str:
     name, _, offset = key.partition("#")[0].rpartition(":")
     if name != range_.name or not offset.isdigit():
         return key
+    if columnar.is_columnar(range_.path):
+        return f"{name}, row {int(offset) + 1:,}"
     if int(offset) > _COUNTED_BYTES:
         return f"{name}, byte {int(offset):,}"
     with compression.opened(range_.path) as file:

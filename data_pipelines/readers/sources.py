@@ -1,4 +1,4 @@
-"""Sources of a corpus: files, local or at a URL, and data sets of tensorflow-datasets.
+"""Sources of a corpus: files of text, of rows (Parquet, Arrow), and data sets of tensorflow-datasets.
 
 This is the only module of the readers that distinguishes them; `source_of` does so by the scheme of the path.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import compression, files, tfds
+from bert_jax.io import columnar, compression, files, tfds
 from data_pipelines.readers.documents import Document, Fields, Range, text_document
 from data_pipelines.readers.formats import Format
 
@@ -159,15 +159,63 @@ class TfdsSource(Source):
             yield from text_document(key, text, counts)
 
 
+@dataclasses.dataclass(frozen=True)
+class ColumnSource(Source):
+    """A Parquet or Arrow file; its rows are the documents, and newlines in their text separate paragraphs."""
+
+    has_signs: ClassVar[bool] = False
+
+    def has_fields(self, format: Format) -> bool:
+        """Returns True: its rows have columns."""
+        return True
+
+    def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        """Returns ranges of rows of about `target_bytes`."""
+        size, rows = self.size(), len(columnar.Table(self.path))
+        number = -(-size // target_bytes)
+        edges = sorted({rows * i // number for i in range(number + 1)}) if number and rows else []
+        return [
+            Range(self.path, name, a, b, size * b // rows - size * a // rows)
+            for a, b in itertools.pairwise(edges)
+        ]
+
+    def read(
+        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+    ) -> Iterator[Document]:
+        """Yields the documents of a range of rows."""
+        table = columnar.Table(range_.path)
+        wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
+        for flag, field in wanted.items():
+            if field not in table.columns:
+                shown = ", ".join(table.columns)
+                raise UserError(f"--{flag}={field}: {range_.path} has no such column; it has {shown}")
+        rows = table.rows(list(wanted.values()), range_.start, range_.end)
+        for place, row in enumerate(rows, range_.start):
+            text = row[fields.text]
+            if not isinstance(text, str):
+                counts["without_text"] += 1
+                continue
+            counts["bytes"] += len(text.encode())
+            key = row[fields.id] if fields.id else None
+            yield from text_document(f"{range_.name}:{place}" if key is None else str(key), text, counts)
+
+
 def source_of(path: str) -> Source:
     """Returns the source for a path or a pattern."""
-    return TfdsSource(path) if path.startswith(tfds.PREFIX) else Source(path)
+    if path.startswith(tfds.PREFIX):
+        return TfdsSource(path)
+    return ColumnSource(path) if columnar.is_columnar(path) else Source(path)
 
 
 def _local_files(pattern: str) -> list[str]:
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
     found = filter(os.path.lexists, found)  # glob returns NAME/ for NAME/** even if it does not exist
-    return [file for path in found for file in _files_under(path)]
+    return [file for path in found for file in _of_data_set(_files_under(path))]
+
+
+def _of_data_set(found: list[str]) -> list[str]:
+    """Returns the files of a folder without those that describe a data set, if it is one."""
+    return [file for file in found if columnar.is_columnar(file)] or found
 
 
 def _files_under(path: str) -> list[str]:

@@ -17,7 +17,9 @@ class FinetuneDataConfig(Part):
     """The files of fine-tuning. A task declares the further fields of `config.data`."""
 
     train: str = option(
-        "", "your own file to train on: TSV, CSV or JSON-lines; of questions JSON, of tags CoNLL columns too"
+        "",
+        "your own file to train on: TSV, CSV or JSON-lines; of texts Parquet or Arrow, or a folder of these; "
+        "of questions JSON, of tags CoNLL columns too",
     )
     eval: str = option("", "your own file to evaluate on, as `data.train`")
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
+from bert_jax.io import columnar, compression, files
 
 TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a file
 
@@ -31,7 +31,8 @@ class FileFormats:
         """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
 
         Args:
-            path: the path of the file. The suffix of a compression is ignored.
+            path: the path of the file, or of a directory of Parquet or Arrow files. The suffix of a
+                compression is ignored.
             given: one of `names`, or "auto".
             flags: the prefix of flags in messages.
 
@@ -44,6 +45,8 @@ class FileFormats:
         if given != "auto":
             raise UserError(f"data.format={given}: expected auto, {', '.join(names)}")
         name = compression.strip_suffix(str(path)).lower()
+        if files.is_directory(path) and (parts := columnar.files_in(str(path))):
+            name = parts[0].lower()
         found = next(
             (self.suffixes[suffix] for suffix in self.suffixes if name.endswith(suffix)), self.default
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
+from bert_jax.io import columnar, compression, files
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
 from bert_jax.tasks.readers.report import Malformed
@@ -253,7 +253,42 @@ class JsonRows:
         return select
 
 
-Rows = TableRows | LineRows | JsonRows
+class ColumnRows:
+    """Iterates over the rows of a Parquet or Arrow file as (row from 1, dict).
+
+    Args:
+        path: the path of the file.
+        flags: the prefix of flags in messages.
+    """
+
+    def __init__(self, path: str, flags: str = TRAINING_FLAGS):
+        self._table, self._flags = columnar.Table(path), flags
+        self._wanted: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        return enumerate(self._table.rows(self._wanted), 1)
+
+    def selector(self, wanted: Mapping[str, str]) -> Selector:
+        """Returns a function that selects the values of a row as texts.
+
+        Raises:
+            UserError: a column is missing.
+        """
+        names = self._table.columns
+        for field, column in wanted.items():
+            if column not in names:
+                shown = ", ".join(map(repr, names[:20]))
+                given = f"data.{field}" if self._flags == TRAINING_FLAGS else f"{self._flags}{field}"
+                raise UserError(f"{self._table.path}: no column {column!r} for {given}; there are {shown}")
+        self._wanted = list(dict.fromkeys(wanted.values()))
+
+        def select(row: dict[str, Any]) -> dict[str, Any]:
+            return {field: json_text(row[key], field, key) for field, key in wanted.items()}
+
+        return select
+
+
+Rows = TableRows | LineRows | JsonRows | ColumnRows
 
 
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:

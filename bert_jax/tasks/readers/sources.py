@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.io import files
+from bert_jax.io import columnar, files
 from bert_jax.tasks.readers import prepared, tables
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
 from bert_jax.tasks.readers.tables import Columns, Examples
@@ -30,9 +30,11 @@ def exists(path: str) -> bool:
 
 
 def parts(path: str) -> list[str]:
-    """Returns the files of a path: those of a prepared data set, or several with commas between them."""
+    """Returns the files of a path: those of a prepared data set or of a directory, or several with commas."""
     if is_prepared(path):
         return prepared.files(path)
+    if files.is_directory(path):
+        return columnar.files_in(str(path))
     return [path] if files.exists(path) else str(path).split(",")
 
 

@@ -1,8 +1,8 @@
-"""Reads labeled examples from TSV, CSV and JSON-lines files; every error names the file and the line.
+"""Reads labeled examples from TSV, CSV, JSON-lines, Parquet and Arrow files; errors name the file and line.
 
 TSV has the format of GLUE's files: a tab separates fields, a newline ends a row, and quotes have no special
 meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON-lines has one object per
-line.
+line. The lines of Parquet and Arrow files are their rows, from 1; a directory stands for all of its files.
 """
 
 from __future__ import annotations
@@ -13,12 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import checks, columnar, files
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import CHOICE, NEGATIVE, JsonRows, LineRows, Lines, Rows, TableRows
+from bert_jax.tasks.readers.file_rows import (
+    CHOICE,
+    NEGATIVE,
+    ColumnRows,
+    JsonRows,
+    LineRows,
+    Lines,
+    Rows,
+    TableRows,
+)
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
-FORMATS = FileFormats({".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"})
+FORMATS = FileFormats(
+    {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
+    | dict.fromkeys(columnar.SUFFIXES, "columnar")
+)
 PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
 LINES = "lines"  # the format with one text per line, used only for prediction
 
@@ -134,7 +146,7 @@ def read_examples(
 
     Args:
         path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly compressed
-            (.gz, .bz2, .xz, .zst).
+            (.gz, .bz2, .xz, .zst); a Parquet or Arrow file, or a directory of such files.
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
@@ -156,6 +168,13 @@ def read_examples(
     """
     check_columns(path, columns, flags)
     path = str(path)
+    if files.is_directory(path):
+        parts = columnar.files_in(path)
+        if not parts:
+            raise UserError(f"{path}: a directory without Parquet or Arrow files; expected a file of rows")
+        options: dict[str, Any] = dict(parse_label=parse_label, label_may_be_empty=label_may_be_empty)
+        options |= dict(max_malformed=max_malformed, flags=flags)
+        return joined(path, [read_examples(part, columns, **options) for part in parts])
     if file_format != LINES:
         file_format = FORMATS.detect(path, file_format, flags)
     rows = _open_rows(path, columns, file_format, quoting, flags)
@@ -233,6 +252,8 @@ def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flag
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     checks.check_input(path, file_format)
+    if file_format == "columnar":
+        return ColumnRows(path, flags)
     lines = Lines(path)
     if file_format == "jsonl":
         return JsonRows(path, lines)

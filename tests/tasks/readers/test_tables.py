@@ -133,7 +133,7 @@ def test_refused_json(tmp_path, line, message):
     "path, columns, message",
     [
         ("missing.tsv", Columns("a"), "no such file"),
-        ("x.parquet", Columns("a"), "none of .tsv, .csv, .jsonl"),
+        ("x.orc", Columns("a"), "none of .tsv, .csv, .jsonl"),
         ("x.tsv", Columns(""), "which column holds the text"),
         ("x.tsv", Columns("a", header=False), "without a header, so columns are numbers"),
     ],

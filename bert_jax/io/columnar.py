@@ -1,0 +1,149 @@
+"""Reads rows of Parquet and Arrow files, as data sets of Hugging Face have them, without their library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epy
+
+from bert_jax.errors import UserError
+from bert_jax.io import files
+
+with epy.lazy_imports():
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+SUFFIXES = (".parquet", ".arrow")
+_ROWS = 4096  # rows that are in memory at a time, about
+
+
+def is_columnar(path: files.PathLike) -> bool:
+    """Returns whether the name of a file is one of Parquet or Arrow."""
+    return str(path).lower().endswith(SUFFIXES)
+
+
+class Table:
+    """A Parquet or Arrow file, whose rows are read in order, some at a time.
+
+    Args:
+        path: the file, local or at a URL.
+
+    Attributes:
+        columns: the names of the columns.
+
+    Raises:
+        UserError: the file does not exist, or is damaged.
+    """
+
+    def __init__(self, path: files.PathLike):
+        self.path = str(path)
+        with self._opened() as (schema, _):
+            self.columns = tuple(schema.names)
+            self._classes = _class_names(schema)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        """Yields the schema and the open file."""
+        try:
+            with contextlib.ExitStack() as stack:
+                local = stack.enter_context(files.local_copy(self.path))
+                if self.path.lower().endswith(SUFFIXES[0]):
+                    file = stack.enter_context(parquet.ParquetFile(local))
+                    yield file.schema_arrow, file
+                    return
+                source = stack.enter_context(pyarrow.memory_map(local))
+                try:  # as `save_to_disk` writes them
+                    reader = stack.enter_context(ipc.open_stream(source))
+                except pyarrow.ArrowInvalid:
+                    source.seek(0)
+                    reader = stack.enter_context(ipc.open_file(source))
+                yield reader.schema, reader
+        except OSError as error:
+            what = error.strerror or str(error).splitlines()[0]
+            raise UserError(f"{self.path}: cannot be read: {what}") from None
+        except pyarrow.ArrowException as error:
+            raise UserError(f"{self.path}: damaged, or of another format ({_first_line(error)})") from None
+
+    def __len__(self) -> int:
+        with self._opened() as (_, file):
+            if hasattr(file, "iter_batches"):
+                return file.metadata.num_rows
+            return sum(batch.num_rows for batch in _batches(file, []))
+
+    def rows(
+        self, columns: Sequence[str] = (), start: int = 0, end: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yields rows as {column: value}, as Python values.
+
+        A column of class numbers has their names, if the file has them.
+
+        Args:
+            columns: the columns to read; all by default.
+            start: the number of the first row.
+            end: the number of the row after the last one; None for all rows.
+        """
+        wanted = list(columns) or list(self.columns)
+        place = 0
+        with self._opened() as (_, file):
+            for batch in _batches(file, wanted, start):
+                first, place = place, place + batch.num_rows
+                if place <= start:
+                    continue
+                if end is not None and first >= end:
+                    return
+                low = max(0, start - first)
+                high = batch.num_rows if end is None else min(batch.num_rows, end - first)
+                for row in batch.slice(low, high - low).to_pylist():
+                    yield {name: self._named(name, row[name]) for name in wanted}
+
+    def _named(self, column: str, value: Any) -> Any:
+        names = self._classes.get(column)
+        if names and isinstance(value, int) and 0 <= value < len(names):
+            return names[value]
+        return value
+
+
+def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]:
+    """Yields record batches with some columns; of Parquet, row groups before `start` are empty batches."""
+    if hasattr(file, "iter_batches"):
+        place = 0
+        for group in range(file.metadata.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            place += count
+            if place <= start:  # not read, but counted
+                yield pyarrow.RecordBatch.from_pydict({"skipped": pyarrow.nulls(count)})
+                continue
+            yield from file.iter_batches(_ROWS, row_groups=[group], columns=list(columns))
+        return
+    found = (
+        file
+        if not hasattr(file, "num_record_batches")
+        else map(file.get_batch, range(file.num_record_batches))
+    )
+    for batch in found:
+        yield batch.select(list(columns)) if columns else batch
+
+
+def _class_names(schema: Any) -> Mapping[str, list[str]]:
+    """Returns {column: names of its classes}, of columns that a data set of Hugging Face calls ClassLabel."""
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return {
+            name: [str(one) for one in kind["names"]]
+            for name, kind in features.items()
+            if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def files_in(directory: str) -> list[str]:
+    """Returns the Parquet and Arrow files of a directory, sorted by name."""
+    return [f"{directory.rstrip('/')}/{name}" for name in sorted(files.names(directory)) if is_columnar(name)]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,69 @@
+"""Corpora of rows: Parquet, Arrow, CSV and TSV, whole or in ranges."""
+
+import collections
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bert_jax.errors import UserError
+from data_pipelines import readers
+from data_pipelines.readers import Fields
+
+TEXTS = [f"First line of {i}.\nSecond line, with a comma." for i in range(30)]
+
+
+def read(pattern, target=1 << 20, format="text", fields=Fields()):  # noqa: B008 (frozen)
+    counts = collections.Counter()
+    documents = [
+        document
+        for part in readers.split_ranges(readers.list_inputs(str(pattern)), target, format)
+        for document in readers.read_documents(part, format, counts, fields)
+    ]
+    return documents, counts
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for part in range(2):
+        rows = TEXTS[15 * part : 15 * part + 15]
+        table = pyarrow.table({"text": rows, "name": [f"d{15 * part + i}" for i in range(15)]})
+        parquet.write_table(table, tmp_path / f"part-{part}.parquet", row_group_size=4)
+    (tmp_path / "dataset_info.json").write_text('{"a": 1}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", [1 << 20, 200])
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+def test_documents_do_not_depend_on_the_ranges(folder, target, pattern):
+    documents, counts = read(folder / pattern, target)
+    assert [document.passages for document in documents] == [tuple(text.split("\n")) for text in TEXTS]
+    assert documents[0].key == "part-0.parquet:0" and documents[29].key == "part-1.parquet:14"
+    assert counts["documents"] == 30 and counts["bytes"] == sum(map(len, TEXTS))
+
+
+def test_other_columns(folder):
+    documents, _ = read(folder, fields=Fields("text", "name"))
+    assert [document.key for document in documents] == [f"d{i}" for i in range(30)]
+    with pytest.raises(UserError, match=r"--text_field=body: .* has no such column; it has text, name"):
+        read(folder, fields=Fields("body"))
+    assert readers.place(
+        "part-0.parquet:3", readers.split_ranges(readers.list_inputs(str(folder)), 1 << 20)[0]
+    ) == ("part-0.parquet, row 4")
+
+
+@pytest.mark.parametrize("suffix, delimiter", [("csv", ","), ("tsv", "\t")])
+def test_tables_of_text(tmp_path, suffix, delimiter):
+    rows = [f'd{i}{delimiter}"{text}"' for i, text in enumerate(TEXTS)]
+    (tmp_path / f"x.{suffix}").write_text("\n".join([f"name{delimiter}text", *rows, "alone", ""]))
+    documents, counts = read(tmp_path / f"x.{suffix}", 100, "csv")
+    assert [document.passages for document in documents] == [tuple(text.split("\n")) for text in TEXTS]
+    assert documents[1].key == f"x.{suffix}#2" and counts["bad_lines"] == 1
+    assert read(tmp_path / f"x.{suffix}", 100, "csv", Fields("text", "name"))[0][2].key == "d2"
+    with pytest.raises(
+        UserError, match=r"--text_field=body: .* has no such column; its first row is name, text"
+    ):
+        read(tmp_path / f"x.{suffix}", 100, "csv", Fields("body"))
+    (tmp_path / f"y.{suffix}").write_text(f'name{delimiter}text\na{delimiter}"never closed\n')
+    with pytest.raises(UserError, match=r"row 1: .*is a quote left open"):
+        read(tmp_path / f"y.{suffix}", 100, "csv")

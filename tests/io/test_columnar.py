@@ -1,0 +1,78 @@
+"""Rows of Parquet and Arrow files, in parts, with the names of classes."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import ipc, parquet
+
+from bert_jax.errors import UserError
+from bert_jax.io import columnar
+
+COUNT = 25
+FEATURES = {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}, "text": {"_type": "Value"}}
+
+
+def table(classes=False):
+    rows = {
+        "text": [f"text {i}" if i % 7 else None for i in range(COUNT)],
+        "label": [i % 2 for i in range(COUNT)],
+        "tags": [["a"] * (i % 3) for i in range(COUNT)],
+        "score": [i / 4 for i in range(COUNT)],
+    }
+    found = pyarrow.table(rows)
+    metadata = {b"huggingface": json.dumps({"info": {"features": FEATURES}}).encode()} if classes else None
+    return found.replace_schema_metadata(metadata)
+
+
+def write(path, kind, classes=False):
+    found = table(classes)
+    if kind == "parquet":
+        parquet.write_table(found, path, row_group_size=6)
+        return str(path)
+    new = ipc.new_stream if kind == "stream" else ipc.new_file
+    with pyarrow.OSFile(str(path), "wb") as file, new(file, found.schema) as writer:
+        for batch in found.to_batches(max_chunksize=6):
+            writer.write_batch(batch)
+    return str(path)
+
+
+@pytest.fixture(params=["parquet", "stream", "file"])
+def path(request, tmp_path):
+    suffix = "parquet" if request.param == "parquet" else "arrow"
+    return write(tmp_path / f"data.{suffix}", request.param)
+
+
+def test_all_rows_and_any_part_of_them(path):
+    found = columnar.Table(path)
+    expected = table().to_pylist()
+    assert found.columns == ("text", "label", "tags", "score") and len(found) == COUNT
+    assert list(found.rows()) == expected
+    for start, end in ((0, 1), (5, 7), (6, 12), (13, 25), (24, None), (3, 3), (0, 99)):
+        assert list(found.rows(["text", "score"], start, end)) == [
+            {name: row[name] for name in ("text", "score")} for row in expected[start:end]
+        ], (start, end)
+
+
+def test_numbers_of_classes_become_names(tmp_path):
+    for kind, suffix in (("parquet", "parquet"), ("stream", "arrow")):
+        found = columnar.Table(write(tmp_path / f"x.{suffix}", kind, classes=True))
+        assert [row["label"] for row in found.rows(["label"])] == [
+            ("bad", "good")[i % 2] for i in range(COUNT)
+        ]
+
+
+def test_files_that_are_damaged_or_missing(tmp_path):
+    for name, content in (("a.parquet", b"PAR1nothing"), ("b.arrow", b"nothing at all"), ("c.parquet", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"{name}: (damaged|cannot be read)"):
+            columnar.Table(tmp_path / name)
+    with pytest.raises(UserError, match=r"none.parquet: .*"):
+        columnar.Table(tmp_path / "none.parquet")
+
+
+def test_the_files_of_a_directory(tmp_path):
+    for name in ("b.parquet", "a.arrow", "dataset_info.json"):
+        (tmp_path / name).write_bytes(b"")
+    assert columnar.files_in(str(tmp_path)) == [f"{tmp_path}/a.arrow", f"{tmp_path}/b.parquet"]
+    assert columnar.is_columnar("x.PARQUET") and not columnar.is_columnar("x.parquet.txt")

@@ -1,0 +1,82 @@
+"""Examples of Parquet and Arrow files and of directories of them, as from Hugging Face."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import ipc, parquet
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.tasks.readers.tables import Columns, read_examples
+
+FEATURES = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}}}}
+
+
+def write(folder, kind="parquet", parts=2):
+    rows = {"text": [f"text {i}" for i in range(10)], "label": [i % 2 for i in range(10)]}
+    metadata = {b"huggingface": json.dumps(FEATURES).encode()}
+    found = pyarrow.table(rows | {"hard": [["a", "b"]] * 10}).replace_schema_metadata(metadata)
+    folder.mkdir(exist_ok=True)
+    for part in range(parts):
+        piece = found.slice(part * 10 // parts, 10 // parts)
+        if kind == "parquet":
+            parquet.write_table(piece, folder / f"train-{part}.parquet")
+            continue
+        with ipc.new_stream(str(folder / f"data-{part}.arrow"), piece.schema) as writer:
+            writer.write_table(piece)
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_directory_is_one_file(tmp_path, kind):
+    found = read_examples(str(write(tmp_path / "train", kind)), Columns("text", label="label"))
+    assert found.texts_a == [f"text {i}" for i in range(10)]
+    assert found.labels == ["bad", "good"] * 5 and found.lines == [1, 2, 3, 4, 5] * 2
+    assert found.rows == 10 and not found.malformed
+
+
+def test_a_file_with_lists(tmp_path):
+    path = write(tmp_path / "train", parts=1) / "train-0.parquet"
+    found = read_examples(str(path), Columns("text", negatives="hard"), parse_label=None)
+    assert found.negatives == [["a", "b"]] * 10 and found.ids == list(map(str, range(10)))
+
+
+def test_rows_without_a_text_are_malformed(tmp_path):
+    parquet.write_table(pyarrow.table({"text": ["a", None] + ["b"] * 98}), tmp_path / "x.parquet")
+    found = read_examples(str(tmp_path / "x.parquet"), Columns("text"), parse_label=None)
+    assert len(found) == 99 and found.malformed_count == 1 and "x.parquet:2" in found.warning()
+
+
+def test_mistakes(tmp_path):
+    folder = write(tmp_path / "train", parts=1)
+    with pytest.raises(
+        UserError, match=r"no column 'body' for data.text_a; there are 'text', 'label', 'hard'"
+    ):
+        read_examples(str(folder), Columns("body"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="a directory without Parquet or Arrow files"):
+        read_examples(str(tmp_path / "empty"), Columns("text"))
+
+
+def test_a_run_on_the_folders_of_a_data_set(tmp_path, pretrained, capsys):
+    for split in ("train", "validation"):
+        write(tmp_path / split, "arrow")
+    run = tmp_path / "run"
+    command = [
+        "finetune",
+        "--config=finetune/classification",
+        f"--workdir={run}",
+        f"--config.init_from={pretrained}",
+    ]
+    command += [f"--config.data.train={tmp_path / 'train'}", f"--config.data.eval={tmp_path / 'validation'}"]
+    command += ["--config.data.text_a=text", "--config.data.label=label", "--config.epochs=1"]
+    assert cli.main([*command, "--config.max_seq_length=8", "--config.batch_size=8"]) == 0
+    assert json.loads((run / "config.json").read_text())["labels"] == ["bad", "good"]
+    out = tmp_path / "out.jsonl"
+    assert (
+        cli.main(["predict", f"--workdir={run}", f"--input={tmp_path / 'validation'}", f"--output={out}"])
+        == 0
+    )
+    assert len(out.read_text().splitlines()) == 10
