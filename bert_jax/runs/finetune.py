@@ -91,7 +91,13 @@ def finetune(
     objective = _objective(config, task, learned)
 
     primary = jax.process_index() == 0
-    writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
+    writer = MetricsWriter(
+        directory,
+        total_steps=config.steps,
+        primary=primary,
+        trackers=config.trackers,
+        config=config.to_dict(),
+    )
     log = writer.message
     with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
         run = _describe_run(config, task, examples, command_line) | distillation.record(learned)

@@ -103,7 +103,9 @@ def pretrain(
 
     primary = jax.process_index() == 0
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
-    writer = MetricsWriter(workdir, total_steps=total, primary=primary)
+    writer = MetricsWriter(
+        workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
+    )
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
         held.open_run(

@@ -121,6 +121,11 @@ class RunConfig(Part):
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+    trackers: str = free(
+        "",
+        "experiment trackers beside TensorBoard: `wandb`, `mlflow`, or both with a comma between "
+        "([hosts.md](hosts.md#trackers))",
+    )
     log_every: int = free(100, "steps between two lines of metrics", minimum=1)
     resume_from: str = ""
     budget: BudgetConfig | None = None

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from etils import epy
 
 from bert_jax import signals
 from bert_jax.errors import file_error
 from bert_jax.io import atomic, files, json_files, progress, scratch
+from bert_jax.training.metrics.trackers import Trackers
 
 with epy.lazy_imports():  # Only the process that writes TensorBoard events needs these modules.
     from tensorboardX import event_file_writer, record_writer
@@ -59,6 +60,8 @@ class MetricsWriter:
         total_steps: the number of steps of the run, for the time left; 0 if it is not known.
         primary: whether this process writes. One process of a run does.
         terminal: whether stdout is a terminal; None to detect it.
+        trackers: names of experiment trackers, comma-separated; see `trackers`.
+        config: the configuration of the run, for these.
     """
 
     def __init__(
@@ -68,11 +71,16 @@ class MetricsWriter:
         total_steps: int = 0,
         primary: bool = True,
         terminal: bool | None = None,
+        trackers: str = "",
+        config: Mapping[str, Any] | None = None,
     ):
         self._directory = os.fspath(directory) if directory is not None and primary else ""
         self._total, self._primary = total_steps, primary
         self._lines = _Lines(os.path.join(self._directory, _FILE)) if self._directory else None
         self._tensorboard: _Events | None = None
+        self._trackers: Trackers | None = None
+        if trackers and self._directory:
+            self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
         self._begin: tuple[float, int] | None = None
         self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
@@ -93,6 +101,8 @@ class MetricsWriter:
             if self._lines:
                 self._lines.rewind(step)
                 self._open_tensorboard(step)
+        if self._trackers:
+            self._trackers.start()
 
     def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
         """Writes the metrics of a step.
@@ -109,8 +119,11 @@ class MetricsWriter:
             if self._lines:
                 finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
                 self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
+            named = {f"{kind}/{name}": value for name, value in values.items()}
             if self._tensorboard:
-                self._tensorboard.add(step, {f"{kind}/{name}": value for name, value in values.items()})
+                self._tensorboard.add(step, named)
+        if self._trackers:
+            self._trackers.write(step, named)
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
         if kind == "eval":  # Evaluations are rare, so the terminal can show all of their metrics.
             others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
@@ -187,6 +200,8 @@ class MetricsWriter:
             self._lines.close()
         if self._tensorboard:
             self._tensorboard.close()
+        if self._trackers:
+            self._trackers.close()
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:

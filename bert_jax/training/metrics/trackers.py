@@ -1,0 +1,168 @@
+"""Experiment trackers beside TensorBoard: Weights & Biases, and MLflow.
+
+Where and as whom they log is set as their own documentation says: `wandb login`, WANDB_PROJECT and
+WANDB_MODE; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A run that is resumed goes on in the same run of
+the tracker, whose id is kept in the work directory. A tracker that fails is left out with a warning: training
+goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.io import atomic, files
+from bert_jax.io.wording import alternatives
+from bert_jax.settings import config_fields
+
+with optional_imports("trackers"):
+    import mlflow
+    import wandb
+
+_PROJECT = "bert_jax"  # unless the environment names one
+_LONGEST = 500  # characters of a parameter in MLflow
+_AT_A_TIME = 100  # parameters
+
+
+class Tracker(Protocol):
+    """A service that a run logs to.
+
+    Attributes:
+        name: the name in the configuration, and of its package.
+    """
+
+    name: str
+
+    def start(self, directory: str, config: Mapping[str, Any], id_: str) -> str:
+        """Begins a run, or goes on with the one of this id, and returns its id.
+
+        Args:
+            directory: the work directory.
+            config: the configuration of the run, nested.
+            id_: the id that an earlier `start` has returned; "" for a new run.
+        """
+        ...
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs finite metrics by name, such as `train/loss`."""
+        ...
+
+    def close(self) -> None:
+        """Ends the run."""
+        ...
+
+
+class WeightsAndBiases:
+    """Weights & Biases."""
+
+    name = "wandb"
+
+    def start(self, directory: str, config: Mapping[str, Any], id_: str) -> str:
+        """Begins a run, or goes on with one; see `Tracker`."""
+        local = {} if files.is_remote(directory) else {"dir": directory}
+        options: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", _PROJECT), **local}
+        if id_:
+            options |= {"id": id_, "resume": "allow"}
+        self._run = wandb.init(name=files.name(directory), config=dict(config), **options)
+        return self._run.id
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs metrics; see `Tracker`."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+class MLflow:
+    """MLflow."""
+
+    name = "mlflow"
+
+    def start(self, directory: str, config: Mapping[str, Any], id_: str) -> str:
+        """Begins a run, or goes on with one; see `Tracker`."""
+        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT))
+        run = mlflow.start_run(run_id=id_ or None, run_name=files.name(directory))
+        if not id_:
+            fields = [(name, str(value)[:_LONGEST]) for name, value in config_fields.flatten(config)]
+            for begin in range(0, len(fields), _AT_A_TIME):
+                mlflow.log_params(dict(fields[begin : begin + _AT_A_TIME]))
+        return run.info.run_id
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs metrics; see `Tracker`."""
+        mlflow.log_metrics(dict(values), step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        mlflow.end_run()
+
+
+TRACKERS: dict[str, type[Tracker]] = {kind.name: kind for kind in (WeightsAndBiases, MLflow)}
+
+
+def parse(names: str) -> list[str]:
+    """Returns the names in a comma-separated list.
+
+    Raises:
+        UserError: one is unknown, or its package is not installed.
+    """
+    found = [name.strip() for name in names.split(",") if name.strip()]
+    for name in found:
+        if name not in TRACKERS:
+            known = alternatives(TRACKERS)
+            raise UserError(f"trackers={names}: expected {known}, or both with a comma between")
+        check_installed(name, "trackers", f"trackers={names}")
+    return found
+
+
+class Trackers:
+    """The trackers of a run.
+
+    Args:
+        names: comma-separated names.
+        directory: the work directory.
+        config: the configuration of the run, nested.
+        warn: called with one line if a tracker fails.
+    """
+
+    def __init__(self, names: str, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
+        self._directory, self._config, self._warn = directory, config, warn
+        self._open = [TRACKERS[name]() for name in parse(names)]
+
+    def start(self) -> None:
+        """Begins the runs of all trackers."""
+        for tracker in list(self._open):
+            self._try(tracker, functools.partial(self._start, tracker))
+
+    def _start(self, tracker: Tracker) -> None:
+        path = os.path.join(self._directory, f"{tracker.name}-run.txt")
+        before = files.read_text(path).strip() if files.exists(path) else ""
+        found = tracker.start(self._directory, self._config, before)
+        if found != before:
+            atomic.write_text(path, f"{found}\n")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs metrics; values that are not finite are left out."""
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        for tracker in list(self._open):
+            self._try(tracker, functools.partial(tracker.write, step, finite))
+
+    def close(self) -> None:
+        """Ends the runs."""
+        for tracker in list(self._open):
+            self._try(tracker, tracker.close)
+        self._open = []
+
+    def _try(self, tracker: Tracker, function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except Exception as error:
+            self._open.remove(tracker)
+            first = (str(error).strip().splitlines() or [""])[0]
+            self._warn(f"warning: {tracker.name} fails and is left out: {type(error).__name__}: {first}")

@@ -1,0 +1,50 @@
+"""Trackers get every line of metrics, go on in the same run, and never end a training."""
+
+from support.trackers import service  # noqa: F401
+
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+
+
+def test_lines_of_a_run_and_of_the_one_that_resumes_it(service, tmp_path):  # noqa: F811
+    name, found = service
+    config = {"steps": 4, "model": {"hidden_size": 32, "dtype": "x" * 900}}
+    for begin in (0, 2):
+        writer = MetricsWriter(tmp_path, trackers=name, config=config, terminal=False)
+        writer.rewind(begin)
+        for step in (begin + 1, begin + 2):
+            writer.write(step, {"loss": 1 / step, "mfu": float("nan")})
+        writer.write(begin + 2, {"loss": 0.5}, "eval")
+        writer.close()
+    steps = [(step, values) for step, values in found.logged if "train/loss" in values]
+    assert steps == [(step, {"train/loss": 1 / step}) for step in (1, 2, 3, 4)]
+    assert (2, {"eval/loss": 0.5}) in found.logged and found.ended == 2
+    first, second = found.runs
+    if name == "wandb":
+        assert first["config"] == config and first["project"] == "bert_jax" and "id" not in first
+        assert second["id"] == "w1" and second["resume"] == "allow" and first["name"] == tmp_path.name
+    else:
+        assert (first["id"], second["id"]) == (None, "m1") and first["name"] == tmp_path.name
+        assert found.params["steps"] == "4" and found.params["model.hidden_size"] == "32"
+        assert len(found.params["model.dtype"]) == 500
+
+
+def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F811
+    name, found = service
+    writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
+    writer.rewind(0)
+    found.fails = True
+    writer.write(1, {"loss": 1.0})
+    found.fails = False
+    writer.write(2, {"loss": 2.0})
+    writer.close()
+    assert not found.logged and len(read_metrics(tmp_path)) == 2
+    shown = capsys.readouterr().out
+    assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
+
+
+def test_other_processes_do_not_log(service, tmp_path):  # noqa: F811
+    writer = MetricsWriter(tmp_path, trackers=service[0], primary=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": 1.0})
+    writer.close()
+    assert not service[1].runs
