@@ -69,10 +69,15 @@ def test_every_head(head, tmp_path):
     assert onnx_runtime.Session(path)._inputs == list(outputs.INPUTS)
 
 
-@pytest.mark.parametrize(
-    "folder",
-    sorted(str(path.parent.relative_to(TESTDATA)) for path in TESTDATA.glob("*/*/model.safetensors")),
-)
+def folders():
+    """Every folder of the test data with weights; one head of each family is in the fast suite."""
+    for path in sorted(TESTDATA.glob("*/*/model.safetensors")):
+        folder = path.parent.relative_to(TESTDATA)
+        marks = () if folder.name in ("masked_lm", "questions") else (pytest.mark.slow,)
+        yield pytest.param(str(folder), marks=marks)
+
+
+@pytest.mark.parametrize("folder", folders())
 def test_every_family(folder, tmp_path):
     compare(convert.load(TESTDATA / folder, log=lambda line: None), tmp_path)
 
