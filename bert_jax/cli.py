@@ -40,7 +40,7 @@ from bert_jax.settings.flags import Define
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
     "predict", "fill-mask", "embed", "search", "serve", "mine", "convert", "export", "estimate", "bench",
-    "plot",
+    "plot", "report",
 )  # fmt: skip
 
 # Commands that run long enough to benefit from the settings of malloc.

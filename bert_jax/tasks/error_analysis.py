@@ -77,12 +77,19 @@ def plot_confusions(
 
 
 @_optional
-def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
-    """Plots predicted numbers against the labels."""
-    with _saved_axes(path, (4.6, 4.4), "label", "predicted", f"{len(targets):,} examples") as axis:
+def plot_numbers(
+    path: os.PathLike,
+    targets: np.ndarray,
+    predicted: np.ndarray,
+    what: str = "predicted",
+    same_scale: bool = True,
+) -> None:
+    """Plots predicted numbers against the labels, with the diagonal if both have the same scale."""
+    with _saved_axes(path, (4.6, 4.4), "label", what, f"{len(targets):,} examples") as axis:
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
-        ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
-        axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
+        if same_scale:
+            ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
+            axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
 
 
 @_optional

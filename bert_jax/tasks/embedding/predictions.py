@@ -35,6 +35,10 @@ class SimilarityPredictions(NumberPredictions):
             )
             yield self.examples.lines[i], *shown, *self.texts(i)
 
+    def plot(self, path: str) -> None:
+        """Plots the cosines against the labels."""
+        error_analysis.plot_numbers(path, self.targets, self.predicted, "cosine", same_scale=False)
+
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Returns the share of values that are smaller, and half of those that are equal: float64 [N]."""

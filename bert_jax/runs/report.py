@@ -1,0 +1,176 @@
+"""A report of a run as one HTML file, which opens without a server or a network."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError, is_installed
+from bert_jax.io import files, scratch
+from bert_jax.plots import curves
+from bert_jax.settings import config_fields
+from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
+from bert_jax.training.evaluators import read_best
+from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.workdir import run_directory
+
+_EVALUATIONS, _MISTAKES = 30, 100  # rows that are shown at most
+_OF_MACHINES = ("run_seconds", "time", "best_so_far")  # metrics that are no scores
+_SHOWN = {  # of the last line of training
+    "steps_per_second": "{:,.2f}",
+    "sequences_per_second": "{:,.1f}",
+    "tokens_per_second": "{:,.0f}",
+}
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; }
+body { padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; }
+h2 { font-size: 1.15rem; margin-top: 2rem; }
+p.note { color: #555; margin-top: 0; }
+table { border-collapse: collapse; font-size: 14px; }
+div.wide { overflow-x: auto; }
+th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #ddd; }
+th, td { vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+svg, img { max-width: 100%; height: auto; }
+pre { font-size: 13px; white-space: pre-wrap; }
+"""
+
+
+def make(directory: str) -> str:
+    """Returns the report of a work directory, as HTML.
+
+    It has the scores, the curves, the evaluations, the plot of the scores and the worst mistakes of a
+    fine-tuning, the command and the configuration, as far as the run has them.
+
+    Raises:
+        UserError: there is no work directory, or it has no metrics.
+    """
+    run = run_directory.read_run(directory)
+    rows = read_metrics(directory)
+    if not rows:
+        raise UserError(
+            f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
+        )
+    parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
+    parts += [*_scores(directory), *_mistakes(directory), _configuration(run)]
+    title = html.escape(files.name(directory))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    )
+
+
+def _summary(directory: str, run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    config = run["config"]
+    what = config.get("task") or run["command"]
+    training = [row for row in rows if row["kind"] == "train"]
+    last = (training or rows)[-1]
+    facts: list[tuple[str, Any]] = [("Command", run["command"]), ("Steps", f"{last['step']:,}")]
+    best = read_best(directory)
+    if best and best["scores"]:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
+        facts += [("Best step", f"{best['step']:,}"), ("Its scores", scores)]
+    if isinstance(last.get("run_seconds"), int | float):
+        facts.append(("Time", f"{last['run_seconds'] / 60:,.1f} minutes"))
+    facts += [
+        (name.replace("_", " ").capitalize(), form.format(last[name]))
+        for name, form in _SHOWN.items()
+        if isinstance(last.get(name), int | float)
+    ]
+    for name in ("init_from", "data_dir", "seed"):
+        if config.get(name) not in (None, ""):
+            facts.append((name, config[name]))
+    table = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in facts)
+    return f"<h1>{_text(files.name(directory))}</h1>\n<p class=note>{_text(what)}</p>\n<table>{table}</table>"
+
+
+def _curves(directory: str, rows: list[dict]) -> list[str]:
+    if not is_installed("matplotlib"):
+        return []
+    with scratch.directory() as folder:
+        picture = os.path.join(folder, "curves.svg")
+        try:
+            curves.plot_metrics({files.name(directory): rows}, picture)
+        except UserError:  # nothing to plot
+            return []
+        svg = files.read_text(picture)
+    return ["<h2>Curves</h2>", svg[svg.index("<svg") :]]
+
+
+def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = [row for row in rows if row["kind"] not in ("train", "setup")]
+    if not found:
+        return []
+    kinds = {row["kind"] for row in found}
+    skipped = ("step", "kind", *_OF_MACHINES)
+    names = list(dict.fromkeys(name for row in found for name in row if name not in skipped))
+    header = ["step", *(["evaluation"] if len(kinds) > 1 else []), *names]
+    shown = [
+        [
+            f"{row['step']:,}",
+            *([row["kind"]] if len(kinds) > 1 else []),
+            *(_number(row.get(name)) for name in names),
+        ]
+        for row in found[-_EVALUATIONS:]
+    ]
+    more = (
+        f"<p class=note>The last {_EVALUATIONS} of {len(found):,}.</p>" if len(found) > _EVALUATIONS else ""
+    )
+    return ["<h2>Evaluations</h2>", more, _table(header, shown, numbers=True)]
+
+
+def _scores(directory: str) -> list[str]:
+    path = os.path.join(directory, SCORES_FILE)
+    if not files.exists(path):
+        return []
+    picture = base64.b64encode(files.read(path)).decode()
+    return [
+        "<h2>Predictions on the evaluation file</h2>",
+        f'<img alt="scores" src="data:image/png;base64,{picture}">',
+    ]
+
+
+def _mistakes(directory: str) -> list[str]:
+    path = os.path.join(directory, ERRORS_FILE)
+    if not files.exists(path):
+        return []
+    lines = list(csv.reader(io.StringIO(files.read_text(path)), delimiter="\t", quoting=csv.QUOTE_NONE))
+    if len(lines) < 2:
+        return ["<h2>Mistakes</h2>", "<p>None.</p>"]
+    note = f"The first {min(_MISTAKES, len(lines) - 1):,} of {len(lines) - 1:,} in {ERRORS_FILE}."
+    return ["<h2>Mistakes</h2>", f"<p class=note>{note}</p>", _table(lines[0], lines[1 : 1 + _MISTAKES])]
+
+
+def _configuration(run: Mapping[str, Any]) -> str:
+    command = f"<pre>{_text(run['command_line'])}</pre>" if run.get("command_line") else ""
+    flat = config_fields.flatten(run["config"])
+    table = _table(
+        ["field", "value"], [[name, str(value)] for name, value in flat if value not in (None, "")]
+    )
+    details = f"<details><summary>All fields</summary>{table}</details>"
+    return f"<h2>Configuration</h2>\n{command}\n{details}"
+
+
+def _table(header: Iterable[str], rows: Iterable[Sequence[str]], numbers: bool = False) -> str:
+    kind = " class=number" if numbers else ""
+    head = "".join(f"<th{kind}>{_text(name)}</th>" for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int | float):
+        return f"{value:,.4f}"
+    return ""
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))

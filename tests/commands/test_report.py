@@ -1,0 +1,108 @@
+"""Reports: everything of a run in one file that a browser opens, with nothing from outside."""
+
+import html.parser
+import json
+import shutil
+import subprocess
+
+import pytest
+from support.fine_tuned import make_run
+from support.pretrained import vocabulary  # noqa: F401
+
+from bert_jax import cli
+
+
+class Parsed(html.parser.HTMLParser):
+    """Checks that elements are closed in order, and collects texts and addresses."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts, self.addresses = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data.strip())
+
+
+@pytest.fixture
+def run(tmp_path, vocabulary):  # noqa: F811
+    folder = make_run(
+        tmp_path / "a <run>", vocabulary, "classification", ("a", "b"), text_a="text", label="x"
+    )
+    rows = [
+        {"step": step, "kind": "train", "loss": 3.0 / step, "tokens_per_second": 1234.5, "run_seconds": 90.0}
+        for step in range(1, 6)
+    ]
+    rows += [{"step": step, "kind": "eval", "loss": 2.0, "accuracy": step / 10} for step in (2, 4)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "best.json").write_text(
+        json.dumps({"step": 4, "metric": "accuracy", "scores": {"accuracy": 0.4}, "degenerate": False,
+                    "since_best": 0, "last_step": 4})
+    )  # fmt: skip
+    (folder / "errors-dev.tsv").write_text(
+        "line\tlabel\ttext_a\n" + '3\ta\t<script>alert("x")</script> & more\n' * 120
+    )
+    return folder
+
+
+def test_a_report_has_what_the_run_has(run, capsys):
+    assert cli.main(["report", f"--workdir={run}"]) == 0
+    text = (run / "report.html").read_text()
+    parsed = Parsed(text)
+    assert "script" not in parsed.tags and 'alert("x")' in "".join(parsed.texts)
+    assert all(address.startswith(("data:", "#")) for address in parsed.addresses)
+    for heading in ("Curves", "Evaluations", "Mistakes", "Configuration"):
+        assert heading in parsed.texts
+    assert "The first 100 of 120 in errors-dev.tsv." in parsed.texts and "accuracy 0.4000" in parsed.texts
+    assert parsed.texts.count("3") >= 100 and "0.2000" in parsed.texts and "1.5 minutes" in parsed.texts
+    assert "svg" in parsed.tags and "a <run>" in parsed.texts and "optimizer.name" in parsed.texts
+
+
+def test_a_run_of_little(run, tmp_path, capsys):
+    for name in ("best.json", "errors-dev.tsv"):
+        (run / name).unlink()
+    (run / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "other": 1.0}\n')
+    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
+    parsed = Parsed((tmp_path / "x.html").read_text())
+    assert "Configuration" in parsed.texts and "Curves" not in parsed.texts
+
+
+def test_mistakes(run, tmp_path, capsys):
+    for flags, message in (
+        ([f"--workdir={tmp_path / 'none'}"], "no such directory"),
+        ([f"--workdir={run}", "--output=x.pdf"], "--output=x.pdf: expected a name that ends in .html"),
+    ):
+        assert cli.main(["report", *flags]) == 2
+        assert message in capsys.readouterr().err
+    (run / "metrics.jsonl").write_text("")
+    assert cli.main(["report", f"--workdir={run}"]) == 2
+    assert "it contains no metrics" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_browser_shows_it(run, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium")
+    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        f"file://{tmp_path / 'x.html'}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "<h2>Mistakes</h2>" in done.stdout and "</svg>" in done.stdout
+    assert done.stdout.count("<tr>") > 100 and "<script>" not in done.stdout
