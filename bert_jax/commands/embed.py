@@ -100,7 +100,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     model = convert.load(flags.checkpoint, log=log)
     if flags.layers is None and flags.pooling == "none":
         layers = list(range(-min(4, model.config.computed_layers), 0))
-    prefix = _prefix(model, flags)
     embedder = embedding.Embedder(
         model,
         layers=layers,
@@ -111,6 +110,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         batch_tokens=flags.batch_tokens,
         log=log,
     )
+    prefix = _prefix(embedder, flags)
     began = time.monotonic()
     tokens = cut = 0
     with Progress() as progress, embedding_files.writer(flags.output, embedder, flags.jsonl_format) as out:
@@ -138,15 +138,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     return 0
 
 
-def _prefix(model: convert.Model, flags: absl_flags.FlagValues) -> str:
-    if not flags.prompt:
-        return flags.prefix
-    if flags.prefix:
+def _prefix(embedder: embedding.Embedder, flags: absl_flags.FlagValues) -> str:
+    if flags.prompt and flags.prefix:
         raise UserError("--prompt and --prefix both name what is put before each text; give one of them")
-    prompts = model.sentence.prompts if model.sentence else {}
-    if flags.prompt not in prompts:
-        known = ", ".join(prompts) or "none"
-        raise UserError(
-            f"--prompt={flags.prompt}: the prompts of {model.source} are {known}; try --prefix=TEXT"
-        )
-    return prompts[flags.prompt]
+    try:
+        return embedder.sentence.prompt(flags.prompt) or flags.prefix
+    except UserError as error:
+        raise UserError(f"--prompt={flags.prompt}: {error}; try --prefix=TEXT") from None

@@ -34,12 +34,12 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.convert.sentences import SentenceVectors
     from bert_jax.inference import embedding, embedding_files, predictor
     from bert_jax.inference.search import corpus, index, reranking
     from bert_jax.parallel import compiler_options
 
 _BATCH = 256  # queries of a file that are computed at a time
+_CANDIDATES = 100  # documents of each query that a second model orders
 _SHOWN = 100  # characters of a document on the terminal
 
 
@@ -56,7 +56,7 @@ def define_flags(define: Define) -> None:
     define.integer("top", "Number of documents to show for each query.", 10)
     define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
     define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
-    define.integer("candidates", "Number of documents that --rerank orders for each query.", 100)
+    define.integer("candidates", "Number of documents that --rerank orders for each query. Default: 100.")
     define.string(
         "document_prompt",
         "Put before each document: a prompt of the model by its name. Default: its prompt `document` or "
@@ -73,10 +73,15 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     for name in ("top", "candidates"):
-        if getattr(flags, name) < 1:
-            raise UserError(f"--{name}={getattr(flags, name)}: expected 1 or more")
+        given = getattr(flags, name)
+        if given is not None and given < 1:
+            raise UserError(f"--{name}={given}: expected 1 or more")
+    if flags.candidates and not flags.rerank:
+        raise UserError("--candidates is only used with --rerank; leave it out")
     if flags.query and flags.queries:
         raise UserError("--query and --queries both name queries; give one of them")
+    if flags.corpus == "-" and not (flags.query or flags.queries):
+        raise UserError("--corpus=- is read from standard input; give --query=TEXT or --queries=FILE")
     if flags.approximate:
         check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
@@ -87,18 +92,20 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if not checkpoint:
         raise UserError(f"--index={flags.index}: no index there; give --checkpoint=DIR and --corpus=FILE")
     model = convert.load(checkpoint, log=log)
-    embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
+    # Vectors of a model that was not trained for sentence embeddings are compared by their directions.
+    normalize = None if model.sentence else True
+    embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
+    prefix = _prompt(embedder, flags, "query_prompt")
     if found is None:
-        found = _make(flags, model, embedder, checkpoint)
-    if flags.approximate and not found.has_graph:
-        raise UserError(f"--index={flags.index}: made without --approximate; make it anew with --overwrite")
-    prefix = _prompt(model, flags, "query_prompt")
+        found = _make(flags, embedder, checkpoint)
+    else:
+        _check_same(found, embedder, flags)
     reranker = None
     if flags.rerank:
         reranker = reranking.Reranker(predictor.Predictor(flags.rerank, log=log))
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
-        most = max(flags.top, flags.candidates) if reranker else flags.top
+        most = max(flags.top, flags.candidates or _CANDIDATES) if reranker else flags.top
         for query, results in zip(queries, found.search(vectors, most, flags.approximate), strict=True):
             if reranker:
                 results = reranker.rerank(query.text, results)
@@ -119,9 +126,13 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
         return found
     if flags.overwrite:
         return None
-    given: dict[str, Any] = {"corpus": files.absolute(flags.corpus)}
+    if flags.corpus == "-":
+        raise UserError(
+            f"--index={flags.index}: there is one already; leave --corpus out to search in it, or make it "
+            "anew with --overwrite"
+        )
+    given: dict[str, Any] = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
     given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
-    given["bytes"] = files.size(flags.corpus) if files.is_file(flags.corpus) else 0
     for name, value in given.items():
         if found.settings[name] != value:
             raise UserError(
@@ -135,9 +146,29 @@ def _is_unfinished(directory: str) -> bool:
     return {*files.names(directory)} <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
 
 
-def _make(
-    flags: absl_flags.FlagValues, model: convert.Model, embedder: embedding.Embedder, checkpoint: str
-) -> index.Index:
+def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_flags.FlagValues) -> None:
+    """Raises a UserError if an existing index was made with other settings than those that are given."""
+    given, width = f"--index={flags.index}", found.vectors.shape[1]
+    if embedder.width != width:
+        raise UserError(
+            f"{given}: its vectors have {width} numbers, and those of --checkpoint={flags.checkpoint} have "
+            f"{embedder.width}; leave --checkpoint out to use that of the index"
+        )
+    if flags.checkpoint and files.absolute(flags.checkpoint) != found.settings["checkpoint"]:
+        log(f"warning: {flags.index} was made with {found.settings['checkpoint']}")
+    if flags.document_prompt is not None:
+        prefix = _prompt(embedder, flags, "document_prompt")
+        if found.settings["prefix"] != prefix:
+            raise UserError(
+                f"{given}: made with {found.settings['prefix']!r} before each document, and now it is "
+                f"{prefix!r}; make it anew with --corpus and --overwrite"
+            )
+    if flags.approximate and not found.has_graph:
+        raise UserError(f"{given}: made without --approximate; make it anew with --corpus and --overwrite")
+
+
+def _make(flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str) -> index.Index:
+    prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
         total = embedding_files.count_lines(flags.corpus) if files.is_file(flags.corpus) else None
         progress.start("embedding", total, "documents")
@@ -146,24 +177,28 @@ def _make(
             corpus.read(flags.corpus, flags.text),
             embedder,
             files.absolute(checkpoint),
-            files.absolute(flags.corpus),
-            prefix=_prompt(model, flags, "document_prompt"),
+            _name(flags.corpus),
+            prefix=prefix,
             graph=flags.approximate,
             progress=progress.at,
             log=log,
         )
 
 
-def _prompt(model: convert.Model, flags: absl_flags.FlagValues, flag: str) -> str:
+def _name(corpus: str) -> str:
+    """Returns the name of a corpus in an index: the path, or "-" for standard input."""
+    return corpus if corpus == "-" else files.absolute(corpus)
+
+
+def _prompt(embedder: embedding.Embedder, flags: absl_flags.FlagValues, flag: str) -> str:
     """Returns the text of a prompt: the one that the flag names, or that of the model."""
     given = flags[flag].value
-    sentence = model.sentence or SentenceVectors()
     if given is None:
-        return getattr(sentence, flag)
-    if given and given not in sentence.prompts:
-        known = ", ".join(sentence.prompts) or "none"
-        raise UserError(f"--{flag}={given}: the prompts of {model.source} are {known}")
-    return sentence.prompts.get(given, "")
+        return getattr(embedder.sentence, flag)
+    try:
+        return embedder.sentence.prompt(given)
+    except UserError as error:
+        raise UserError(f"--{flag}={given}: {error}") from None
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:

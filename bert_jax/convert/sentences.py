@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 
 MODULES, SETTINGS, POOLING, PROMPTS = (
@@ -46,6 +47,16 @@ class SentenceVectors:
     max_seq_length: int = 0
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unsupported: str = ""
+
+    def prompt(self, name: str) -> str:
+        """Returns the text of a prompt; "" for the name "".
+
+        Raises:
+            UserError: there is no prompt of this name.
+        """
+        if name and name not in self.prompts:
+            raise UserError(f"the prompts of the model are {', '.join(self.prompts) or 'none'}")
+        return self.prompts.get(name, "")
 
     @property
     def query_prompt(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder, Features
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
@@ -54,14 +55,10 @@ class Embedding:
 
     def prompt(self, name: Any) -> str:
         """Returns the text of a prompt of the model. Raises Malformed if it has none of that name."""
-        prompts: Mapping[str, str] = self.embedder.sentence.prompts
-        if name in (None, ""):
-            return ""
-        if not isinstance(name, str) or name not in prompts:
-            raise Malformed(
-                f"prompt {name!r:.60}: the prompts of the model are {', '.join(prompts) or 'none'}"
-            )
-        return prompts[name]
+        try:
+            return self.embedder.sentence.prompt("" if name is None else text_of(name))
+        except (UserError, Malformed) as error:
+            raise Malformed(f"prompt {name!r:.60}: {error}") from None
 
     def parse(self, item: Any) -> str:
         """Returns a text."""

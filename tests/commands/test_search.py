@@ -120,6 +120,46 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary,
         assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
 
 
+@pytest.mark.parametrize("unit", [True, False], ids=["pretrained", "inner product"])
+def test_models_without_and_with_settings_of_sentence_embeddings(search, model, tmp_path, unit):
+    sentence = None if unit else SentenceVectors("mean", False)
+    work_directory.FORMAT.write(model.replace(sentence=sentence), tmp_path / "other")
+    found = search(f"--checkpoint={tmp_path / 'other'}", "--query=one", "--json", "--top=1000")[0]["results"]
+    embedder = Embedder(model.replace(sentence=sentence), normalize=unit)
+    scores = embedder.embed(DOCUMENTS) @ embedder.embed(["one"])[0]
+    assert [one["text"] for one in found] == [DOCUMENTS[i] for i in np.argsort(-scores, kind="stable")]
+    np.testing.assert_allclose([one["score"] for one in found], np.sort(scores)[::-1], rtol=1e-5)
+
+
+def test_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
+    def give():
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{x}\n" for x in DOCUMENTS).encode()))
+        )
+
+    expected = search("--query=one", "--json")
+    flags = ["--corpus=-", f"--checkpoint={checkpoint}", f"--index={tmp_path / 'other'}"]
+    give()
+    assert "give --query=TEXT or --queries=FILE" in search(*flags, corpus="", code=2).err
+    assert search(*flags, "--query=one", "--json", corpus="") == expected
+    give()
+    assert "there is one already" in search(*flags, "--query=one", corpus="", code=2).err
+    assert search(*flags, "--query=one", "--json", "--overwrite", corpus="") == expected
+    assert search(*flags[1:], "--query=one", "--json", corpus="") == expected
+
+
+def test_an_index_of_another_model_or_prompt_is_not_searched(search, tmp_path, model):
+    search("--query=one")
+    work_directory.FORMAT.write(model, tmp_path / "moved")
+    moved = search("--query=one", f"--checkpoint={tmp_path / 'moved'}", corpus="")
+    assert "warning: " in moved.err + moved.out and "was made with" in moved.err + moved.out
+    work_directory.FORMAT.write(tiny_model(tmp_path, hidden_size=32), tmp_path / "wider")
+    error = search("--query=one", f"--checkpoint={tmp_path / 'wider'}", corpus="", code=2).err
+    assert f"its vectors have {model.config.hidden_size} numbers" in error and "have 32" in error
+    assert "made with 'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
+    search("--query=one", "--document_prompt=document", corpus="")
+
+
 def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
     def fail(*unused):
         raise KeyboardInterrupt
@@ -135,6 +175,7 @@ def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
     "flags, corpus, message",
     [
         (["--query=x"], "", "no index there; give --corpus=FILE to make it"),
+        (["--query=x", "--candidates=5"], "docs.txt", "--candidates is only used with --rerank"),
         (["--query=x", "--top=0"], "docs.txt", "--top=0: expected 1 or more"),
         (["--query=x", "--queries=y"], "docs.txt", "--query and --queries both name queries"),
         (

@@ -50,7 +50,7 @@ def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Doc
     if name.endswith((".csv", ".tsv")):
         raise UserError(f"{flag}={path}: expected one text per line, or .jsonl")
     if path == "-":
-        yield from _parse(sys.stdin.buffer, "standard input", "" if name == "-" else field)
+        yield from _parse(sys.stdin.buffer, "standard input", "")
         return
     with open_file(path) as file:
         yield from _parse(file, path, field if name.endswith(_JSON) else "")

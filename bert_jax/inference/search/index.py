@@ -138,7 +138,7 @@ def make(
         documents: the corpus.
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
-        corpus: that of the corpus.
+        corpus: that of the corpus; "-" for standard input.
         prefix: put before each document.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
@@ -180,7 +180,7 @@ def make(
         "version": _VERSION,
         "checkpoint": checkpoint,
         "corpus": corpus,
-        "bytes": files.size(corpus),
+        "bytes": corpus_bytes(corpus),
         "documents": count,
         "prefix": prefix,
     }
@@ -188,6 +188,11 @@ def make(
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory)
+
+
+def corpus_bytes(path: str) -> int:
+    """Returns the size of the file of a corpus; 0 for standard input, or without a file."""
+    return files.size(path) if files.is_file(path) else 0
 
 
 def _make_graph(directory: str, width: int) -> None:
