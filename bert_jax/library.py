@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
 from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
@@ -113,7 +113,7 @@ class LoadedModel:
             of_text[: len(row.token_ids)] = row.values[:, 0]
         pooled = self._pool(states, lengths, pooling, adapter)
         if normalize:
-            pooled /= np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
+            pooled = unit_length(pooled)
         return Encoding(tokens, lengths, states, pooled)
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@
 --checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
 --workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
 concurrent requests are computed together. Everything is compiled before the first request. GET /health and
-/metrics (Prometheus) tell how it is. By default, only this machine is answered: --host=0.0.0.0 answers all,
+/metrics (Prometheus) show its state. By default, only this machine is answered: --host=0.0.0.0 answers all,
 without encryption or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
 """
 

@@ -8,8 +8,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
+from bert_jax.models.heads import LEAST_LENGTH
 
 MODULES, SETTINGS, POOLING, PROMPTS = (
     "modules.json",
@@ -67,6 +70,11 @@ class SentenceVectors:
     def document_prompt(self) -> str:
         """Returns what is put before a document."""
         return self.prompts.get("document", self.prompts.get("passage", ""))
+
+
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Returns vectors [..., H] scaled to length 1, as `normalize` asks for; a vector of zeros stays."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), LEAST_LENGTH)
 
 
 def read(folder: str) -> SentenceVectors | None:

@@ -15,6 +15,7 @@ from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.export.graph import Graph, Value
 from bert_jax.models import positions, runs
+from bert_jax.models.heads import LEAST_LENGTH
 from bert_jax.models.runs import LayerSpec
 
 BATCH, LENGTH = "batch", "sequence"
@@ -268,7 +269,7 @@ class ModelGraph:
         vector = self._pool(hidden, sentence.pooling)
         if sentence.normalize:
             length = self.graph("ReduceL2", vector, self.graph.ints(-1), keepdims=1)
-            vector = self.graph("Div", vector, self.graph("Max", length, self.graph.floats(1e-12)))
+            vector = self.graph("Div", vector, self.graph("Max", length, self.graph.floats(LEAST_LENGTH)))
         self.graph.output(vector, "sentence_embedding", (BATCH, width))
 
     def _pooled(self, x: Value) -> Value:
@@ -315,9 +316,8 @@ class ModelGraph:
         if head is None or head.lstm_layers:
             raise UserError(f"{model.source}: the head {model.head} has no ONNX export")
         x = hidden
-        if head.pooling != "none":
-            default = "last" if self._config.causal and head.pooling == "cls" else head.pooling
-            x = self._pool(x, self._config.classifier_pooling or default)
+        if (pooling := head.pooling_of(self._config)) != "none":
+            x = self._pool(x, pooling)
         if head.dense == "pooler":
             x = self._pooled(x)
         elif head.dense == "head":

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import Model
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
 from bert_jax.kernels import platform
@@ -146,8 +146,7 @@ class Embedder:
 
     def unit_vectors(self, texts: Iterable[Text], prefix: str = "") -> np.ndarray:
         """Returns a vector of length 1 for each of N texts: float32 [N, width]."""
-        vectors = np.asarray(self.embed(texts, prefix))
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        return unit_length(np.asarray(self.embed(texts, prefix)))
 
     def stream(
         self,
@@ -239,6 +238,11 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
     return total / jnp.maximum(lengths, 1)[:, None]
 
 
+def normalized(vectors: jax.Array) -> jax.Array:
+    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays."""
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), heads.LEAST_LENGTH)
+
+
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
 def features(
     params,
@@ -279,5 +283,5 @@ def features(
         chosen = Pooler(config).apply({"params": params["pooler"]}, chosen)
     vectors = chosen.astype(jnp.float32).reshape(chosen.shape[0], -1)
     if normalize:
-        vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = normalized(vectors)
     return vectors

@@ -10,6 +10,7 @@ from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.heads import (
     MASKED_LM,
+    POOLINGS,
     TOKENS,
     ClassificationHead,
     MaskedLanguageModelHead,
@@ -94,7 +95,7 @@ class AssembledModel(Module):
         """Returns the logits of the head `classification` for hidden states [B, L, H]."""
         head = self.classification
         drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in head.rates)
-        x = drop_in(head.pool(self.config)(hidden, sequence_ids, None))
+        x = drop_in(POOLINGS[head.pooling_of(self.config)](hidden, sequence_ids, None))
         if head.dense == "pooler":
             x = self.pooler(x)
         elif head.dense == "head":

@@ -62,6 +62,7 @@ class MaskedLMHead:
 
 
 MASKED_LM = MaskedLMHead()
+LEAST_LENGTH = 1e-12  # that vectors are divided by, as in torch.nn.functional.normalize
 LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a classification head
 
 
@@ -133,16 +134,16 @@ class ClassificationHead:
             self, pooling=pooling, dense="none", norm=False, lstm_layers=layers, lstm_size=size
         )
 
-    def pool(self, config: EncoderConfig) -> Callable[..., jax.Array]:
-        """Returns the function in `POOLINGS` for an encoder, whose `classifier_pooling` has priority.
+    def pooling_of(self, config: EncoderConfig) -> str:
+        """Returns the name of the pooling for an encoder, whose `classifier_pooling` has priority.
 
         From left to right, [CLS] sees no other token, and the last token, which sees all of them, stands in
         for it.
         """
         if self.pooling == "none":
-            return POOLINGS["none"]
+            return "none"
         default = "last" if config.causal and self.pooling == "cls" else self.pooling
-        return POOLINGS[config.classifier_pooling or default]
+        return config.classifier_pooling or default
 
     @property
     def new_groups(self) -> tuple[str, ...]:
@@ -183,6 +184,8 @@ def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> No
 SEQUENCE = ClassificationHead()
 TOKENS = ClassificationHead(pooling="none", dense="none")
 SPANS = ClassificationHead(pooling="none", dense="none", drop_out=NO_DROPOUT, name="qa")
+# Sentence vectors have a pooling and no output layer (Reimers and Gurevych 2019, section 3).
+SENTENCE = ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
@@ -380,7 +383,7 @@ class ClassificationModel(Module):
         self.classifier = self.dense(
             head.name, (self.num_labels,), ("embed",), ("classes",), use_bias=head.out_bias
         )
-        self.pool = head.pool(self.config)
+        self.pool = POOLINGS[head.pooling_of(self.config)]
         self.recurrent = _not_recurrent
         if head.lstm_layers:
             self.recurrent = BiLstm(self.config, head.lstm_layers, head.lstm_size, name=LSTM)

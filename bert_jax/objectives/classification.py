@@ -13,7 +13,7 @@ from bert_jax.models import ClassificationModel
 from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SEQUENCE, ClassificationHead
-from bert_jax.models.row_inputs import TYPES, packed_inputs
+from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs
 from bert_jax.objectives.rows import RowObjective
@@ -37,6 +37,7 @@ class Classification(RowObjective):
     windows: bool = False
     token_types: tuple[int, int] = TYPES
     classifier: ClassificationHead = SEQUENCE
+    may_be_packed = True
 
     @property
     def model(self) -> ClassificationModel | BilstmClassifier:
@@ -58,13 +59,6 @@ class Classification(RowObjective):
         if self.kind == "regression" or self.windows:
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
-
-    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the model's inputs; for packed rows also int32 `cls_positions` [B, S]."""
-        if "starts" not in batch:
-            return super().prepare(batch, key, train)
-        inputs = packed_inputs(batch, self.token_types)
-        return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
     def options(self, batch: Batch) -> dict[str, Any]:
         """Returns the positions of [CLS]. The logits of packed rows are [B, S, C], and [B, C] of others."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bert_jax.models import collected
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
-from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 
@@ -30,6 +30,7 @@ class RowObjective(Objective):
         windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
         token_types: token types of the first and of the second text.
         choices: the number of consecutive rows that form one example.
+        may_be_packed: whether rows may hold several examples; see `bert_jax.tasks.rows.packing`.
         may_differ: a regular expression of the parameters that a checkpoint may lack, or have beyond the
             model. Pre-training without next-sentence labels has no pooler.
     """
@@ -40,6 +41,7 @@ class RowObjective(Objective):
     windows: bool = False
     token_types: tuple[int, int] = TYPES
     choices: int = 1
+    may_be_packed = False
     may_differ = "pooler/.*"
 
     @property
@@ -63,11 +65,17 @@ class RowObjective(Objective):
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the model's inputs, int32 [..., L], added; nothing is random."""
+        """Returns the batch with the model's inputs, int32 [..., L], added; nothing is random.
+
+        Packed rows also have int32 `cls_positions` [B, S].
+        """
         del key, train
-        inputs = row_inputs(
-            batch["input_ids"], batch["lengths"], batch.get("first_lengths"), self.token_types
-        )
+        if self.may_be_packed and "starts" in batch:
+            inputs = packed_inputs(batch, self.token_types)
+        else:
+            inputs = row_inputs(
+                batch["input_ids"], batch["lengths"], batch.get("first_lengths"), self.token_types
+            )
         return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
     def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> Any:

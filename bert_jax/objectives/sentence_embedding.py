@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import SentenceModel
+from bert_jax.models.heads import LEAST_LENGTH, SENTENCE, ClassificationHead, SentenceModel
 from bert_jax.models.layers import kernel_init
-from bert_jax.models.row_inputs import TYPES, packed_inputs
+from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.losses import Pair
@@ -21,7 +21,6 @@ CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
 CLASSIFIER = "classifier"
 
 _HIGHEST = jax.lax.Precision.HIGHEST
-_EPSILON = 1e-12  # of lengths, as in torch.nn.functional.normalize
 _EXCLUDED = -1e9  # a logit of a text that is no candidate
 
 
@@ -42,7 +41,7 @@ class SentenceEmbedding(RowObjective):
       (Reimers and Gurevych 2019, section 3).
 
     Attributes:
-        config: the configuration of the encoder; `classifier_pooling` is the pooling, "mean" by default.
+        config: the configuration of the encoder.
         kind: one of `KINDS`.
         group: number of texts in a group of training. Groups of evaluation are pairs.
         temperature: of cosines.
@@ -51,6 +50,7 @@ class SentenceEmbedding(RowObjective):
             all (Kusupati et al. 2022, Matryoshka representations); empty for the whole vector only.
         num_labels: number of classes; 0 for other kinds.
         token_types: token types of the first and of the second text.
+        classifier: the head of which the pooling is that of the vectors.
     """
 
     config: EncoderConfig
@@ -61,12 +61,14 @@ class SentenceEmbedding(RowObjective):
     sizes: tuple[int, ...] = ()
     num_labels: int = 0
     token_types: tuple[int, int] = TYPES
+    classifier: ClassificationHead = SENTENCE
     choices = 2
+    may_be_packed = True
 
     @property
     def model(self) -> SentenceModel:
         """Returns the encoder with a pooling."""
-        return SentenceModel(self.config, self.config.classifier_pooling or "mean")
+        return SentenceModel(self.config, self.classifier.pooling_of(self.config))
 
     @property
     def new_groups(self) -> tuple[str, ...]:
@@ -93,13 +95,6 @@ class SentenceEmbedding(RowObjective):
             jax.random.fold_in(key, 1), (width, self.num_labels)
         )
         return params | {CLASSIFIER: {"kernel": nn.LogicallyPartitioned(kernel, ("embed", "classes"))}}
-
-    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the model's inputs; for packed rows also int32 `cls_positions` [B, S]."""
-        if "starts" not in batch:
-            return super().prepare(batch, key, train)
-        inputs = packed_inputs(batch, self.token_types)
-        return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
         """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] of packed rows."""
@@ -159,7 +154,7 @@ class SentenceEmbedding(RowObjective):
         loss = losses.cross_entropy(logits, numbers, weights)
         accuracy = losses.accuracy(logits, numbers, weights)
         if self.symmetric:
-            # An anchor is no candidate for a positive if that is none for the anchor.
+            # The pairs that are excluded in one direction are excluded in the other one, too.
             among = slice(len(anchors))
             back = jnp.where(candidates[:, among] & (weights > 0)[:, None], logits[:, among], _EXCLUDED).T
             loss = ((loss[0] + losses.cross_entropy(back, numbers, weights)[0]) / 2, loss[1])
@@ -182,9 +177,9 @@ class SentenceEmbedding(RowObjective):
 
 
 def normalize(vectors: jax.Array) -> jax.Array:
-    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays."""
+    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays, and its gradient is finite."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, _EPSILON**2))
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, LEAST_LENGTH**2))
 
 
 def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:

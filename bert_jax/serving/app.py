@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.convert.sentences import unit_length
 from bert_jax.errors import optional_imports
 from bert_jax.serving.batching import Batcher, Overloaded
 from bert_jax.serving.services import Embedding, FillMask, Service, as_list
@@ -250,8 +251,7 @@ def _cut(vector: np.ndarray, size: int) -> np.ndarray:
     """Returns the leading dimensions of a vector, scaled to length 1 if some are left out."""
     if size == len(vector):
         return vector
-    kept = vector[:size]
-    return kept / max(float(np.linalg.norm(kept)), 1e-12)
+    return unit_length(vector[:size])
 
 
 def _error(message: str) -> dict[str, Any]:

@@ -46,16 +46,11 @@ class Batcher:
         """Returns the number of items that wait."""
         return len(self._waiting)
 
-    @property
-    def limit(self) -> int:
-        """Returns the maximum number of items that wait."""
-        return self._limit
-
     async def submit(self, items: Sequence[Any]) -> list[Any]:
         """Returns the results of some items.
 
         Raises:
-            Overloaded: too many are waiting.
+            Overloaded: too many items are waiting.
             Exception: what the computation of a batch has raised.
         """
         if self.waiting + len(items) > self._limit:

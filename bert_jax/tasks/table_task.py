@@ -47,7 +47,6 @@ class TableTask(FinetuneTask):
 
     Attributes:
         Predictions: the class of the decoded predictions.
-        scorers: the function of each metric.
         label_may_be_empty: whether an empty label is valid.
         room: the maximum number of tokens of a row without special tokens.
     """
@@ -56,7 +55,6 @@ class TableTask(FinetuneTask):
     config: TableConfig
     Lines = TableLines
     Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
-    scorers: ClassVar[Mapping[str, metrics.Metric]]
     label_may_be_empty: ClassVar[bool] = False
     file_formats = tables.FORMATS
     fields_of_formats: ClassVar = {
@@ -146,6 +144,11 @@ class TableTask(FinetuneTask):
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
         """Returns the predictions of the examples."""
         return self.Predictions(examples, outputs, rows.example_targets(), self.labels)
+
+    @property
+    def scorers(self) -> Mapping[str, metrics.Metric]:
+        """Returns the function of each metric."""
+        raise NotImplementedError
 
     @property
     def known_metrics(self) -> tuple[str, ...]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
-from bert_jax.models.heads import NO_DROPOUT, ClassificationHead
+from bert_jax.models.heads import SENTENCE, ClassificationHead
 from bert_jax.objectives.sentence_embedding import CLASSES, CONTRASTIVE, COSENT, KINDS, SentenceEmbedding
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
@@ -143,7 +142,7 @@ class EmbeddingTask(TableTask):
     @property
     def classifier(self) -> ClassificationHead:
         """Returns a head without parameters, of which the pooling is that of the model."""
-        return ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
+        return SENTENCE
 
     @property
     def sentence(self) -> SentenceVectors:
@@ -151,7 +150,7 @@ class EmbeddingTask(TableTask):
         data = self.config.data
         prompts = {"query": data.prefix_a, "document": data.prefix_b}
         return SentenceVectors(
-            self.model_config.classifier_pooling or "mean",
+            self.classifier.pooling_of(self.model_config),
             True,
             self.config.max_seq_length,
             {name: text for name, text in prompts.items() if text},
@@ -255,32 +254,23 @@ class EmbeddingTask(TableTask):
             self.sizes,
             len(self.labels),
             self.tokenizer.layout.types,
+            self.classifier,
         )
 
     # Predictions
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
         """Returns the cosines of pairs, and without similarities the ranks of the second texts."""
-        vectors = outputs.reshape(len(outputs), 2, -1)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = unit_length(outputs.reshape(len(outputs), 2, -1))
         cosines = np.sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
         if examples.labels:
             return SimilarityPredictions(examples, cosines, np.asarray(examples.labels, np.float32))
         return RetrievalPredictions(examples, cosines, np.empty(0), vectors=vectors)
 
     @property
-    def known_metrics(self) -> tuple[str, ...]:
+    def scorers(self) -> Mapping[str, metrics.Metric]:
         """Returns correlations with similarities, or measures of ranks where there are none."""
-        return tuple(self._scorers)
-
-    @functools.cached_property
-    def _scorers(self) -> Mapping[str, metrics.Metric]:
         return metrics.SIMILARITY if self.eval_columns.label else metrics.RANKING
-
-    def score(self, predictions: TablePredictions) -> dict[str, float]:
-        """Returns the value of each metric."""
-        predicted, targets = predictions.predicted, predictions.targets
-        return {name: float(self._scorers[name](predicted, targets)) for name in self.metrics}
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> None:
         """Returns None: the loss of a batch depends on its size, and files of similarities have another."""

@@ -225,7 +225,7 @@ def _listed(
     """Returns the texts of one kind in a row: of `count` columns, or of a column of JSON lists.
 
     Raises:
-        Malformed: the row has not as many as the first row, the first in `before`, or fewer than `least`.
+        Malformed: their number differs from that of the first row, `before[0]`, or is below `least`.
     """
     if not count:
         return []
