@@ -12,22 +12,19 @@ files of the tokenizer, as on the Hugging Face hub.
 
 from __future__ import annotations
 
-import os
-
 from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError, check_installed
-from bert_jax.io import checks, files, scratch
+from bert_jax.io import files
 from bert_jax.io.progress import log
 from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.convert import model_card
+    from bert_jax.convert import conversion, model_card
     from bert_jax.export import folder
-    from bert_jax.io import atomic
 
 
 def define_flags(define: Define) -> None:
@@ -50,32 +47,21 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.to == folder.ONNX:
         for package in ("onnx", "onnxruntime"):
             check_installed(package, "onnx", "--to=onnx")
-    checks.check_free(flags.output, flags.overwrite)
-    if files.names(flags.output) and not _is_export(flags.output):
-        raise UserError(
-            f"--output={flags.output}: --overwrite replaces an export, and this is something else"
-        )
+    conversion.check_output(
+        flags.output, flags.checkpoint, flags.overwrite, _is_export, "--checkpoint", "an export"
+    )
     model = convert.load(flags.checkpoint, log=log)
     if model.tokenizer is None:
         log(f"warning: {model.source} has no vocabulary; the folder has none either")
     command = command_line("export", flags)
-    remote = files.is_remote(flags.output)
-    if not remote:
-        files.make_directory(files.parent(flags.output))
-    with scratch.directory(None if remote else files.parent(flags.output)) as temporary:
-        made = os.path.join(temporary, "out")
-        os.mkdir(made)
-        card = model_card.make(model, flags.checkpoint, command)
+    card = model_card.make(model, flags.checkpoint, command)
+    with conversion.written(flags.output) as made:
         folder.write(model, made, flags.to, quantize=flags.quantize, card=card, log=log)
-        if remote:
-            atomic.copy_directory(made, flags.output)
-        else:
-            if os.path.isdir(flags.output):
-                os.rename(flags.output, os.path.join(temporary, "replaced"))
-            os.rename(made, flags.output)
     print(f"wrote {flags.output}: {model.source} as {flags.to}")
     return 0
 
 
 def _is_export(directory: str) -> bool:
-    return bool({"onnx", "model.stablehlo"} & {*files.names(directory)})
+    names = {*files.names(directory)}
+    has_weights = any(files.suffix(name) in (".safetensors", ".bin") for name in names)
+    return bool({"onnx", "model.stablehlo"} & names) and not has_weights

@@ -26,7 +26,7 @@ with epy.lazy_imports():
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string("workdir", "Work directory of a run.", required="DIR, the work directory of a run")
-    define.string("output", "File to write: .html. Default: WORKDIR/report.html.")
+    define.string("output", "Pictures and tables in one .html file. Default: WORKDIR/report.html.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

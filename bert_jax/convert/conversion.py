@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import safetensors
@@ -50,34 +51,15 @@ def convert(
         StorageError: the output cannot be written.
     """
     target = formats.get(to)
-    _check_output(output, source, overwrite)
+    check_output(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
     kind = loading.detect(source)
     model = kind.read(source, ignore=ignore, log=log)
     log(f"read {model.source} as {kind.name}: {_describe(model)}")
-    remote = files.is_remote(output)
-    try:
-        if not remote:
-            files.make_directory(files.parent(output))
-        with scratch.directory(None if remote else files.parent(output)) as temporary:
-            folder, extra = os.path.join(temporary, "out"), os.path.join(temporary, "extra")
-            os.mkdir(folder)
-            os.mkdir(extra)
-            model = change(model, extra)
-            given = {name: value(model) if callable(value) else value for name, value in options.items()}
-            target.write(model, folder, **given)
-            difference = parity.check_same(f"{output}, read back", model, target.read(folder, log=log))
-            if remote:
-                atomic.copy_directory(folder, output)
-            else:
-                if os.path.isdir(output):
-                    os.rename(output, os.path.join(temporary, "replaced"))
-                os.rename(folder, output)
-    except OSError as error:
-        message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
-        raise file_error(message, error) from error
-    except safetensors.SafetensorError as error:
-        message = f"--output={output}: cannot be written ({error}); nothing was left there"
-        raise StorageError(message) from error
+    with written(output) as folder, scratch.directory() as extra:
+        model = change(model, extra)
+        given = {name: value(model) if callable(value) else value for name, value in options.items()}
+        target.write(model, folder, **given)
+        difference = parity.check_same(f"{output}, read back", model, target.read(folder, log=log))
     log(
         f"wrote {output} as {to}: {_describe(model)}; read back, every parameter is the same and its forward "
         f"pass differs by {difference:.1e}"
@@ -87,7 +69,41 @@ def convert(
     return model
 
 
-def _check_output(output: str, source: str, overwrite: bool) -> None:
+@contextlib.contextmanager
+def written(output: str) -> Iterator[str]:
+    """Yields an empty directory for a model, which becomes `output`; see `atomic.replace_directory`.
+
+    Raises:
+        UserError: the output cannot be written there.
+        StorageError: the disk or the bucket failed.
+    """
+    try:
+        with atomic.replace_directory(output) as folder:
+            yield folder
+    except OSError as error:
+        message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
+        raise file_error(message, error) from error
+    except safetensors.SafetensorError as error:
+        message = f"--output={output}: cannot be written ({error}); nothing was left there"
+        raise StorageError(message) from error
+
+
+def check_output(
+    output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool], flag: str, what: str
+) -> None:
+    """Checks that a directory for a model is free, or may be replaced.
+
+    Args:
+        output: the directory.
+        source: the path of the model that is read.
+        overwrite: whether an existing directory may be replaced.
+        may_be_replaced: returns whether an existing directory is one that the command has written.
+        flag: the flag that gave `source`, for the message.
+        what: what the command may replace, for the message.
+
+    Raises:
+        UserError: the directory is not free, or holds the source, or something else.
+    """
     checks.check_free(output, overwrite)
     if not (files.is_file(output) or files.names(output)):
         return
@@ -95,16 +111,19 @@ def _check_output(output: str, source: str, overwrite: bool) -> None:
         raise UserError(f"--output={output}: a directory in an object store is not replaced; choose another")
     target = os.path.realpath(output)
     if os.path.commonpath([os.path.realpath(source), target]) == target:
-        raise UserError(f"--output={output} is, or holds, the --input; choose another")
+        raise UserError(f"--output={output} is, or holds, the {flag}; choose another")
+    if not may_be_replaced(output):
+        raise UserError(
+            f"--output={output}: --overwrite replaces {what}, and this is something else; choose another"
+        )
+
+
+def _may_be_replaced(output: str) -> bool:
     try:
         kind = formats.find(output)
     except UserError:
-        kind = None
-    if kind is None or not kind.may_be_replaced(output):
-        raise UserError(
-            f"--output={output}: --overwrite replaces what convert wrote, and this is something else; choose "
-            "another"
-        )
+        return False
+    return kind is not None and kind.may_be_replaced(output)
 
 
 def _describe(model: Model) -> str:

@@ -92,6 +92,28 @@ def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
     write_file(path, picture)
 
 
+@contextlib.contextmanager
+def replace_directory(path: files.PathLike) -> Iterator[str]:
+    """Yields an empty local directory that becomes `path` when the block ends without an error.
+
+    An existing directory is replaced at once. The content for a URL is uploaded at the end, file by file.
+    """
+    path = os.fspath(path)
+    remote = files.is_remote(path)
+    if not remote:
+        files.make_directory(files.parent(path))
+    with scratch.directory(None if remote else files.parent(path)) as temporary:
+        made = os.path.join(temporary, "out")
+        os.mkdir(made)
+        yield made
+        if remote:
+            copy_directory(made, path)
+            return
+        if os.path.isdir(path):
+            os.rename(path, os.path.join(temporary, "replaced"))
+        os.rename(made, path)
+
+
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:
     """Copies a local or remote file atomically."""
     with files.open_read(source) as file, replace_file(target) as out:

@@ -149,6 +149,13 @@ def test_other_folders_are_not_replaced(export):
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     assert "--overwrite replaces an export, and this is something else" in call("--overwrite", code=2).err
+    (folder / "notes.txt").unlink()
+    (folder / "onnx").mkdir()
+    (folder / "model.safetensors").write_text("weights, as on the Hugging Face hub")
+    assert "this is something else" in call("--overwrite", code=2).err
+    error = call("--overwrite", f"--output={folder.parent / 'model'}", code=2).err
+    assert "is, or holds, the --checkpoint" in error
+    assert (folder / "model.safetensors").exists() and (folder.parent / "model" / "config.json").exists()
 
 
 def test_an_export_that_differs_is_not_kept(export, monkeypatch):

@@ -19,7 +19,6 @@ _WRITERS = {"atomic", "workdir", "self"}  # the methods of a WorkDir write by at
 ALLOWED = {
     "bert_jax/cli.py": "the null device",
     "bert_jax/commands/predict.py": "standard input",
-    "bert_jax/convert/conversion.py": "a whole directory is renamed",
     "bert_jax/convert/formats/huggingface_export.py": "permissions of what safetensors wrote",
     "bert_jax/convert/model_card.py": "what of a path may be published",
     "bert_jax/data/cache.py": "the lock of the cache",

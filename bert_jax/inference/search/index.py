@@ -85,7 +85,7 @@ class Index:
     def document(self, number: int) -> Document:
         """Returns the document with a number from 0."""
         begin, end = (int(place) for place in self._offsets[number : number + 2])
-        with open(os.path.join(self.directory, TEXTS), "rb") as file:
+        with files.open_read(os.path.join(self.directory, TEXTS)) as file:
             file.seek(begin)
             return Document(**json.loads(file.read(end - begin)))
 
