@@ -6,22 +6,19 @@ import contextlib
 import json
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.inference import text_lines
 from bert_jax.inference.embedding import Embedder, Features
 from bert_jax.inference.engine import Text
 from bert_jax.io import atomic, checks, compression, files
-from bert_jax.tasks.readers.file_rows import open_file, parse_object, read_lines
-from bert_jax.tasks.readers.report import Malformed
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
 JSONL_FORMATS = ("bert_jax", "google")
-_JSON = (".jsonl", ".ndjson")
 _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size takes a second or two
 
 
@@ -48,7 +45,7 @@ class Texts:
         self.path, self.pairs, self.blank = path, pairs, 0
         self._fields = [text_a, text_b] if text_b else [text_a]
         name = compression.strip_suffix(path).lower()
-        self._json = name.endswith(_JSON)
+        self._json = text_lines.has_objects(path)
         if pairs and self._json:
             raise UserError(f"--pairs is for lines with a tab; for pairs in {path}, give --text_b=FIELD")
         if text_b and not self._json:
@@ -58,49 +55,30 @@ class Texts:
                 f"--input={path}: expected one text per line, .jsonl, or with --pairs two texts per line, "
                 "separated by a tab"
             )
-        if path != "-" and not files.is_file(path):
-            what = "a directory" if files.is_directory(path) else "no such file"
-            raise UserError(f"--input={path}: {what}; expected a file of one text per line, or .jsonl")
+        text_lines.check(path, "--input")
 
     def __iter__(self) -> Iterator[Text]:
-        stdin = self.path == "-"
-        with contextlib.nullcontext(sys.stdin.buffer) if stdin else open_file(self.path) as file:
-            for number, line in enumerate(read_lines("standard input" if stdin else self.path, file), 1):
-                text = self._text(line, number)
-                self.blank += not (text if isinstance(text, str) else "".join(text)).strip()
-                yield text
+        for place, line in text_lines.read(self.path):
+            text = self._text(line, place)
+            self.blank += not (text if isinstance(text, str) else "".join(text)).strip()
+            yield text
 
     def count(self) -> int | None:
         """Returns the number of texts of the file, or None if counting them would take long."""
         return count_lines(self.path)
 
-    def _text(self, line: bytes, number: int) -> Text:
-        where = f"line {number} of {'standard input' if self.path == '-' else self.path}"
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{where} is not UTF-8 ({error.reason}); convert it, as with iconv") from None
+    def _text(self, line: str, place: str) -> Text:
         if self._json:
-            return self._from_json(text, where)
+            row = text_lines.parse(line, place)
+            given = zip(self._fields, ("--text_a", "--text_b"), strict=False)
+            found = [text_lines.text_of(row, field, flag, place) for field, flag in given]
+            return found[0] if len(found) == 1 else (found[0], found[1])
         if not self.pairs:
-            return text
-        parts = text.split("\t")
+            return line
+        parts = line.split("\t")
         if len(parts) != 2:
-            raise UserError(f"{where}: expected two texts with one tab between them, found {len(parts) - 1}")
+            raise UserError(f"{place}: expected two texts with one tab between them, found {len(parts) - 1}")
         return parts[0], parts[1]
-
-    def _from_json(self, text: str, where: str) -> Text:
-        try:
-            row = parse_object(text)
-        except Malformed as error:
-            raise UserError(f"{where}: {error}") from None
-        found = []
-        for flag, name in zip(("--text_a", "--text_b"), self._fields, strict=False):
-            if not isinstance(row.get(name), str):
-                fields = ", ".join(row) or "no fields"
-                raise UserError(f"{where}: expected text in the field {name!r} ({flag}), it has {fields}")
-            found.append(row[name])
-        return found[0] if len(found) == 1 else (found[0], found[1])
 
 
 def count_lines(path: str) -> int | None:

@@ -24,7 +24,7 @@ from bert_jax.tokenization import Tokenizer
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
 _TOKENS = {"cpu": 4096}  # tokens of a batch on each device
 _TOKENS_ELSEWHERE = 32768
-_SHORTEST = 32  # tokens of the shortest rows after `Engine.warm_up`
+_SHORTEST = 32  # tokens of the shortest rows after a warm-up
 
 Text = str | tuple[str, str]
 Batch = dict[str, jax.Array]
@@ -202,11 +202,8 @@ class Engine:
         Returns:
             The number of programs.
         """
-        lengths = [_SHORTEST << power for power in range(self._longest.bit_length())]
-        self._lengths = [*(length for length in lengths if length < self._longest), self._longest]
-        per_device = -(-most // self._mesh.size)
-        sizes = [8**power for power in range(per_device.bit_length())]
-        self._sizes = (*(size for size in sizes if size < per_device), per_device)
+        self._lengths = few_lengths(self._longest)
+        self._sizes = tuple(_powers(1, 8, -(-most // self._mesh.size)))
         counts = [self._mesh.size * size for size in self._sizes]
         shapes = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
         for size, length in sorted(shapes):
@@ -250,3 +247,17 @@ def padded_lengths(longest: int) -> list[int]:
     """
     lengths = [length for power in range(4, 31) for length in (1 << power, 3 << (power - 1))]
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
+
+
+def few_lengths(longest: int) -> list[int]:
+    """Returns the padded lengths 32, 64, 128, ..., `longest`, whose programs are compiled in advance."""
+    return _powers(_SHORTEST, 2, longest)
+
+
+def _powers(first: int, factor: int, last: int) -> list[int]:
+    """Returns first, first x factor, first x factor^2, ... as far as they are less than `last`, and `last`."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= factor
+    return [*found, last]

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.inference.engine import few_lengths
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
@@ -40,9 +41,6 @@ class Shared:
 
     arrays: dict[Any, jax.Array] = dataclasses.field(default_factory=dict)
     programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
-
-
-_SHORTEST = 32  # tokens of the shortest rows that `warm_up` compiles
 
 
 class Predictor:
@@ -157,8 +155,7 @@ class Predictor:
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
-        lengths = (_SHORTEST << power for power in range(longest.bit_length()))
-        self._buckets = (*(length for length in lengths if length < longest), longest)
+        self._buckets = tuple(few_lengths(longest))
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)

@@ -131,13 +131,8 @@ class TfdsSource(Source):
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
         """Returns ranges of records of about `target_bytes`."""
-        size, records = self.size(), tfds.builder(self.path).info.splits[tfds.SPLIT].num_examples
-        number = -(-size // target_bytes)
-        edges = sorted({records * i // number for i in range(number + 1)}) if number else []
-        return [
-            Range(self.path, name, a, b, size * b // records - size * a // records)
-            for a, b in itertools.pairwise(edges)
-        ]
+        records = tfds.builder(self.path).info.splits[tfds.SPLIT].num_examples
+        return _split_records(self, name, records, target_bytes)
 
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
@@ -171,13 +166,7 @@ class ColumnSource(Source):
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
         """Returns ranges of rows of about `target_bytes`."""
-        size, rows = self.size(), len(columnar.Table(self.path))
-        number = -(-size // target_bytes)
-        edges = sorted({rows * i // number for i in range(number + 1)}) if number and rows else []
-        return [
-            Range(self.path, name, a, b, size * b // rows - size * a // rows)
-            for a, b in itertools.pairwise(edges)
-        ]
+        return _split_records(self, name, len(columnar.Table(self.path)), target_bytes)
 
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
@@ -198,6 +187,17 @@ class ColumnSource(Source):
             counts["bytes"] += len(text.encode())
             key = row[fields.id] if fields.id else None
             yield from text_document(f"{range_.name}:{place}" if key is None else str(key), text, counts)
+
+
+def _split_records(source: Source, name: str, records: int, target_bytes: int) -> list[Range]:
+    """Returns ranges of records of about `target_bytes`, if all records have the same size."""
+    size = source.size()
+    number = -(-size // target_bytes)
+    edges = sorted({records * i // number for i in range(number + 1)}) if number and records else []
+    return [
+        Range(source.path, name, a, b, size * b // records - size * a // records)
+        for a, b in itertools.pairwise(edges)
+    ]
 
 
 def source_of(path: str) -> Source:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
-from bert_jax.tasks.readers.file_rows import open_file, parse_object, read_lines
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.inference import text_lines
+from bert_jax.io import compression
 
-_JSON = (".jsonl", ".ndjson")
 _IDS = ("_id", "id")
 
 
@@ -43,37 +39,17 @@ def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Doc
     Raises:
         UserError: the file does not exist, or a line is malformed; the message gives its number.
     """
-    name = compression.strip_suffix(path).lower()
-    if path != "-" and not files.is_file(path):
-        what = "a directory" if files.is_directory(path) else "no such file"
-        raise UserError(f"{flag}={path}: {what}; expected a file of one text per line, or .jsonl")
-    if name.endswith((".csv", ".tsv")):
+    text_lines.check(path, flag)
+    if compression.strip_suffix(path).lower().endswith((".csv", ".tsv")):
         raise UserError(f"{flag}={path}: expected one text per line, or .jsonl")
-    if path == "-":
-        yield from _parse(sys.stdin.buffer, "standard input", "")
-        return
-    with open_file(path) as file:
-        yield from _parse(file, path, field if name.endswith(_JSON) else "")
+    objects = text_lines.has_objects(path)
+    for number, (place, line) in enumerate(text_lines.read(path)):
+        yield _from_object(line, place, field, str(number)) if objects else Document(str(number), line)
 
 
-def _parse(file: Any, path: str, field: str) -> Iterator[Document]:
-    for number, line in enumerate(read_lines(path, file)):
-        where = f"{path}:{number + 1}"
-        try:
-            text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{where}: not UTF-8 ({error.reason}); convert it, as with iconv") from None
-        yield _from_object(text, where, field, str(number)) if field else Document(str(number), text)
-
-
-def _from_object(line: str, where: str, field: str, number: str) -> Document:
-    try:
-        row = parse_object(line)
-    except Malformed as error:
-        raise UserError(f"{where}: {error}") from None
-    if not isinstance(row.get(field), str):
-        fields = ", ".join(row) or "no fields"
-        raise UserError(f"{where}: expected text in the field {field!r} (--text), it has {fields}")
+def _from_object(line: str, place: str, field: str, number: str) -> Document:
+    row = text_lines.parse(line, place)
+    text = text_lines.text_of(row, field, "--text", place)
     title = row["title"].strip() if field != "title" and isinstance(row.get("title"), str) else ""
     found = (row[name] for name in _IDS if isinstance(row.get(name), str | int))
-    return Document(str(next(found, number)), f"{title} {row[field]}".strip())
+    return Document(str(next(found, number)), f"{title} {text}".strip())
