@@ -255,7 +255,7 @@ def few_lengths(longest: int) -> list[int]:
 
 
 def _powers(first: int, factor: int, last: int) -> list[int]:
-    """Returns first, first x factor, first x factor^2, ... as far as they are less than `last`, and `last`."""
+    """Returns first, first x factor, first x factor^2, ... while they are less than `last`, and `last`."""
     found = []
     while first < last:
         found.append(first)
