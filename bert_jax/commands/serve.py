@@ -29,14 +29,15 @@ from etils import epy
 
 from bert_jax import signals
 from bert_jax.commands.flags import models
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io.progress import log
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
-with epy.lazy_imports():
+with optional_imports("serve"):
     import uvicorn
 
+with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.inference import embedding, fill_mask, predictor
     from bert_jax.parallel import compiler_options
