@@ -144,11 +144,11 @@ class PartlyFrozen(Objective):
         """Returns whether the wrapped objective compares rows."""
         return self.objective.compares_rows
 
-    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
         """Returns what the wrapped objective compares."""
         return self.objective.row_outputs(params, batch, rngs)
 
-    def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+    def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns the losses and metrics of these outputs."""
         return self.objective.compare(params, outputs, batch)
 

@@ -119,11 +119,11 @@ class Objective(Protocol):
         """
         return False
 
-    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
-        """Returns the outputs that are compared, with rows along axis 0; arguments as of `loss`."""
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
+        """Returns the outputs that are compared, arrays with rows along axis 0; arguments as of `loss`."""
         raise TypeError(f"{type(self).__name__} does not compare rows")
 
-    def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+    def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns what `loss` returns, from the outputs of all rows of a batch."""
         raise TypeError(f"{type(self).__name__} does not compare rows")
 

@@ -9,32 +9,26 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import LEAST_LENGTH, SENTENCE, ClassificationHead, SentenceModel
+from bert_jax.models.heads import SENTENCE, ClassificationHead, SentenceModel
 from bert_jax.models.layers import kernel_init
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.losses import Pair
-from bert_jax.objectives.rows import RowObjective
+from bert_jax.objectives.text_groups import EXCLUDED, HIGHEST, TextGroups, normalize
 
 CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
 CLASSIFIER = "classifier"
 
-_HIGHEST = jax.lax.Precision.HIGHEST
-_EXCLUDED = -1e9  # a logit of a text that is no candidate
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SentenceEmbedding(RowObjective):
+class SentenceEmbedding(TextGroups):
     """Vectors of texts that are close if the texts belong together.
 
-    Texts come in groups: an anchor, its positive, and any number of hard negatives, in this order. Batches
-    are those of `rows.batches`, [B, K] rows of K texts a group, or the packed ones of `rows.packing`, with
-    int32 `texts`, equal for equal texts. The kinds of losses are:
+    Batches are those of `TextGroups`, or the packed ones of `rows.packing`. The kinds of losses are:
 
     - "contrastive": cross-entropy of finding the positive of each anchor among the positives and negatives of
-      the whole batch (InfoNCE), by cosines divided by the temperature (Gao et al. 2021, SimCSE, section 3). A
-      text that is equal to the positive or the anchor, and a positive of an equal anchor, is no negative.
+      the whole batch (InfoNCE), by cosines divided by the temperature (Gao et al. 2021, SimCSE, section 3).
     - "cosent": for each two pairs of a batch whose `targets` differ, the pair with the larger one should have
       the larger cosine: log(1 + sum of exp((cosine of the other - its cosine) / temperature)) (CoSENT).
     - "classes": cross-entropy of a linear classifier of (u, v, |u - v|), u and v being the vectors of a pair
@@ -62,7 +56,6 @@ class SentenceEmbedding(RowObjective):
     num_labels: int = 0
     token_types: tuple[int, int] = TYPES
     classifier: ClassificationHead = SENTENCE
-    choices = 2
     may_be_packed = True
 
     @property
@@ -74,16 +67,6 @@ class SentenceEmbedding(RowObjective):
     def new_groups(self) -> tuple[str, ...]:
         """Returns the classifier of pairs, if there is one."""
         return (CLASSIFIER,) if self.num_labels else ()
-
-    @property
-    def has_softmax(self) -> bool:
-        """Returns False: the outputs are vectors."""
-        return False
-
-    @property
-    def compares_rows(self) -> bool:
-        """Returns True."""
-        return True
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the encoder and of the classifier."""
@@ -102,17 +85,9 @@ class SentenceEmbedding(RowObjective):
         vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
         return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of groups."""
-        return {"task": jnp.sum(self._by_group("weights", batch)[:, 0])}
-
-    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
-        return self.compare(params, self.row_outputs(params, batch, rngs), batch)
-
     def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
-        vectors, present = outputs, self._by_group("weights", batch)
+        vectors, present = outputs, self.by_group("weights", batch)
         if "places" in batch:
             vectors = vectors.reshape(-1, vectors.shape[-1])[batch["places"]]
             vectors = vectors.reshape(*present.shape, -1)
@@ -122,16 +97,12 @@ class SentenceEmbedding(RowObjective):
         for size in (*self.sizes, vectors.shape[-1]):
             units = normalize(vectors[..., :size])
             if self.kind == CONTRASTIVE:
-                found.append(self._contrast(units, self._by_group("texts", batch), present))
+                found.append(self._contrast(units, batch))
                 continue
             cosines = jnp.sum(units[:, 0] * units[:, 1], axis=-1)
-            targets = self._by_group("targets", batch)[:, 0]
+            targets = self.by_group("targets", batch)[:, 0]
             found.append(({"task": cosent(cosines, targets, present[:, 0], self.temperature)}, {}))
         return jax.tree.map(lambda *sums: sum(sums) / len(sums), *found)
-
-    def _by_group(self, name: str, batch: Batch) -> jax.Array:
-        """Returns values of the texts of a batch, [B, K]; those of packed batches are [B x K]."""
-        return batch[name].reshape(-1, self.group)
 
     def _classify(
         self, kernel: jax.Array, vectors: jax.Array, weights: jax.Array, batch: Batch
@@ -139,47 +110,19 @@ class SentenceEmbedding(RowObjective):
         """Returns the cross-entropy and the accuracy of the classes of pairs, from vectors [B, 2, H]."""
         first, second = vectors[:, 0], vectors[:, 1]
         logits = jnp.concatenate([first, second, jnp.abs(first - second)], axis=-1) @ kernel
-        targets = self._by_group("targets", batch)[:, 0]
+        targets = self.by_group("targets", batch)[:, 0]
         loss = losses.cross_entropy(logits, targets, weights)
         return {"task": loss}, {"accuracy": losses.accuracy(logits, targets, weights)}
 
-    def _contrast(self, units: jax.Array, texts: jax.Array, present: jax.Array) -> tuple[Pairs, Pairs]:
-        """Returns InfoNCE and its accuracy, from unit vectors [B, K, H], texts [B, K] and weights [B, K]."""
+    def _contrast(self, units: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns InfoNCE of cosines and its accuracy, from unit vectors [B, K, H]."""
         anchors, others = units[:, 0], units[:, 1:].swapaxes(0, 1).reshape(-1, units.shape[-1])
-        weights = present[:, 0]
-        cosines = jnp.matmul(anchors, others.T, precision=_HIGHEST)  # [B, (K - 1) B], positives first
-        candidates = self._candidates(texts, present)
-        numbers = jnp.arange(len(anchors))
-        logits = jnp.where(candidates, cosines / self.temperature, _EXCLUDED)
-        loss = losses.cross_entropy(logits, numbers, weights)
-        accuracy = losses.accuracy(logits, numbers, weights)
-        if self.symmetric:
-            # The pairs that are excluded in one direction are excluded in the other one, too.
-            among = slice(len(anchors))
-            back = jnp.where(candidates[:, among] & (weights > 0)[:, None], logits[:, among], _EXCLUDED).T
-            loss = ((loss[0] + losses.cross_entropy(back, numbers, weights)[0]) / 2, loss[1])
-        return {"task": loss}, {"accuracy": accuracy}
-
-    def _candidates(self, texts: jax.Array, present: jax.Array) -> jax.Array:
-        """Returns bool [B, (K - 1) B], which texts are candidates for each anchor; its positive always is."""
-        anchors, positives = texts[:, :1], texts[:, 1:2]
-        others = texts[:, 1:].T.reshape(1, -1)
-        equal = (others == anchors) | (others == positives)
-        of_equal_anchor = jnp.pad(anchors == anchors.T, ((0, 0), (0, equal.shape[1] - len(anchors))))
-        own = jnp.arange(len(anchors))[:, None] == jnp.arange(equal.shape[1])
-        real = present[:, 1:].T.reshape(1, -1) > 0
-        return own | (real & ~equal & ~of_equal_anchor)
+        return self.contrast(jnp.matmul(anchors, others.T, precision=HIGHEST), batch)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the vectors of both texts of each pair, float32 [B, 2 H]."""
         vectors = self.row_outputs(params, self.prepare(batch, None, False), None)
         return vectors.reshape(len(vectors), -1)
-
-
-def normalize(vectors: jax.Array) -> jax.Array:
-    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays, and its gradient is finite."""
-    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, LEAST_LENGTH**2))
 
 
 def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:
@@ -193,7 +136,7 @@ def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperatu
     """
     differences = (cosines[:, None] - cosines) / temperature  # of the first from the second
     counted = (targets[:, None] < targets) & (weights[:, None] * weights > 0)
-    logits = jnp.where(counted, differences, _EXCLUDED)
+    logits = jnp.where(counted, differences, EXCLUDED)
     loss = jax.nn.logsumexp(jnp.append(logits.reshape(-1), 0.0))
     count = jnp.sum(weights)
     return loss * count, count

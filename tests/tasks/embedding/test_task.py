@@ -175,7 +175,7 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
             "dimensions=64: expected different numbers",
         ),
         (["--config.data.text_b=second", "--config.dimensions=8,x"], "dimensions=8,x: expected different"),
-        (["--config.data.text_b=second", "--config.head=bilstm"], "sentence embeddings have no head"),
+        (["--config.data.text_b=second", "--config.head=bilstm"], "vectors of texts have no such head"),
         (
             ["--config.data.text_b=any", "--config.data.label=score", "--config.loss=classes"],
             "classes are no similarities; give --config.data.eval_columns=TEXT,TEXT,SCORE",

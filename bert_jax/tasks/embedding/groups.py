@@ -1,0 +1,192 @@
+"""The base class of tasks that learn to compare texts, which it reads and encodes in groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks import metrics
+from bert_jax.tasks.readers import labels, sources
+from bert_jax.tasks.readers.lines import FIELDS
+from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows.windows import Ids, Pair
+from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsData(TableData):
+    """The `config.data.*` fields of groups of texts."""
+
+    negatives: str = option(
+        "", "the columns of hard negatives, with commas between; or one of JSON lists of them"
+    )
+    eval_columns: str = option(
+        "",
+        "of the evaluation file, `TEXT,TEXT`, or `TEXT,TEXT,SCORE` with the similarity of each pair; empty: "
+        "those of the training file",
+    )
+    prefix_a: str = option("", "put before each first text, such as `query: `")
+    prefix_b: str = option("", "put before each second text and hard negative, such as `passage: `")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsConfig(TableConfig):
+    """The fields of tasks on groups of texts."""
+
+    temperature: float = option(0.05, "that cosines, or scores, are divided by", above=0, maximum=100)
+    data: GroupsData = GroupsData()
+
+
+class GroupsTask(TableTask):
+    """Base class of tasks on groups of texts: an anchor, its positive, and any number of hard negatives.
+
+    Files to evaluate on have pairs, an anchor and its positive.
+    """
+
+    Config = GroupsConfig
+    config: GroupsConfig
+    export_head = "none"
+    _group = 2  # texts in a group of training
+
+    def set_up(self) -> None:
+        """Checks the columns."""
+        super().set_up()
+        if self.columns.negatives and not self.columns.text_b:
+            raise UserError("data.negatives: without data.text_b there is no positive beside them")
+        self.eval_columns = self._eval_columns()
+
+    def _eval_columns(self) -> Columns:
+        names = [name.strip() for name in self.config.data.eval_columns.split(",")]
+        if not names[0]:
+            return dataclasses.replace(self.columns, negatives="")
+        if not (2 <= len(names) <= 3 and all(names)):
+            raise UserError(
+                f"data.eval_columns={self.config.data.eval_columns}: expected TEXT,TEXT or TEXT,TEXT,SCORE"
+            )
+        label = names[2] if len(names) == 3 else ""
+        return dataclasses.replace(
+            self.columns, text_a=names[0], text_b=names[1], label=label, id="", negatives=""
+        )
+
+    @classmethod
+    def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
+        """Returns the columns of the training file."""
+        return dataclasses.replace(super().columns_of(config, spec), negatives=config.data.negatives)
+
+    def columns_in(self, path: str) -> Columns:
+        """Returns the columns of files to evaluate on."""
+        return self.eval_columns
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
+        yield from super().unused(config, spec)
+        yield "head", "vectors of texts have no such head"
+        yield "doc_stride", "a text has one row, and longer ones are cut"
+        yield "distillation.teacher", "vectors of texts cannot be distilled yet"
+        if not config.data.eval:
+            yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
+
+    # Reading
+
+    def read_training(self, path: str) -> Examples:
+        """Returns the groups of texts."""
+        return self._read_groups(path, dataclasses.replace(self.columns, label=""))
+
+    def _read_groups(self, path: str, columns: Columns, parse_label: Any = None) -> Examples:
+        examples = self._read(path, columns, parse_label)
+        if examples.negatives:
+            self._group = 2 + len(examples.negatives[0])
+        return examples
+
+    def read(self, path: str) -> Examples:
+        """Returns the pairs of a file to evaluate on, with their similarities if the file has them.
+
+        Raises:
+            UserError: the file has single texts.
+        """
+        columns = self.eval_columns
+        if not columns.text_b:
+            raise UserError(
+                f"{path}: which columns hold the pairs to evaluate on? give "
+                "--config.data.eval_columns=TEXT,TEXT,SCORE"
+            )
+        return self._read(path, columns, labels.parse_number if columns.label else None)
+
+    def _read(self, path: str, columns: Columns, parse_label: Any) -> Examples:
+        data = self.config.data
+        return sources.read_examples(
+            path, columns, file_format=data.format, quoting=data.quoting, parse_label=parse_label
+        )
+
+    def line_names(self) -> dict[str, str]:
+        """Returns the columns of a file of pairs."""
+        return {field: getattr(self.eval_columns, field) for field in FIELDS}
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        """Returns the number of texts of a group."""
+        return f"{rows.rows_per_example} texts in a group"
+
+    # Rows
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        """Returns a group of rows for each example: its texts and its hard negatives."""
+        data, first, second = self.config.data, examples.texts_a, examples.texts_b
+        groups = [[data.prefix_a + text] for text in first]
+        others = [[text] for text in second] if second else [[] for _ in first]
+        if examples.negatives:
+            others = [[*one, *negatives] for one, negatives in zip(others, examples.negatives, strict=True)]
+        for group, more in zip(groups, others, strict=True):
+            group += [data.prefix_b + text for text in more] or group
+        texts, count = [text for group in groups for text in group], len(groups[0])
+        forms = itertools.cycle([self.form(True), *[self.form(False)] * (count - 1)])
+        layout = self.tokenizer.layout
+        rows = (
+            assembly.truncate([*before, *ids], None, layout.room(length, False))
+            for ids, (length, before) in zip(assembly.tokenize(self.tokenizer, texts), forms, strict=False)
+        )
+        are_classes = bool(examples.labels) and isinstance(examples.labels[0], int)
+        encoded = assembly.assemble(
+            _by_group(rows, count),
+            examples.labels,
+            self.tokenizer,
+            self.config.max_seq_length,
+            target_dtype=np.int32 if are_classes else np.float32,
+            rows_per_example=count,
+        )
+        numbers: dict[str, int] = {}
+        encoded.targets["texts"] = np.array(
+            [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
+        )
+        return encoded
+
+    def form(self, is_anchor: bool) -> tuple[int, Ids]:
+        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        return self.config.max_seq_length, []
+
+    # Predictions
+
+    @property
+    def scorers(self) -> Mapping[str, metrics.Metric]:
+        """Returns correlations with similarities, or measures of ranks where there are none."""
+        return metrics.SIMILARITY if self.eval_columns.label else metrics.RANKING
+
+    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> None:
+        """Returns None: the loss of a batch depends on its size, and files of similarities have another."""
+        return None
+
+
+def _by_group(rows: Iterable[tuple[list[Pair], bool]], count: int) -> Iterator[tuple[list[Pair], bool]]:
+    """Yields the rows of `count` texts at a time, and whether one of them was truncated."""
+    for group in zip(*[iter(rows)] * count, strict=True):
+        pairs, cut = zip(*group, strict=True)
+        yield list(itertools.chain.from_iterable(pairs)), any(cut)
