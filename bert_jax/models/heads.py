@@ -186,6 +186,10 @@ TOKENS = ClassificationHead(pooling="none", dense="none")
 SPANS = ClassificationHead(pooling="none", dense="none", drop_out=NO_DROPOUT, name="qa")
 # Sentence vectors have a pooling and no output layer (Reimers and Gurevych 2019, section 3).
 SENTENCE = ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
+# Vectors of tokens are a projection of their states (Khattab and Zaharia 2020, section 3.2).
+TOKEN_VECTORS = ClassificationHead(
+    pooling="none", dense="none", drop_out=NO_DROPOUT, out_bias=False, name="projection"
+)
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:

@@ -64,6 +64,15 @@ class RowObjective(Objective):
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
+    def row_widths(self, rows: int, width: int) -> tuple[int, ...]:
+        """Returns the numbers of tokens of the rows of a group that the model computes.
+
+        Args:
+            rows: number of rows in a group.
+            width: number of tokens that the rows of a batch are padded to.
+        """
+        return (width,) * rows
+
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
         """Returns the batch with the model's inputs, int32 [..., L], added; nothing is random.
 

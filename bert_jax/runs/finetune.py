@@ -281,8 +281,12 @@ class TrainingBatches:
             return self.packing.mean_rows * self._row_flops(self.packing.length)
         # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
         widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
-        rows = self._config.batch_size * data.rows_per_example
-        return rows * float(np.mean([self._row_flops(int(width)) for width in widths]))
+        row_widths = self._task.objective().row_widths
+        of_width = {
+            int(width): sum(map(self._row_flops, row_widths(data.rows_per_example, int(width))))
+            for width in np.unique(widths)
+        }
+        return self._config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
 
 
 def _initial_params(

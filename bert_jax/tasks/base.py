@@ -188,6 +188,11 @@ class FinetuneTask(abc.ABC):
             yield "head_size", f"it is only used with head={BILSTM}"
 
     @property
+    def scores_pairs(self) -> bool:
+        """Returns whether the last output of a prediction is a score, which is larger for better pairs."""
+        return self.export_head == "sequence_classification" and len(self.labels) <= 2
+
+    @property
     def sentence(self) -> SentenceVectors | None:
         """Returns how the model turns a text into one vector; None if it is not trained for that."""
         return None

@@ -18,6 +18,7 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.late_interaction import LateInteraction
 from bert_jax.objectives.sentence_embedding import SentenceEmbedding
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
@@ -155,6 +156,11 @@ def sentences(kind, **more):
     return SentenceEmbedding(config, kind, group=3, **more)
 
 
+def late_interaction():
+    config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.2)
+    return LateInteraction(config, size=8, query_length=16, group=3, skipped=(7, 8, 9))
+
+
 def distillation():
     """A student learns the masks, and a frozen teacher's logits and states."""
     student, teacher = tiny_task(num_hidden_layers=1, hidden_dropout_prob=0.2), tiny_task(num_hidden_layers=1)
@@ -169,6 +175,7 @@ MAKE = {
     "sampled": (Sampled, vectors),
     "classification": (lambda: Classification(tiny_config(num_hidden_layers=1), 3), texts),
     "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),
+    "late interaction": (late_interaction, triples),
     "classes of pairs": (lambda: sentences("classes", num_labels=3), triples),
 }
 
@@ -264,6 +271,14 @@ def test_samples_depend_on_the_row_and_not_on_the_mesh():
     assert evaluation["proposed"] == alone["proposed"]
     for mine, reference in zip(lines, train("sampled")[0], strict=True):
         assert mine["proposed"] == reference["proposed"]
+
+
+@pytest.mark.parametrize("name", ["contrastive", "late interaction"])
+def test_texts_are_compared_with_those_of_all_devices(name):
+    alone = train(name, sizes=(1, 1, 1))[0]
+    for mine, reference in zip(train(name)[0], alone, strict=True):
+        for key in ("loss", "accuracy", "grad_norm"):
+            assert mine[key] == pytest.approx(reference[key], rel=3e-5), key
 
 
 def test_a_scale_of_a_loss_that_there_is_not():

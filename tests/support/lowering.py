@@ -24,7 +24,7 @@ from bert_jax.runs import benchmark
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.tasks import fields as task_fields
-from bert_jax.tasks.embedding.task import EmbeddingTask
+from bert_jax.tasks.embedding import EmbeddingTask, LateInteractionTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
@@ -212,6 +212,7 @@ _FILES = {
     QuestionAnsweringTask: "question_answering",
     Xnli: "pair",
     EmbeddingTask: "embedding",
+    LateInteractionTask: "embedding",
 }
 
 

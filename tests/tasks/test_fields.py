@@ -146,6 +146,10 @@ def files(tmp_path_factory):
             table("triples", "second,wrong,label", [f"the {i},no,{i}" for i in range(len(SENTENCES))]),
             text | {"data.text_b": "second", "data.negatives": "wrong"},
         ),
+        "lateinteraction": (
+            table("documents", "second,wrong", [f"the {i},no" for i in range(len(SENTENCES))]),
+            {"data.text_a": "text", "data.text_b": "second", "data.negatives": "wrong", "query_length": 8},
+        ),
     }
 
 
@@ -165,7 +169,9 @@ def loop(**given):
     config, task = given["config"], given["objective"]
     batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
     state = TrainState(config.steps, draw_parameters(task), opt_state=())
-    jax.eval_shape(lambda params: task.loss(params, task.prepare(batch, key, True), key), state.params)
+    jax.eval_shape(
+        lambda params: task.loss(params, task.prepare(batch, key, True), {"dropout": key}), state.params
+    )
     quiet = types.SimpleNamespace(
         check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
         stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
@@ -231,7 +237,16 @@ def run(config, directory, monkeypatch):
 
 @pytest.mark.parametrize(
     "task",
-    ["classification", "regression", "multilabel", "multiplechoice", "squad2", "tagging", "embedding"],
+    [
+        "classification",
+        "regression",
+        "multilabel",
+        "multiplechoice",
+        "squad2",
+        "tagging",
+        "embedding",
+        "lateinteraction",
+    ],
 )
 def test_every_field_is_read_or_refused(
     task, files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch

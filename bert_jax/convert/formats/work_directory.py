@@ -21,7 +21,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
-from bert_jax.models.heads import LSTM
+from bert_jax.models.heads import LSTM, TOKEN_VECTORS
 from bert_jax.objectives.adapters import assemble
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
@@ -74,7 +74,7 @@ class WorkDirectory(Format):
         if sentence and run["command"] != COMMAND:
             auxiliary.append("classifier/")  # of pairs of vectors
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
-        _refuse_lstm(params, source)
+        _refuse_unknown(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
@@ -128,11 +128,17 @@ class WorkDirectory(Format):
 FORMAT = WorkDirectory()
 
 
-def _refuse_lstm(params: Mapping[str, Any], source: str) -> None:
+def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:
+    """Raises a UserError if a run has parameters that no model of other programs has."""
     if any(_OF_LSTM.match(name) for name in params):
         raise UserError(
             f"{source}: it has a BiLSTM, which no model of other programs has; expected a run without one "
             "(evaluate, predict and --config.init_from take this one as it is)"
+        )
+    if any(name.startswith(f"{TOKEN_VECTORS.name}/") for name in params):
+        raise UserError(
+            f"{source}: a model of late interaction, with a vector for each token; expected another run "
+            "(--rerank of search and mine, evaluate, predict and --config.init_from take this one as it is)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Orders documents that were found by the score of a model that reads the query and the document together."""
+"""Orders documents that were found by the score of a fine-tuned model of pairs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search.index import Result
+from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers.tables import Examples
 
 
@@ -17,8 +18,8 @@ class Reranker:
     """Scores pairs of texts with a fine-tuned model.
 
     Args:
-        model: a run of a regression on pairs, whose number is the score, or of a classification with two
-            labels, where it is the probability of the second one.
+        model: a run of a regression on pairs, whose number is the score; of a classification with two labels,
+            where it is the probability of the second one; or of late interaction.
 
     Raises:
         UserError: the run is of another kind.
@@ -27,11 +28,12 @@ class Reranker:
     def __init__(self, model: Predictor):
         task = model.task
         labels = len(task.labels)
-        if task.export_head != "sequence_classification" or labels > 2:
+        if not task.scores_pairs:
             raise UserError(
                 f"--rerank={model.source}: a run of {task.title}"
                 + (f" with {labels} labels" if labels else "")
-                + "; expected a regression on pairs of texts, or a classification with two labels"
+                + "; expected a regression on pairs of texts, a classification with two labels, or late "
+                "interaction"
             )
         if not task.line_names()["text_b"]:
             raise UserError(
@@ -46,8 +48,9 @@ class Reranker:
         first, second = map(list, zip(*pairs, strict=True))
         ids = [str(number) for number in range(len(pairs))]
         examples = Examples("the pairs", ids, first, second, [], list(range(1, len(pairs) + 1)))
-        rows = self._model.task.encode(examples)
-        return self._model(rows)[:, -1].astype(np.float32)
+        predictions = self._model.predict(examples)
+        assert isinstance(predictions, TablePredictions)
+        return predictions.outputs[:, -1].astype(np.float32)
 
     def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
         """Returns the results with the scores of this model, the largest first."""

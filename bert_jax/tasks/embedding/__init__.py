@@ -1,5 +1,6 @@
-"""Sentence embeddings."""
+"""Vectors of texts: sentence embeddings, and late interaction with a vector for each token."""
 
+from bert_jax.tasks.embedding.late_interaction import LateInteractionTask
 from bert_jax.tasks.embedding.task import EmbeddingTask
 from bert_jax.tasks.registry import TaskSpec
 
@@ -8,5 +9,10 @@ TASKS = (
         "embedding",
         EmbeddingTask,
         defaults={"batch_size": 64, "epochs": 1.0, "max_seq_length": 64},
+    ),
+    TaskSpec(
+        "lateinteraction",
+        LateInteractionTask,
+        defaults={"batch_size": 32, "epochs": 1.0, "max_seq_length": 180, "temperature": 1.0},
     ),
 )

@@ -1,4 +1,4 @@
-"""Predictions for pairs of texts with a vector each: their similarity, or the rank of the second text."""
+"""Predictions for pairs of texts with vectors: their similarity, or the rank of the second text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
+from bert_jax.objectives import late_interaction
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import DIGITS, NumberPredictions, TablePredictions
 
-_CHUNK = 1024  # anchors whose cosines with all texts are computed at a time
+_CHUNK = 1024  # anchors whose scores with all texts are computed at a time
+_DOCUMENTS = 256  # texts whose vectors of tokens are padded to one length at a time
+_MULTIPLE = 32  # of tokens, that this length is rounded up to
 
 
 @dataclasses.dataclass
@@ -64,27 +68,34 @@ class RetrievalPredictions(TablePredictions):
         *("line", "rank", "cosine", "best cosine", "text_a", "text_b", "best text"),
     )
 
+    def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
+        """Returns float32 [anchors, candidates], the cosines of first texts with second ones of pairs."""
+        return self.vectors[anchors, 0] @ self.vectors[candidates, 1].T
+
+    def shares(self) -> np.ndarray:
+        """Returns the scores of the pairs as shares of the largest score there can be: float32 [N]."""
+        return self.outputs[:, 0]
+
     @functools.cached_property
     def _best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rank of each positive, and the best candidate with its cosine."""
+        """The rank of each positive, and the best candidate with its score."""
         first, second = self.examples.texts_a, self.examples.texts_b
         anchors = np.unique(first, return_inverse=True)[1]
         rows, numbers = np.unique(second, return_index=True, return_inverse=True)[1:]
-        candidates = self.vectors[rows, 1]
         partners: dict[int, list[int]] = {}
         for anchor, number in zip(anchors.tolist(), numbers.tolist(), strict=True):
             partners.setdefault(anchor, []).append(number)
         ranks, best, highest = (np.empty(len(first), kind) for kind in (np.int64, np.int64, np.float32))
         for begin in range(0, len(first), _CHUNK):
             part = slice(begin, begin + _CHUNK)
-            cosines = self.vectors[part, 0] @ candidates.T
-            own = np.take_along_axis(cosines, numbers[part, None], axis=1)
+            scores = self.scores(part, rows)
+            own = np.take_along_axis(scores, numbers[part, None], axis=1)
             for row, anchor in enumerate(anchors[part].tolist()):
-                cosines[row, partners[anchor]] = -np.inf
-            np.put_along_axis(cosines, numbers[part, None], own, axis=1)
-            ranks[part] = 1 + np.sum(cosines > own, axis=1)
-            best[part] = rows[np.argmax(cosines, axis=1)]
-            highest[part] = cosines.max(axis=1)
+                scores[row, partners[anchor]] = -np.inf
+            np.put_along_axis(scores, numbers[part, None], own, axis=1)
+            ranks[part] = 1 + np.sum(scores > own, axis=1)
+            best[part] = rows[np.argmax(scores, axis=1)]
+            highest[part] = scores.max(axis=1)
         return ranks, best, highest
 
     @property
@@ -93,11 +104,11 @@ class RetrievalPredictions(TablePredictions):
         return self._best[0]
 
     def values(self) -> list[float]:
-        """Returns the cosines, rounded."""
+        """Returns the scores, rounded."""
         return [round(number, DIGITS) for number in self.outputs[:, 0].tolist()]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all pairs have the same cosine, up to 0.001."""
+        """Returns whether all pairs have the same score, up to 0.001."""
         return bool(np.ptp(self.outputs) < 1e-3)
 
     def errors(self) -> Iterator[Sequence[Any]]:
@@ -109,6 +120,78 @@ class RetrievalPredictions(TablePredictions):
                 yield self.examples.lines[i], *shown, *self.texts(i), self.examples.texts_b[best[i]]
 
     def plot(self, path: str) -> None:
-        """Plots the cosines of pairs whose second text is the best one, and of the others."""
-        cosines = np.clip(self.outputs[:, 0], 0, 1)
-        error_analysis.plot_confidence(path, cosines, self._best[0] == 1, "pairs", "cosine")
+        """Plots the scores of pairs whose second text is the best one, and of the others."""
+        shares = np.clip(self.shares(), 0, 1)
+        error_analysis.plot_confidence(path, shares, self._best[0] == 1, "pairs", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenVectors:
+    """The vectors of the tokens of rows, which have different numbers of tokens.
+
+    Attributes:
+        values: float [total, H], of length 1.
+        offsets: int64 [N, 2], where those of each row begin and end.
+        counted: bool [total], the tokens that count in a score.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+    counted: np.ndarray
+
+    def padded(self, rows: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the vectors of some rows, float32 [n, L, H], and which of them count, bool [n, L]."""
+        chosen = self.offsets[rows]
+        # One length for all calls, as each other one is compiled for.
+        longest = -(-int(np.max(self.offsets[:, 1] - self.offsets[:, 0], initial=1)) // _MULTIPLE) * _MULTIPLE
+        vectors = np.zeros((len(chosen), longest, self.values.shape[-1]), np.float32)
+        counted = np.zeros(vectors.shape[:2], bool)
+        for row, (begin, end) in enumerate(chosen):
+            vectors[row, : end - begin] = self.values[begin:end]
+            counted[row, : end - begin] = self.counted[begin:end]
+        return vectors, counted
+
+
+_scores = jax.jit(late_interaction.max_sims)
+_scores_of_pairs = jax.jit(jax.vmap(late_interaction.max_sim))
+
+
+@dataclasses.dataclass
+class LateInteractionPredictions(RetrievalPredictions):
+    """The rank of the second text of each pair among those of all pairs, by its score with the first one.
+
+    Attributes:
+        outputs: float32 [N, 1], the scores of the pairs; see `objectives.late_interaction.max_sim`.
+        queries: float [N, Q, H], the vectors of the tokens of first texts.
+        documents: those of second texts.
+    """
+
+    queries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    documents: TokenVectors | None = None
+
+    error_columns: ClassVar[Sequence[str]] = (
+        *("line", "rank", "score", "best score", "text_a", "text_b", "best text"),
+    )
+
+    @classmethod
+    def of(cls, examples: Any, queries: np.ndarray, documents: TokenVectors) -> LateInteractionPredictions:
+        """Returns the predictions for pairs, from their vectors."""
+        scores = np.empty((len(queries), 1), np.float32)
+        for begin in range(0, len(queries), _DOCUMENTS):
+            part = slice(begin, begin + _DOCUMENTS)
+            of_part = queries[part].astype(np.float32)
+            scores[part, 0] = _scores_of_pairs(of_part, *documents.padded(part))
+        return cls(examples, scores, np.empty(0), queries=queries, documents=documents)
+
+    def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
+        """Returns float32 [anchors, candidates], the scores of first texts with second ones of pairs."""
+        assert self.documents is not None
+        queries = self.queries[anchors].astype(np.float32)
+        parts = (candidates[i : i + _DOCUMENTS] for i in range(0, len(candidates), _DOCUMENTS))
+        return np.concatenate(
+            [np.asarray(_scores(queries, *self.documents.padded(part))) for part in parts], axis=1
+        )
+
+    def shares(self) -> np.ndarray:
+        """Returns the scores of the pairs as shares of the largest score there can be: float32 [N]."""
+        return self.outputs[:, 0] / self.queries.shape[1]

@@ -88,7 +88,7 @@ def predict_all(
             and return its result.
 
     Returns:
-        The outputs [groups, C]. If `predict` returns [B, L, C], the outputs of every token, [total, C]. If
+        The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If
         the rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
     """
     order = batches.eval_order(data, batch_size)
@@ -110,7 +110,7 @@ def predict_all(
         if not per_token:
             result[groups[groups >= 0]] = output[groups >= 0]
             continue
-        for row, states in zip(groups, output, strict=True):
+        for row, states in zip(batches.expand(groups, data.rows_per_example), output, strict=True):
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]

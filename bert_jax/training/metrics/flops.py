@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import LSTM
+from bert_jax.models.heads import LSTM, TOKEN_VECTORS
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
@@ -31,6 +31,7 @@ _APPLIED_TO = {
     "head": "sequence",
     "discriminator": "token",
     LSTM: "token",
+    TOKEN_VECTORS.name: "token",
 }
 _FACTORS = ("/kernel", "/recurrent")  # what the names of the parameters of matrix products end with
 

@@ -1,0 +1,151 @@
+"""Late interaction: scores and losses are those of plain loops over tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.tiny_model import draw_parameters, tiny_config
+
+from bert_jax.objectives.late_interaction import LateInteraction, max_sim, max_sims
+from bert_jax.tasks.rows import batches
+
+CONFIG = tiny_config(40).replace(
+    num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+)
+QUERY, SKIPPED, MASK = 7, (5, 6), 4
+
+
+def by_loops(query, document, counted):
+    """The score of one query [Q, H] with one document [L, H]."""
+    total = 0.0
+    for token in query:
+        total += max(token @ other for other, counts in zip(document, counted, strict=True) if counts)
+    return total
+
+
+def draw(rng, *shape):
+    vectors = rng.normal(size=shape)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def test_a_score_is_the_sum_of_the_largest_products():
+    rng = np.random.default_rng(0)
+    queries, documents = draw(rng, 3, 5, 8), draw(rng, 4, 2, 6, 8)
+    counted = rng.random((4, 2, 6)) < 0.5
+    counted[..., 0] = True
+    found = max_sims(*(jnp.asarray(x, jnp.float32) for x in (queries, documents)), jnp.asarray(counted))
+    assert found.shape == (3, 4, 2)
+    for q in range(3):
+        for d in range(4):
+            for k in range(2):
+                expected = by_loops(queries[q], documents[d, k], counted[d, k])
+                np.testing.assert_allclose(found[q, d, k], expected, rtol=1e-5)
+    np.testing.assert_allclose(max_sim(queries[1], documents[2, 0], counted[2, 0]), found[1, 2, 0], rtol=1e-5)
+
+
+def test_the_memory_of_scores_is_that_of_one_query():
+    """Of the forward and the backward pass; all products of this batch are 189 MB."""
+    shapes = [jax.ShapeDtypeStruct(x, jnp.float32) for x in ((64, 32, 16), (64, 2, 180, 16))]
+
+    def loss(queries, documents):
+        return jnp.sum(max_sims(queries, documents, jnp.ones(documents.shape[:-1], bool)))
+
+    memory = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 40e6
+
+
+def groups(texts, lengths):
+    """Rows of random tokens for texts [groups, K], in which some are skipped; anchors end in [MASK]."""
+    count, tokens = texts.shape[1], []
+    for number, (text, length) in enumerate(zip(texts.reshape(-1), lengths, strict=True)):
+        drawn = np.random.default_rng(int(text)).integers(5, 40, length - 2)
+        row = np.concatenate([[1], drawn, [2]])
+        if number % count == 0:
+            row = np.concatenate([row[:QUERY], np.full(max(0, QUERY - length), MASK)])
+        tokens.append(row)
+    return batches.EncodedRows(
+        tokens=np.concatenate(tokens).astype(np.int32),
+        offsets=np.cumsum([0, *map(len, tokens)]),
+        examples=np.repeat(np.arange(len(texts)), count),
+        first_lengths=np.array(list(map(len, tokens)), np.int32),
+        targets={"texts": texts.reshape(-1).astype(np.int32)},
+        pad_id=0,
+        max_seq_length=32,
+        rows_per_example=count,
+    )
+
+
+def vectors_of(objective, params, row):
+    """The vectors of the tokens of one row that is computed alone."""
+    length = np.arange(len(row))[None]
+    ids, zeros = np.asarray(row)[None], np.zeros_like(length)
+    states = objective.model.apply({"params": {**params}}, ids, zeros, length, zeros + 1)
+    vectors = np.asarray(states[0], np.float64)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+TEXTS = {
+    "different": np.arange(18).reshape(6, 3),
+    "equal": np.array([[0, 1, 2], [0, 3, 4], [5, 1, 6], [7, 8, 1], [9, 10, 9], [11, 12, 11]]),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_query_finds_its_document_among_those_of_the_batch(name):
+    texts = TEXTS[name]
+    data = groups(texts, np.random.default_rng(1).integers(4, 12, 18))
+    objective = LateInteraction(CONFIG, size=8, query_length=QUERY, group=3, temperature=0.5, skipped=SKIPPED)
+    params = jax.tree.map(lambda x: 5 * x, draw_parameters(objective))
+    order = np.array([3, 0, 5, 1, 4, -1, 2])
+    batch = objective.prepare(batches.make_batch(data, order, (16,)), None, True)
+    pairs, metrics = jax.jit(lambda: objective.loss(params, batch, None))()
+
+    rows = [data.tokens[begin:end] for begin, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)]
+    assert any(np.isin(row, SKIPPED).any() for row in rows)
+    found = [vectors_of(objective, params, row) for row in rows]
+    losses, right = [], []
+    for i in range(6):
+
+        def score(j, role, i=i):
+            counted = ~np.isin(rows[3 * j + role], SKIPPED)
+            return by_loops(found[3 * i], found[3 * j + role], counted) / 0.5
+
+        logits = [score(i, 1)]
+        for j in range(6):
+            for role in (1, 2):
+                own, of_equal = (j, role) == (i, 1), role == 1 and texts[j, 0] == texts[i, 0]
+                if not own and not of_equal and texts[j, role] not in texts[i, :2]:
+                    logits.append(score(j, role))
+        losses.append(np.log(np.sum(np.exp(logits))) - logits[0])
+        right.append(logits[0] >= max(logits))
+    total, weight = pairs["task"]
+    assert weight == objective.weights(batch)["task"] == 6
+    np.testing.assert_allclose(total, np.sum(losses), rtol=1e-5)
+    assert metrics["accuracy"][0] == np.sum(right)
+
+
+def test_predictions_are_the_vectors_of_all_tokens():
+    data = groups(np.arange(6).reshape(3, 2), [5, 9, 12, 4, 6, 11])
+    objective = LateInteraction(CONFIG, size=8, query_length=QUERY)
+    params = draw_parameters(objective)
+    found = np.asarray(objective.predict(params, batches.make_batch(data, np.arange(3), (16,))))
+    assert found.shape == (6, 16, 8) and found.dtype == np.float16
+    for row, (begin, end) in enumerate(zip(data.offsets[:-1], data.offsets[1:], strict=True)):
+        expected = vectors_of(objective, params, data.tokens[begin:end])
+        np.testing.assert_allclose(found[row, : end - begin], expected, atol=1e-3)
+
+
+def test_equal_rows_of_a_query_and_a_document_have_different_dropout():
+    objective = LateInteraction(CONFIG.replace(hidden_dropout_prob=0.1), size=8, query_length=QUERY)
+    data = groups(np.array([[0, 0], [1, 1]]), [QUERY] * 4)
+    batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
+    params = draw_parameters(objective)
+    for rngs, differs in (({"dropout": jax.random.key(0)}, True), (None, False)):
+        found = objective.row_outputs(params, batch, rngs)
+        documents = found["documents"][:, 0, :QUERY]
+        assert bool(np.all(np.abs(found["queries"] - documents).max((1, 2)) > 1e-3)) is differs
+
+
+def test_queries_are_computed_at_their_own_length():
+    objective = LateInteraction(CONFIG, query_length=QUERY, group=3)
+    assert objective.row_widths(3, 16) == (QUERY, 16, 16) and objective.row_widths(2, 4) == (4, 4)

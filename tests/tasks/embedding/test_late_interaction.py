@@ -1,0 +1,201 @@
+"""Late interaction: rows with markers and [MASK], a run that learns, ranks, and the reranking of a search."""
+
+import json
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.fine_tuned import NO_DROPOUT, make_run, make_task, mistake
+
+from bert_jax import cli, tasks, tokenization
+from bert_jax.tasks.embedding.late_interaction import punctuation
+from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
+from bert_jax.tasks.readers.tables import Examples
+
+COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
+TESTDATA = Path(__file__).parents[2] / "testdata"
+MARKS, LENGTHS = ("[unused0]", "[unused1]", "[unused2]"), {"query_length": 8, "vector_size": 16}
+
+
+def groups():
+    """A description, another one of the same thing, and one with another color."""
+    for i, color in enumerate(COLORS):
+        for animal in ANIMALS:
+            for number in NUMBERS:
+                other = COLORS[(i + 1) % 3]
+                yield (
+                    f"the {color} {animal} is {number}",
+                    f"{number} {animal}s {color}",
+                    f"{number} {animal}s {other}",
+                )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("groups")
+    rows = ["first\tsecond\twrong", *map("\t".join, groups())]
+    (directory / "train.tsv").write_text("\n".join(rows) + "\n")
+    (directory / "docs.txt").write_text("".join(f"{second}\n" for _, second, _ in groups()))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory, vocabulary):
+    """A vocabulary with markers and punctuation."""
+    path = tmp_path_factory.mktemp("marked") / "vocab.txt"
+    path.write_text(vocabulary.read_text() + "\n".join([*MARKS, ".", "!", "##?", "##s!", "!!"]) + "\n")
+    return path
+
+
+def command(files, workdir, pretrained, *more):
+    return [
+        *("finetune", "--config=finetune/late_interaction", f"--workdir={workdir}"),
+        *(f"--config.init_from={pretrained}", "--config.data.text_a=first", "--config.data.text_b=second"),
+        *(f"--config.data.train={files / 'train.tsv'}", f"--config.data.eval={files / 'train.tsv'}"),
+        *("--config.max_seq_length=12", "--config.query_length=8", "--config.vector_size=16"),
+        *("--config.batch_size=16", "--config.optimizer.learning_rate=3e-3", *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(files, pretrained, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run") / "run"
+    more = ("--config.data.negatives=wrong", "--config.epochs=30", "--config.accumulate_steps=2")
+    assert cli.main(command(files, workdir, pretrained, *more, *NO_DROPOUT)) == 0
+    return workdir
+
+
+def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretrained, tmp_path, capsys):
+    best = json.loads((run / "best.json").read_text())["scores"]
+    assert best["mrr"] > 0.9 and best["recall10"] == 1
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
+    assert (run / "errors-dev.tsv").read_text().startswith("line\trank\tscore\tbest score\ttext_a")
+
+    search = [f"--checkpoint={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
+    for query, second, _ in list(groups())[::5]:
+        flags = [f"--query={query}", f"--rerank={run}", "--json", "--top=27"]
+        capsys.readouterr()
+        assert cli.main(["search", *search, *flags]) == 0
+        (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert found["results"][0]["text"] == second and len(found["results"]) == 27
+        pairs, out = tmp_path / "pairs.tsv", tmp_path / "out.jsonl"
+        rows = [f"{query}\t{one['text']}" for one in found["results"]]
+        pairs.write_text("\n".join(["first\tsecond", *rows]) + "\n")
+        predict = ["predict", f"--workdir={run}", f"--input={pairs}", f"--output={out}", "--overwrite"]
+        assert cli.main(predict) == 0
+        scores = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
+        np.testing.assert_allclose(scores, [one["score"] for one in found["results"]], atol=1e-3)
+        assert scores == sorted(scores, reverse=True) and max(scores) <= 8.01
+
+
+def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path):
+    path, tokenizer = tmp_path / "x.tsv", tokenization.load(marked)
+    path.write_text(
+        "q\tp\tn\nthe cat\ta red dog .\tone\n" + "the a " * 9 + "\tthree " + "two " * 20 + "\ttwo\n"
+    )
+    data = dict(text_a="q", text_b="p", negatives="n")
+    task = make_task(marked, "lateinteraction", fields=LENGTHS, **data)
+    rows = task.encode(task.read_training(str(path)))
+    assert rows.rows_per_example == task.objective().group == 3 and rows.truncated == 1
+    found = [
+        " ".join(tokenizer.tokens[i] for i in rows.tokens[begin:end])
+        for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
+    ]
+    assert found == [
+        "[CLS] [unused0] the cat [SEP] [MASK] [MASK] [MASK]",
+        "[CLS] [unused1] a red dog . [SEP]",
+        "[CLS] [unused1] one [SEP]",
+        "[CLS] [unused0] the a the a the [SEP]",
+        "[CLS] [unused1] three " + "two " * 12 + "[SEP]",
+        "[CLS] [unused1] two [SEP]",
+    ]
+    assert rows.first_lengths.tolist() == rows.lengths.tolist() == [8, 7, 4, 8, 16, 4]
+    assert [tokenizer.tokens[i] for i in task.objective().skipped] == [".", "!", "##?"]
+
+
+def test_rows_without_markers(vocabulary, files):
+    task = make_task(
+        vocabulary, "lateinteraction", fields=LENGTHS, text_a="first", text_b="second", prefix_a="a "
+    )
+    rows = task.encode(task.read(str(files / "train.tsv")))
+    cls, sep, mask = (getattr(task.tokenizer, f"{name}_id") for name in ("cls", "sep", "mask"))
+    (ids,) = task.tokenizer.encode_batch(["a the red cat is one"])
+    assert rows.tokens[:8].tolist() == [cls, *ids[:6], sep] and task.objective().skipped == ()
+    (ids,) = task.tokenizer.encode_batch(["one cats red"])
+    assert rows.tokens[8 : rows.offsets[2]].tolist() == [cls, *ids, sep] and mask not in ids
+
+
+def test_punctuation_of_kinds_of_vocabularies():
+    byte_bpe = tokenization.load(str(TESTDATA / "bpe"))
+    found = [byte_bpe.tokens[i].removeprefix(byte_bpe.word_start) for i in punctuation(byte_bpe)]
+    assert set(found) <= set(string.punctuation) and len(found) >= 32
+
+
+def examples_of(first, second):
+    ids = list(map(str, range(len(first))))
+    return Examples("x.tsv", ids, first, second, [], list(range(2, len(first) + 2)))
+
+
+def test_ranks_are_those_of_scores_by_loops(monkeypatch):
+    monkeypatch.setattr("bert_jax.tasks.embedding.predictions._DOCUMENTS", 7)
+    monkeypatch.setattr("bert_jax.tasks.embedding.predictions._CHUNK", 5)
+    rng = np.random.default_rng(0)
+    first = [f"q{number}" for number in rng.integers(0, 8, 20)]
+    second = [f"a{number}" for number in rng.integers(0, 14, 20)]
+    of_first = {text: rng.normal(size=(3, 4)).astype(np.float32) for text in first}
+    of_second = {text: rng.normal(size=(rng.integers(2, 40), 4)).astype(np.float32) for text in second}
+    counts = {text: np.arange(len(x)) % 3 != 1 for text, x in of_second.items()}
+    ends = np.cumsum([len(of_second[text]) for text in second])
+    documents = TokenVectors(
+        np.concatenate([of_second[text] for text in second]),
+        np.stack([ends - [len(of_second[text]) for text in second], ends], axis=1),
+        np.concatenate([counts[text] for text in second]),
+    )
+    queries = np.stack([of_first[text] for text in first])
+    found = LateInteractionPredictions.of(examples_of(first, second), queries, documents)
+
+    def score(a, b):
+        return sum(max(x @ y for y in of_second[b][counts[b]]) for x in of_first[a])
+
+    for row, (a, b) in enumerate(zip(first, second, strict=True)):
+        others = {y for x, y in zip(first, second, strict=True) if x == a} - {b}
+        ordered = sorted({*second} - others, key=lambda text: -score(a, text))
+        assert found.predicted[row] == 1 + ordered.index(b)
+        np.testing.assert_allclose(found.outputs[row, 0], score(a, b), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--config.data.text_b="], "data.text_b: late interaction compares pairs"),
+        (["--config.query_length=13"], "query_length=13: expected at most max_seq_length=12"),
+        (["--config.data.eval_columns=first,second,wrong"], "late interaction is scored by ranks"),
+        (["--config.data.label=wrong"], "late interaction has no labels"),
+        (["--config.head=bilstm"], "vectors of texts have no such head"),
+        (["--config.pack=false"], "the task lateinteraction does not use it"),
+        (["--config.vector_size=0"], "vector_size=0"),
+    ],
+)
+def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
+    assert message in mistake(command(files, tmp_path / "run", pretrained, *more), capsys)
+
+
+def test_models_of_one_vector_a_text_are_no_such_runs(vocabulary, tmp_path, files, capsys):
+    fields = LENGTHS | {"max_seq_length": 16}
+    run = make_run(tmp_path / "run", vocabulary, "lateinteraction", fields=fields, text_a="a", text_b="b")
+    embed = [
+        "embed",
+        f"--checkpoint={run}",
+        f"--input={files / 'docs.txt'}",
+        f"--output={tmp_path / 'x.npy'}",
+    ]
+    assert "a model of late interaction, with a vector for each token" in mistake(embed, capsys)
+
+
+def test_the_defaults_are_those_of_colbert():
+    config = tasks.default_config("base", "lateinteraction")
+    assert (config.vector_size, config.query_length, config.max_seq_length) == (128, 32, 180)
+    assert config.temperature == 1.0 and tasks.default_config("base", "embedding").temperature == 0.05
