@@ -10,7 +10,7 @@ only --index. The corpus has one document per line, or JSON objects with `text` 
 if its name ends in .jsonl. Without --query and --queries, queries are read from standard input, one per line.
 The search compares each query with all documents; --approximate makes and uses a graph (usearch), which is
 much faster from about a million documents on. --rerank orders the best --candidates again, by the score of a
-fine-tuned model that reads the query and the document together.
+fine-tuned model that reads the query and the document together, or compares their tokens (late interaction).
 """
 
 from __future__ import annotations

@@ -54,6 +54,19 @@ def test_the_memory_of_scores_is_that_of_one_query():
     assert memory.temp_size_in_bytes < 40e6
 
 
+def test_documents_stay_on_their_devices():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    there = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    shapes = [jax.ShapeDtypeStruct(x, jnp.float32, sharding=there) for x in ((16, 4, 8), (16, 2, 12, 8))]
+
+    def loss(queries, documents):
+        return jnp.sum(max_sims(queries, documents, jnp.ones(documents.shape[:-1], bool)) ** 2)
+
+    program = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().as_text()
+    gathered = [line.split(" = ")[1].split("{")[0] for line in program.splitlines() if " all-gather(" in line]
+    assert "f32[16,4,8]" in gathered and not any("12,8" in shape for shape in gathered)
+
+
 def groups(texts, lengths):
     """Rows of random tokens for texts [groups, K], in which some are skipped; anchors end in [MASK]."""
     count, tokens = texts.shape[1], []

@@ -13,6 +13,6 @@ TASKS = (
     TaskSpec(
         "lateinteraction",
         LateInteractionTask,
-        defaults={"batch_size": 32, "epochs": 1.0, "max_seq_length": 180, "temperature": 1.0},
+        defaults={"epochs": 1.0, "max_seq_length": 180, "temperature": 1.0},
     ),
 )

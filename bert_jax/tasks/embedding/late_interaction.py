@@ -28,7 +28,7 @@ _MARKERS = ("[unused0]", "[unused1]")  # [Q] and [D] of the published models
 class LateInteractionConfig(GroupsConfig):
     """The fields of late interaction."""
 
-    vector_size: int = option(128, "of the vector of each token", minimum=1, maximum=2**16)
+    vector_size: int = option(128, "dimensions of the vector of each token", minimum=1, maximum=2**16)
     query_length: int = option(
         32, "tokens of each first text, which is cut, or filled up with [MASK]", minimum=4, maximum=2**16
     )
