@@ -115,6 +115,6 @@ def max_sims(queries: jax.Array, documents: jax.Array, counted: jax.Array) -> ja
     """Returns the scores of queries [N, Q, H] with documents: float32 [N, ...]; see `max_sim`."""
     # All inner products of 512 queries with 1,024 documents of 180 tokens would be 12 GB. Those of one query
     # at a time are 24 MB. They are computed again for the gradient, which costs little: 2 million
-    # multiplications for each token of a document, of which the encoder of BERT-Base has 85 million. On several
-    # devices, the documents stay where they are, and the queries, which are smaller, are gathered.
+    # multiplications for each token of a document, of which the encoder of BERT-Base has 85 million.
+    # Documents stay on their devices, and the queries, which are smaller, are gathered.
     return jax.lax.map(jax.checkpoint(lambda query: max_sim(query, documents, counted)), queries)
