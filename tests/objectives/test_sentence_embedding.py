@@ -131,7 +131,7 @@ def test_packed_rows_have_the_same_gradient(kind):
     order = np.array([5, 2, 0, -1, 1, 3])
     one = compute(objective, data, order)
     other = compute(objective, data, order, packed=True)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), one[:4], other[:4])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), one[:4], other[:4])
 
 
 def test_cosent_compares_all_pairs_that_differ():
