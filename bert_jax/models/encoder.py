@@ -14,6 +14,7 @@ from bert_jax.kernels.attention import adds_biases, attention, choose_here
 from bert_jax.kernels.dense import halves
 from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.cross_attention import CrossAttention
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import ACTIVATIONS, RESIDUALS, Module, identity
 from bert_jax.models.runs import LayerSpec, Run
@@ -65,6 +66,7 @@ class EncoderLayer(Module):
             None, hidden, ("mlp",), ("embed",), use_bias=config.output_bias, ends_half=True
         )
         self.output_norm = self.norm()
+        self.cross_attention = CrossAttention(config)  # without parameters unless it is called
         self.attention_adapter = self.adapter(config.attention_adapter)
         self.output_adapter = self.adapter(config.output_adapter)
         self.residual = functools.partial(RESIDUALS[config.norm_placement], config.norm)
@@ -72,8 +74,12 @@ class EncoderLayer(Module):
         self.residual_kernel = None if adapted else config.execution.residual
         self.scheme = positions.scheme(config)
 
-    def __call__(self, x, sequence_ids, angles, deterministic):
-        """Returns the layer's output [B, L, H]; `angles` come from `positions.PositionScheme.angles`."""
+    def __call__(self, x, sequence_ids, angles, deterministic, vectors=None):
+        """Returns the layer's output [B, L, H]; `angles` come from `positions.PositionScheme.angles`.
+
+        With `vectors` [B, S, H], the layer is that of a decoder: it attends to the vector of each sequence,
+        too.
+        """
         config = self.config
 
         def attend(x):
@@ -87,6 +93,8 @@ class EncoderLayer(Module):
         x = self.residual(
             x, self.attention_norm, attend, self.attention_output, drop, requested, self.attention_adapter
         )
+        if vectors is not None:
+            x = self.cross_attention(x, vectors, sequence_ids, deterministic)
         drop = self.dropout(config.inner_dropout_rate, deterministic)
         x = self.residual(x, self.output_norm, feed, self.output, drop, requested, self.output_adapter)
         collected.give(self, collected.LAYERS, x)
@@ -151,12 +159,12 @@ class _ScannedLayers(nn.Module):
     collect: Callable[[jax.Array], Any] | None = None
 
     @nn.compact
-    def __call__(self, x, sequence_ids, angles):
+    def __call__(self, x, sequence_ids, angles, vectors):
         found = []
         for member, spec in enumerate(self.run.layers):
             x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
             layer = EncoderLayer(self.config, spec, name=runs.member_name(self.run, member))
-            x = layer(x, sequence_ids, angles, self.deterministic)
+            x = layer(x, sequence_ids, angles, self.deterministic, vectors)
             found.append(self.collect(x) if self.collect else None)
         return x, found
 
@@ -165,7 +173,7 @@ class Layers(Module):
     """All layers. Parameters of a run that are not shared are stacked along an axis "layers"."""
 
     @nn.compact
-    def __call__(self, x, sequence_ids, angles, deterministic, collect=None):
+    def __call__(self, x, sequence_ids, angles, deterministic, collect=None, vectors=None):
         """Applies all layers.
 
         Returns:
@@ -197,7 +205,8 @@ class Layers(Module):
                 unroll=execution.scan_unroll or run.repeats,
                 **parameters,
             )
-            x, each = scan(config, run, deterministic, collect, name=name)(x, sequence_ids, angles)
+            layers = scan(config, run, deterministic, collect, name=name)
+            x, each = layers(x, sequence_ids, angles, vectors)
             if collect:
                 found.append(_in_order(each))
         return x, _joined(found)
@@ -243,7 +252,8 @@ class Encoder(Module):
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`, which
     restart at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
     of a row. `word` holds the word embeddings as returned by `tied_table.for_each_shard`, for models that use
-    them twice.
+    them twice. `vectors` [B, S, H], one for each sequence, make it a decoder, whose layers have a
+    `CrossAttention` between their halves.
     """
 
     def setup(self):
@@ -253,12 +263,22 @@ class Encoder(Module):
         self.final_norm = self.norm() if self.config.final_norm else identity
         self.scheme = positions.scheme(self.config)
 
-    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
+    def __call__(
+        self,
+        input_ids,
+        token_type_ids,
+        position_ids,
+        sequence_ids,
+        deterministic=True,
+        word=None,
+        vectors=None,
+    ):
         """Returns the hidden states [B, L, H] of the last layer."""
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         collected.give(self, collected.EMBEDDINGS, x)
         angles = self.scheme.angles(position_ids)
-        x = self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])
+        x = self.layers(x, sequence_ids, angles, deterministic, vectors=vectors)[0]
+        x = self.final_norm(x)
         collected.give(self, collected.LAST, x)
         return x
 

@@ -20,7 +20,7 @@ from bert_jax.kernels import tied_table
 from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
 from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.layers import ACTIVATIONS, Module, identity
+from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identity
 from bert_jax.models.lstm import BiLstm
 
 _TRUNCATED = 0.774  # variance of a standard normal distribution that is truncated at two deviations
@@ -192,16 +192,6 @@ TOKEN_VECTORS = ClassificationHead(
 )
 
 
-def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Returns the states of `hidden` [B, L, H] at `positions` int32 [B, K], as [B, K, H].
-
-    It is a product with one-hot vectors: exact, under 0.1% of a step, and its gradient is a product too
-    instead of a scatter.
-    """
-    selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
-    return jnp.einsum("bkl,blh->bkh", selector, hidden, precision=jax.lax.Precision.HIGHEST)
-
-
 def _cls(hidden, sequence_ids, cls_positions):
     return hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
 
@@ -339,6 +329,7 @@ class PretrainingModel(Module):
         cls_positions,
         deterministic=True,
         late_logits=False,
+        vectors=None,
     ):
         """Returns the logits at the given positions only.
 
@@ -351,13 +342,16 @@ class PretrainingModel(Module):
             cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
             deterministic: whether dropout is disabled.
             late_logits: whether masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
+            vectors: as of `Encoder`.
 
         Returns:
             Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
             head), in the dtype of `config`.
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
-        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
+        hidden = self.encoder(
+            input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word, vectors
+        )
         masked = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
         mlm_logits = self.mlm(masked, word, late_logits)
         if not self.next_sentence:

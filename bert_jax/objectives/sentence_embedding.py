@@ -15,14 +15,36 @@ from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.losses import Pair
-from bert_jax.objectives.text_groups import EXCLUDED, HIGHEST, TextGroups, normalize
+from bert_jax.objectives.text_groups import EXCLUDED, HIGHEST, TextGroups, TextObjective, normalize
 
 CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
 CLASSIFIER = "classifier"
 
 
+class TextVectors(TextObjective):
+    """Base class of objectives that train a vector for each text."""
+
+    may_be_packed = True
+
+    @property
+    def model(self) -> SentenceModel:
+        """Returns the encoder with a pooling."""
+        return SentenceModel(self.config, self.classifier.pooling_of(self.config))
+
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
+        """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] of packed rows."""
+        encoder = {"encoder": params["encoder"]}
+        vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
+        return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the vectors of both texts of each pair, float32 [B, 2 H]."""
+        vectors = self.row_outputs(params, self.prepare(batch, None, False), None)
+        return vectors.reshape(len(vectors), -1)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class SentenceEmbedding(TextGroups):
+class SentenceEmbedding(TextVectors, TextGroups):
     """Vectors of texts that are close if the texts belong together.
 
     Batches are those of `TextGroups`, or the packed ones of `rows.packing`. The kinds of losses are:
@@ -56,12 +78,6 @@ class SentenceEmbedding(TextGroups):
     num_labels: int = 0
     token_types: tuple[int, int] = TYPES
     classifier: ClassificationHead = SENTENCE
-    may_be_packed = True
-
-    @property
-    def model(self) -> SentenceModel:
-        """Returns the encoder with a pooling."""
-        return SentenceModel(self.config, self.classifier.pooling_of(self.config))
 
     @property
     def new_groups(self) -> tuple[str, ...]:
@@ -78,12 +94,6 @@ class SentenceEmbedding(TextGroups):
             jax.random.fold_in(key, 1), (width, self.num_labels)
         )
         return params | {CLASSIFIER: {"kernel": nn.LogicallyPartitioned(kernel, ("embed", "classes"))}}
-
-    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
-        """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] of packed rows."""
-        encoder = {"encoder": params["encoder"]}
-        vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
-        return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
 
     def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
@@ -118,11 +128,6 @@ class SentenceEmbedding(TextGroups):
         """Returns InfoNCE of cosines and its accuracy, from unit vectors [B, K, H]."""
         anchors, others = units[:, 0], units[:, 1:].swapaxes(0, 1).reshape(-1, units.shape[-1])
         return self.contrast(jnp.matmul(anchors, others.T, precision=HIGHEST), batch)
-
-    def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the vectors of both texts of each pair, float32 [B, 2 H]."""
-        vectors = self.row_outputs(params, self.prepare(batch, None, False), None)
-        return vectors.reshape(len(vectors), -1)
 
 
 def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:

@@ -14,7 +14,18 @@ HIGHEST = jax.lax.Precision.HIGHEST  # of inner products, whose differences a lo
 EXCLUDED = -1e9  # a logit of a text that is no candidate
 
 
-class TextGroups(RowObjective):
+class TextObjective(RowObjective):
+    """Base class of objectives that train vectors, which evaluation compares by pairs of texts."""
+
+    choices = 2  # texts in a group of evaluation
+
+    @property
+    def has_softmax(self) -> bool:
+        """Returns False: the outputs are vectors."""
+        return False
+
+
+class TextGroups(TextObjective):
     """An objective that compares texts.
 
     Texts come in groups: an anchor, its positive, and any number of hard negatives, in this order. Batches
@@ -29,12 +40,6 @@ class TextGroups(RowObjective):
     group: int = 2
     temperature: float = 1.0
     symmetric: bool = False
-    choices = 2
-
-    @property
-    def has_softmax(self) -> bool:
-        """Returns False: the outputs are vectors."""
-        return False
 
     @property
     def compares_rows(self) -> bool:

@@ -17,6 +17,7 @@ from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, Enco
 from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
+from bert_jax.objectives.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.distillation import (
     Distillation,
     Models,
@@ -274,13 +275,19 @@ def row_flops(objective: Objective) -> Callable[..., float]:
     """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
 
     A teacher has a forward pass only, which is a third of the FLOPs of training it. A classification with the
-    loss of the next token predicts every token.
+    loss of the next token predicts every token, and so does the decoder of a denoising auto-encoder, which
+    computes the layers of the encoder once more.
     """
     trains = flops.weight_gradients(objective)
     learned = objective.objective if isinstance(objective, PartlyFrozen) else objective
     if isinstance(learned, ClassificationAndLM):
         of_model = flops.RowFlops.of(objective)
         return lambda length, predictions=0, sequences=1: of_model(length, length, sequences)
+    if isinstance(learned, DenoisingAutoEncoder):
+        of_one = flops.RowFlops.of(objective)
+        return lambda length, predictions=0, sequences=1: (
+            of_one(length, length, sequences) + of_one(length, sequences=0)
+        )
     if not isinstance(learned, Distillation):
         return flops.RowFlops.of(objective)
     of_student = flops.RowFlops.of(learned.student, trains)

@@ -15,7 +15,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.models import collected
-from bert_jax.models.heads import gather_positions
+from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.distillation import (
     DISTILLATION,

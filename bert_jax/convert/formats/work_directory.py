@@ -23,6 +23,7 @@ from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.models.heads import LSTM, TOKEN_VECTORS
 from bert_jax.objectives.adapters import assemble
+from bert_jax.objectives.denoising import DECODER
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
 from bert_jax.tokenization import Tokenizer
@@ -72,7 +73,8 @@ class WorkDirectory(Format):
         auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
         sentence = SentenceVectors(**run["sentence"]) if run.get("sentence") else None
         if sentence and run["command"] != COMMAND:
-            auxiliary.append("classifier/")  # of pairs of vectors
+            # A classifier of pairs of vectors, and what restores texts from them.
+            auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         _refuse_unknown(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)

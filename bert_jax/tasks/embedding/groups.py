@@ -133,8 +133,8 @@ class GroupsTask(TableTask):
         return {field: getattr(self.eval_columns, field) for field in FIELDS}
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of texts of a group."""
-        return f"{rows.rows_per_example} texts in a group"
+        """Returns the number of texts of a group, if there are several."""
+        return f"{rows.rows_per_example} texts in a group" if rows.rows_per_example > 1 else ""
 
     # Rows
 
@@ -146,7 +146,8 @@ class GroupsTask(TableTask):
         if examples.negatives:
             others = [[*one, *negatives] for one, negatives in zip(others, examples.negatives, strict=True)]
         for group, more in zip(groups, others, strict=True):
-            group += [data.prefix_b + text for text in more] or group
+            again = group if self.repeats_single_texts else []
+            group += [data.prefix_b + text for text in more] or again
         texts, count = [text for group in groups for text in group], len(groups[0])
         forms = itertools.cycle([self.form(True), *[self.form(False)] * (count - 1)])
         layout = self.tokenizer.layout
@@ -168,6 +169,11 @@ class GroupsTask(TableTask):
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
         )
         return encoded
+
+    @property
+    def repeats_single_texts(self) -> bool:
+        """Returns whether a text without a second one comes twice, as its own positive."""
+        return True
 
     def form(self, is_anchor: bool) -> tuple[int, Ids]:
         """Returns the largest number of tokens of a row, and the ids to put before its text."""

@@ -1,4 +1,4 @@
-"""Sentence embeddings: vectors of texts, from pairs with or without hard negatives, scores or classes."""
+"""Sentence embeddings: vectors of texts, from pairs with or without scores or classes, or single texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.heads import SENTENCE, ClassificationHead
-from bert_jax.objectives.sentence_embedding import CLASSES, CONTRASTIVE, COSENT, KINDS, SentenceEmbedding
+from bert_jax.objectives.denoising import DENOISING, DenoisingAutoEncoder
+from bert_jax.objectives.sentence_embedding import (
+    CLASSES,
+    CONTRASTIVE,
+    COSENT,
+    KINDS,
+    SentenceEmbedding,
+    TextVectors,
+)
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
@@ -22,6 +31,8 @@ from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
 
+_LOSSES = (*KINDS, DENOISING)
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig(GroupsConfig):
@@ -30,7 +41,11 @@ class EmbeddingConfig(GroupsConfig):
     loss: str = option(
         CONTRASTIVE,
         "`contrastive`: each first text finds its second one in the batch (InfoNCE); `cosent`: pairs with a "
-        "higher `data.label` have a higher cosine; `classes`: `data.label` is predicted from both vectors",
+        "higher `data.label` have a higher cosine; `classes`: `data.label` is predicted from both vectors; "
+        "`denoising`: each text is restored from its vector after tokens were deleted (TSDAE)",
+    )
+    deletion: float = option(
+        0.6, "of `denoising`: the probability that a token is deleted", minimum=0, below=1
     )
     symmetric: bool = option(False, "of `contrastive`: second texts find their first ones, too")
     dimensions: str = option(
@@ -40,9 +55,9 @@ class EmbeddingConfig(GroupsConfig):
 
 
 class EmbeddingTask(GroupsTask):
-    """Sentence embeddings; see `objectives.sentence_embedding` for the losses.
+    """Sentence embeddings; see `objectives.sentence_embedding` and `objectives.denoising` for the losses.
 
-    A training file without second texts has each text twice, with different dropout (SimCSE).
+    Without second texts, the contrastive loss has each text twice, with different dropout (SimCSE).
     """
 
     Config = EmbeddingConfig
@@ -52,9 +67,9 @@ class EmbeddingTask(GroupsTask):
     def set_up(self) -> None:
         """Checks the loss, its columns and the dimensions."""
         c, given = self.config, f"loss={self.config.loss}"
-        if c.loss not in KINDS:
-            raise UserError(f"{given}: expected {alternatives(KINDS)}")
-        if c.loss != CONTRASTIVE and not (self.columns.text_b and self.columns.label):
+        if c.loss not in _LOSSES:
+            raise UserError(f"{given}: expected {alternatives(_LOSSES)}")
+        if c.loss in (COSENT, CLASSES) and not (self.columns.text_b and self.columns.label):
             raise UserError(f"{given}: expected --config.data.text_b=COLUMN and --config.data.label=COLUMN")
         super().set_up()
         self.sizes = self._sizes()
@@ -78,9 +93,14 @@ class EmbeddingTask(GroupsTask):
                 yield name, f"it is only used with loss={CONTRASTIVE}"
         elif config.data.label and config.data.eval_columns:
             yield "data.label", f"loss={CONTRASTIVE} has no labels"
-        if config.loss == CLASSES:
+        if config.loss in (CLASSES, DENOISING):
             for name in ("temperature", "dimensions"):
-                yield name, f"loss={CLASSES} has no cosines"
+                yield name, f"loss={config.loss} has no cosines"
+        if config.loss == DENOISING:
+            for name in ("data.text_b", "data.label"):
+                yield name, f"loss={DENOISING} is trained on single texts (data.text_a)"
+        else:
+            yield "deletion", f"it is only used with loss={DENOISING}"
         if not config.data.text_b and not config.data.eval_columns:
             yield "data.prefix_b", "there are no second texts (data.text_b)"
 
@@ -104,7 +124,7 @@ class EmbeddingTask(GroupsTask):
     # Reading
 
     def read_training(self, path: str) -> Examples:
-        """Returns the groups of texts, with the labels that the loss needs."""
+        """Returns the texts, or groups of them, with the labels that the loss needs."""
         columns = self.columns
         if self.config.loss == CONTRASTIVE:
             columns = dataclasses.replace(columns, label="")
@@ -136,9 +156,23 @@ class EmbeddingTask(GroupsTask):
             )
         return super().read_unlabelled(path, **options)
 
-    def objective(self) -> SentenceEmbedding:
-        """Returns the objective for groups of texts."""
-        c = self.config
+    @property
+    def repeats_single_texts(self) -> bool:
+        """Returns whether the loss compares a text with itself."""
+        return self.config.loss != DENOISING
+
+    def objective(self) -> TextVectors:
+        """Returns the objective for groups of texts, or for single ones."""
+        c, layout = self.config, self.tokenizer.layout
+        if c.loss == DENOISING:
+            return DenoisingAutoEncoder(
+                self.model_config,
+                layout.special_ids,
+                c.deletion,
+                layout.types,
+                self.classifier,
+                families.of(self.model_config).masked_lm,
+            )
         return SentenceEmbedding(
             self.model_config,
             c.loss,
@@ -147,7 +181,7 @@ class EmbeddingTask(GroupsTask):
             c.symmetric,
             self.sizes,
             len(self.labels),
-            self.tokenizer.layout.types,
+            layout.types,
             self.classifier,
         )
 

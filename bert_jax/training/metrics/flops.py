@@ -19,6 +19,7 @@ from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
+from bert_jax.objectives.denoising import DECODER
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
 
@@ -30,6 +31,7 @@ _APPLIED_TO = {
     "pooler": "sequence",
     "head": "sequence",
     "discriminator": "token",
+    DECODER: "sequence",
     LSTM: "token",
     TOKEN_VECTORS.name: "token",
 }

@@ -1,0 +1,174 @@
+"""Denoising of texts: a text is restored from the vector of what deletion leaves of it (TSDAE).
+
+Wang, Reimers and Gurevych 2021, "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder for
+Unsupervised Sentence Embedding Learning". The training data are single texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.models import PretrainingModel
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import MASKED_LM, SENTENCE, ClassificationHead, MaskedLMHead, members_of
+from bert_jax.models.row_inputs import INPUTS, TYPES
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.causal_lm import next_tokens
+from bert_jax.objectives.sentence_embedding import TextVectors
+
+DENOISING = "denoising"  # the name of the loss
+DECODER = "decoder"  # the parameters that only the decoder has
+
+_DAMAGED = "damaged_"  # what the names of the encoder's inputs in a prepared batch begin with
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenoisingAutoEncoder(TextVectors):
+    """Restores each text, token by token, from the vector of the text after some of its tokens were deleted.
+
+    The decoder predicts every token of the whole text from the tokens before it and from the vector, which is
+    all that it reads of the damaged text. It is the encoder with causal attention, the same parameters, a
+    `CrossAttention` in each layer and the masked LM head (section 3, with tied parameters). The parameters
+    are {"encoder", "mlm", "decoder"}, so that the encoder is stored as any other; "decoder" has the
+    cross-attention alone. Batches have one text per row, or are packed.
+
+    Attributes:
+        config: the configuration of the encoder.
+        special_ids: ids of the special tokens of a row's layout, which are never deleted.
+        deletion: the probability that a token is deleted.
+        token_types: token types of the first and of the second text.
+        classifier: the head of which the pooling is that of the vectors.
+        head: structure of the head, which is that of masked LM.
+    """
+
+    config: EncoderConfig
+    special_ids: tuple[int, ...]
+    deletion: float = 0.6
+    token_types: tuple[int, int] = TYPES
+    classifier: ClassificationHead = SENTENCE
+    head: MaskedLMHead = MASKED_LM
+    may_differ = "(pooler|mlm)/.*"
+
+    @property
+    def decoder(self) -> PretrainingModel:
+        """Returns the decoder, which needs the parameters of the encoder, too."""
+        return PretrainingModel(self.config.replace(causal=True), self.head, next_sentence=False)
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the cross-attention; the head is that of the checkpoint if it has one."""
+        return (DECODER,)
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the encoder, the head and the cross-attention."""
+        params = super().init(key)
+        ids, vectors = jnp.zeros((1, 8), jnp.int32), jnp.zeros((1, 1, self.config.hidden_size))
+        decoder = self.decoder.init(
+            jax.random.fold_in(key, 1), ids, ids, ids, ids, None, None, vectors=vectors
+        )["params"]
+        tied = flatten_dict(params["encoder"])
+        own = {name: x for name, x in flatten_dict(decoder.pop("encoder")).items() if name not in tied}
+        return params | decoder | {DECODER: unflatten_dict(own)}
+
+    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
+        """Returns the batch with the inputs of the decoder, those of the encoder and the labels.
+
+        Which tokens of a row are deleted depends on `key` and its position in the global batch. Without a
+        key, nothing is deleted: the inputs are those of `predict`.
+        """
+        prepared = super().prepare(batch, key, train)
+        if key is None:
+            return prepared
+        kept = kept_tokens(key, prepared, self.special_ids, self.deletion)
+        damaged = super().prepare(without_deleted(batch, kept), key, train)
+        labels, weights = next_tokens(prepared["input_ids"], prepared["sequence_ids"])
+        return prepared | {
+            **{f"{_DAMAGED}{name}": damaged[name] for name in (*INPUTS, "cls_positions") if name in damaged},
+            "next_labels": labels,
+            "next_weights": weights,
+        }
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens that are predicted."""
+        return {"task": jnp.sum(batch["next_weights"])}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the loss `task` and the accuracy of the predicted tokens."""
+        damaged = {name.removeprefix(_DAMAGED): x for name, x in batch.items() if name.startswith(_DAMAGED)}
+        vectors = self.row_outputs(params, damaged, rngs)
+        # Both networks have layers of the same names, which would draw the same dropout from the same key.
+        rngs = None if rngs is None else {name: jax.random.fold_in(key, 1) for name, key in rngs.items()}
+        logits, _ = self.decoder.apply(
+            {"params": decoder_params(params)},
+            *(batch[name] for name in INPUTS),
+            None,
+            None,
+            deterministic=rngs is None,
+            late_logits=True,
+            vectors=vectors,
+            rngs=rngs,
+        )
+        loss, accuracy = losses.of_tokens(logits, batch["next_labels"], batch["next_weights"])
+        return {"task": loss}, {"accuracy": accuracy}
+
+
+def decoder_params(params: Params) -> Params:
+    """Returns the parameters {"encoder", "mlm"} of the decoder from those of both networks."""
+    encoder = flatten_dict(params["encoder"]) | flatten_dict(params[DECODER])
+    return {name: x for name, x in params.items() if name != DECODER} | {"encoder": unflatten_dict(encoder)}
+
+
+def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], deletion: float) -> jax.Array:
+    """Returns bool [B, L], the tokens that are not deleted; padding is none of them.
+
+    Each token is deleted with the probability `deletion`, but not the one with the largest draw of its text,
+    so that no text becomes empty, and no special token.
+
+    Args:
+        key: the key of the step.
+        prepared: `sequence_ids` and `input_ids`, int32 [B, L], and of packed rows `cls_positions`.
+        special_ids: ids that are kept.
+        deletion: the probability of deletion, in [0, 1).
+    """
+    input_ids, sequence_ids = prepared["input_ids"], prepared["sequence_ids"]
+    rows, length = input_ids.shape
+    draws = jax.vmap(lambda row: jax.random.uniform(jax.random.fold_in(key, row), (length,)))(
+        jnp.arange(rows)
+    )
+    real = sequence_ids > 0
+    special = jnp.isin(input_ids, jnp.array(special_ids))
+    candidates = members_of(sequence_ids, prepared.get("cls_positions")) & ~special[:, None]  # [B, S, L]
+    largest = jnp.max(jnp.where(candidates, draws[:, None], -1.0), axis=-1, keepdims=True)
+    is_largest = jnp.any(candidates & (draws[:, None] == largest), axis=1)
+    return real & (special | is_largest | (draws >= deletion))
+
+
+def without_deleted(batch: Batch, kept: jax.Array) -> Batch:
+    """Returns a batch whose rows have the kept tokens alone, in their order.
+
+    Args:
+        batch: `input_ids` [B, L] and `lengths` [B], and of packed rows `starts` and `first_lengths` [B, S].
+        kept: bool [B, L]; the first token of each sequence is kept.
+    """
+    order = jnp.argsort(~kept, axis=-1, stable=True)
+    found = batch | {
+        "input_ids": jnp.take_along_axis(batch["input_ids"], order, axis=-1),
+        "lengths": jnp.sum(kept, axis=-1, dtype=jnp.int32),
+    }
+    if "starts" not in batch:
+        return found
+    length, starts = kept.shape[1], batch["starts"]
+    before = jnp.pad(jnp.cumsum(kept, axis=-1, dtype=jnp.int32), ((0, 0), (1, 0)))  # kept tokens before each
+
+    def moved(places):
+        return jnp.take_along_axis(before, jnp.minimum(places, length), axis=-1)
+
+    return found | {
+        "starts": jnp.where(starts < length, moved(starts), starts),
+        "first_lengths": moved(starts + batch["first_lengths"]) - moved(starts),
+    }
