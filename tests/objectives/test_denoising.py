@@ -1,0 +1,248 @@
+"""Denoising of texts: what is deleted, the loss and its gradient against NumPy, and the parameters."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import erf, log_softmax
+from support.models import SPECIAL, packed_batch, small_of, tiny_config
+from support.tiny_model import draw_parameters
+
+from bert_jax.convert import families
+from bert_jax.models.parameters import parameter_shapes
+from bert_jax.objectives.denoising import DenoisingAutoEncoder, kept_tokens
+
+CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+NAMES = ("input_ids", "position_ids", "sequence_ids")
+
+
+def make(config=CONFIG, **fields):
+    return DenoisingAutoEncoder(config, SPECIAL, **fields)
+
+
+def texts(rows=6, packed=False, seed=0):
+    """A batch as the loader of a fine-tuning makes it: one text a row, or up to three."""
+    batch = packed_batch(rows=rows, slots=3 if packed else 1, seed=seed)
+    names = ["input_ids", "lengths", "first_lengths", *(["starts"] if packed else [])]
+    batch = {name: batch[name] for name in names}
+    weights = (batch["first_lengths"] > 0).astype(np.float32)
+    if not packed:
+        return batch | {"first_lengths": batch["lengths"], "weights": weights[:, 0]}
+    ends = np.minimum(
+        np.append(batch["starts"][:, 1:], np.full((rows, 1), 99), axis=1), batch["lengths"][:, None]
+    )
+    return batch | {"first_lengths": np.maximum(ends - batch["starts"], 0), "weights": weights}
+
+
+def prepare(objective, batch, seed=0):
+    return jax.tree.map(np.asarray, objective.prepare(batch, jax.random.key(seed), True))
+
+
+def sequences(prepared, prefix=""):
+    """The tokens of each text, in the order of rows; their positions count from 0."""
+    found = []
+    for ids, positions, numbers in zip(*(prepared[f"{prefix}{name}"] for name in NAMES), strict=True):
+        for number in range(1, numbers.max() + 1):
+            of_text = numbers == number
+            assert positions[of_text].tolist() == list(range(of_text.sum()))
+            found.append(ids[of_text].tolist())
+    return found
+
+
+def is_part_in_order(part, whole):
+    rest = iter(whole)
+    return all(token in rest for token in part)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("deletion", [0.0, 0.6, 0.99])
+def test_deleted_texts_keep_their_order_their_special_tokens_and_one_token_more(packed, deletion):
+    prepared = prepare(make(deletion=deletion), texts(rows=12, packed=packed))
+    whole, damaged = sequences(prepared), sequences(prepared, "damaged_")
+    assert len(whole) == len(damaged) >= 12
+    for text, rest in zip(whole, damaged, strict=True):
+        assert is_part_in_order(rest, text)
+        special = [token for token in text if token in SPECIAL]
+        assert [token for token in rest if token in SPECIAL] == special
+        assert len(special) < len(rest) <= len(text)
+    if packed:
+        starts = np.take_along_axis(prepared["damaged_input_ids"], prepared["damaged_cls_positions"], axis=1)
+        assert np.all(starts[prepared["weights"] > 0] == 2)
+    lengths = [sum(map(len, each)) for each in (damaged, whole)]
+    assert (lengths[0] == lengths[1]) == (deletion == 0)
+    assert np.all(prepared["tokens"] == prepared["lengths"])
+
+
+def test_the_share_is_the_probability_of_each_token():
+    ids = np.full((400, 66), 7, np.int32)
+    ids[:, 0], ids[:, -1] = 2, 3
+    rows = {"input_ids": jnp.asarray(ids), "sequence_ids": jnp.ones_like(ids)}
+    kept = np.asarray(kept_tokens(jax.random.key(1), rows, SPECIAL, 0.6))[:, 1:-1]
+    assert abs(kept.mean() - 0.4) < 0.01
+    assert np.abs(kept.mean(axis=0) - 0.4).max() < 0.1 and kept.sum(axis=1).std() > 2
+
+
+def test_an_empty_text_stays_as_it_is():
+    rows = {"input_ids": jnp.array([[2, 3, 0, 0]]), "sequence_ids": jnp.array([[1, 1, 0, 0]])}
+    assert kept_tokens(jax.random.key(0), rows, SPECIAL, 0.6).tolist() == [[True, True, False, False]]
+
+
+def test_rows_have_deletions_of_their_own_at_each_step():
+    batch = texts(rows=4)
+    batch = {name: np.repeat(x[:1], 4, axis=0) for name, x in batch.items()}
+    objective = make(deletion=0.5)
+    first, again, second = (prepare(objective, batch, seed)["damaged_input_ids"] for seed in (0, 0, 1))
+    assert len({tuple(row) for row in first}) > 1
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != second)
+
+
+def test_nothing_is_deleted_from_what_is_predicted():
+    batch = texts()
+    prepared = make().prepare(batch, None, False)
+    np.testing.assert_array_equal(prepared["input_ids"], batch["input_ids"])
+    assert not any(name.startswith(("damaged", "next")) for name in prepared)
+
+
+# The model in NumPy, in float64.
+
+
+def dense(x, p):
+    kernel = p["kernel"]
+    inputs = x.ndim - 1 if x.ndim == 3 else 1
+    return np.tensordot(x, kernel, axes=inputs) + p["bias"]
+
+
+def norm(x, p):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * p["scale"] + p["bias"]
+
+
+def gelu(x):
+    return x * (1 + erf(x / np.sqrt(2))) / 2
+
+
+def states(params, ids, vector=None):
+    """The states of one text; with a vector, those of the decoder."""
+    tables = params["encoder"]["embeddings"]
+    x = tables["word_embeddings"][ids] + tables["position_embeddings"][: len(ids)]
+    x = norm(x + tables["token_type_embeddings"][0], tables["layer_norm"])
+    later = np.triu(np.ones((len(ids), len(ids))), 1) * (vector is not None)
+    for number in range(CONFIG.num_hidden_layers):
+        layer, own = (
+            jax.tree.map(lambda x: x[number], params[group]["layers"]["stack"]["layer"])  # noqa: B023
+            for group in ("encoder", "decoder")
+        )
+        query, key, value = (dense(x, layer[name]) for name in ("query", "key", "value"))
+        scores = np.einsum("lnd,mnd->nlm", query, key) / np.sqrt(CONFIG.head_dim)
+        scores = np.exp(np.where(later, -np.inf, scores))
+        mixed = np.einsum("nlm,mnd->lnd", scores / scores.sum(-1, keepdims=True), value)
+        x = norm(x + dense(mixed, layer["attention_output"]), layer["attention_norm"])
+        if vector is not None:
+            cross = own["cross_attention"]
+            read = dense(dense(vector[None], cross["value"]), cross["output"])
+            x = norm(x + read, cross["layer_norm"])
+        inner = gelu(dense(x, layer["intermediate"]))
+        x = norm(x + dense(inner, layer["output"]), layer["output_norm"])
+    return x
+
+
+def expected_loss(params, prepared):
+    """The sum of the loss, the number of tokens, and that of right ones."""
+    total, count, hits = 0.0, 0, 0
+    for text, damaged in zip(sequences(prepared), sequences(prepared, "damaged_"), strict=True):
+        decoded = states(params, text, states(params, damaged).mean(axis=0))
+        head = params["mlm"]
+        decoded = norm(gelu(dense(decoded, head["transform"])), head["transform_norm"])
+        logits = decoded @ params["encoder"]["embeddings"]["word_embeddings"].T + head["bias"]
+        logits, labels = logits[:-1], np.array(text[1:])
+        total -= log_softmax(logits, axis=-1)[np.arange(len(labels)), labels].sum()
+        count, hits = count + len(labels), hits + int((logits.argmax(-1) == labels).sum())
+    return total, count, hits
+
+
+@functools.cache
+def drawn():
+    """Parameters that make every part matter."""
+    rng = np.random.default_rng(5)
+    return jax.tree.map(
+        lambda x: 4 * x + jnp.asarray(rng.normal(0, 0.1, x.shape), jnp.float32), draw_parameters(make())
+    )
+
+
+@functools.cache
+def loss_and_gradient():
+    def loss(params, prepared):
+        pairs, metrics = make().loss(params, prepared, None)
+        return pairs["task"][0], (pairs["task"][1], metrics["accuracy"])
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_loss_is_that_of_numpy_and_so_is_its_gradient(packed):
+    params, prepared = drawn(), prepare(make(), texts(packed=packed, seed=3))
+    (total, (weight, accuracy)), gradient = loss_and_gradient()(params, prepared)
+    precise = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    expected, count, hits = expected_loss(precise, prepared)
+    assert float(weight) == float(make().weights(prepared)["task"]) == count
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    assert float(accuracy[0]) == pytest.approx(hits) and float(accuracy[1]) == count
+
+    rng = np.random.default_rng(7)
+    for group in ("encoder", "mlm", "decoder"):
+        directions = {name: jax.tree.map(np.zeros_like, tree) for name, tree in precise.items()}
+        directions[group] = jax.tree.map(lambda x: rng.normal(size=x.shape), precise[group])
+
+        def moved(step, directions=directions):
+            return expected_loss(jax.tree.map(lambda x, d: x + step * d, precise, directions), prepared)[0]
+
+        slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        products = jax.tree.map(lambda g, d: np.sum(np.asarray(g, np.float64) * d), gradient, directions)
+        assert abs(slope) > 1
+        np.testing.assert_allclose(sum(jax.tree.leaves(products)), slope, rtol=1e-3)
+
+
+def test_the_decoder_reads_the_damaged_text():
+    """The gradient of the cross-attention is not zero, and the loss changes with the damaged text alone."""
+    params, prepared = drawn(), prepare(make(), texts())
+    (total, _), gradient = loss_and_gradient()(params, prepared)
+    assert all(np.abs(x).max() > 1e-3 for x in jax.tree.leaves(gradient["decoder"]))
+    changed = prepared | {"damaged_input_ids": np.where(prepared["damaged_input_ids"] == 2, 2, 50)}
+    assert abs(loss_and_gradient()(params, changed)[0][0] - total) > 1e-2
+
+
+def test_both_networks_draw_dropout_of_their_own():
+    """With equal dropout, the states of the first layer's attention would be dropped alike."""
+    objective = make(CONFIG.replace(hidden_dropout_prob=0.3))
+    prepared = prepare(objective, texts(rows=2))
+    loss = jax.jit(lambda key: objective.loss(drawn(), prepared, {"dropout": key})[0]["task"][0])
+    first, again, second = (float(loss(jax.random.key(seed))) for seed in (0, 0, 1))
+    assert first == again != second
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_only_the_cross_attention_is_new_in_each_family(name):
+    family = families.FAMILIES[name]
+    objective = make(small_of(family), head=family.masked_lm)
+    shapes = parameter_shapes(objective.init_shapes)
+    groups = {
+        group: [one for one in shapes if one.startswith(f"{group}/")] for group in ("encoder", "decoder")
+    }
+    assert groups["encoder"] == list(parameter_shapes({"encoder": objective.init_shapes["encoder"]}))
+    assert groups["decoder"] and all("/cross_attention/" in one for one in groups["decoder"])
+    assert not any("cross_attention" in one for one in groups["encoder"])
+
+
+@pytest.mark.parametrize("name", ["albert", "modernbert"])
+def test_layers_that_are_shared_local_or_normed_before(name):
+    family = families.FAMILIES[name]
+    config = small_of(family).replace(max_position_embeddings=32, vocab_size=101)
+    objective = make(config, head=family.masked_lm)
+    prepared = prepare(objective, texts(rows=2, packed=True))
+    loss = jax.jit(jax.grad(lambda params: objective.loss(params, prepared, None)[0]["task"][0]))
+    gradient = loss(jax.tree.map(lambda x: 5 * x, draw_parameters(objective)))
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(gradient))
+    assert all(np.any(np.asarray(x)) for x in jax.tree.leaves(gradient["decoder"]))
