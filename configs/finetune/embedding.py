@@ -7,8 +7,9 @@
 Each text_a learns to find its text_b among those of the whole batch, which should therefore be large:
 --config.accumulate_steps=N computes a batch in N parts, with the same result in less memory. Hard negatives
 are further columns (--config.data.negatives). Pairs with scores are trained by --config.loss=cosent, pairs
-with classes, such as NLI, by --config.loss=classes, and single texts by leaving text_b out (SimCSE).
-docs/embeddings.md has the rest. finetune/embedding:SIZE with --config.vocab=FILE trains from scratch.
+with classes, such as NLI, by --config.loss=classes, and single texts by leaving text_b out (SimCSE) or by
+--config.loss=denoising (TSDAE). docs/embeddings.md has the rest. finetune/embedding:SIZE with
+--config.vocab=FILE trains from scratch.
 """
 
 from bert_jax import tasks

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.models import packed_batch, tiny_config, tiny_task
+from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.kernels.dropout import dropout
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
+from bert_jax.objectives.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.late_interaction import LateInteraction
 from bert_jax.objectives.sentence_embedding import SentenceEmbedding
@@ -161,6 +162,17 @@ def late_interaction():
     return LateInteraction(config, size=8, query_length=16, group=3, skipped=(7, 8, 9))
 
 
+def denoising():
+    return DenoisingAutoEncoder(tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.2), SPECIAL)
+
+
+def several_texts(seed):
+    """Packed rows, as the loader of a fine-tuning makes them."""
+    batch = packed_batch(rows=ROWS, seed=seed)
+    names = ("input_ids", "lengths", "starts", "first_lengths")
+    return {name: batch[name] for name in names} | {"weights": np.float32(batch["first_lengths"] > 0)}
+
+
 def distillation():
     """A student learns the masks, and a frozen teacher's logits and states."""
     student, teacher = tiny_task(num_hidden_layers=1, hidden_dropout_prob=0.2), tiny_task(num_hidden_layers=1)
@@ -177,6 +189,8 @@ MAKE = {
     "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),
     "late interaction": (late_interaction, triples),
     "classes of pairs": (lambda: sentences("classes", num_labels=3), triples),
+    "denoising": (denoising, texts),
+    "denoising, packed": (denoising, several_texts),
 }
 
 
@@ -263,6 +277,15 @@ def test_low_rank_matrices_start_as_the_frozen_one():
     np.testing.assert_array_equal(joined["kernel"], np.asarray(objective.frozen()["kernel"].value))
     trained = train("LoRA")[2]
     assert np.any(np.asarray(trained.params["b"])) and trained.params["b"].shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize("name", ["denoising", "denoising, packed"])
+def test_deletions_depend_on_the_row_and_not_on_the_mesh(name):
+    lines, _, _, evaluation = train(name)
+    alone, _, _, evaluated_alone = train(name, sizes=(1, 1, 1))
+    assert evaluation == pytest.approx(evaluated_alone, rel=1e-5)
+    for mine, reference in zip(alone, lines, strict=True):
+        assert mine["task_loss"] == pytest.approx(reference["task_loss"], rel=1e-5)
 
 
 def test_samples_depend_on_the_row_and_not_on_the_mesh():

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from support.fine_tuned import NO_DROPOUT, make_task, mistake
 from support.pretrained import write
 
+import bert_jax
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
@@ -111,6 +113,47 @@ def test_pairs_with_scores_or_classes(files, pretrained, tmp_path, more, capsys)
     assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
 
 
+def test_single_texts_are_restored_and_the_decoder_is_left_behind(files, pretrained, tmp_path, capsys):
+    workdir, folder = tmp_path / "run", tmp_path / "folder"
+    more = ("--config.loss=denoising", "--config.data.eval_columns=first,second", "--config.epochs=8")
+    more += ("--config.accumulate_steps=2", "--config.log_every=1", *NO_DROPOUT)
+    assert cli.main(command(files, workdir, pretrained, *more)) == 0
+    assert "is packed into" in capsys.readouterr().out
+    assert set(json.loads((workdir / "best.json").read_text())["scores"]) >= {"mrr", "recall10"}
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["task_loss"] for line in lines if line["kind"] == "train"]
+    assert losses[-1] < losses[0] - 1
+    report = json.loads((workdir / "initialized.json").read_text())
+    assert {"mlm/transform/kernel", "mlm/bias"} < set(report["loaded"])
+    assert report["new"] and all("/cross_attention/" in name for name in report["new"])
+
+    assert cli.main(["evaluate", f"--workdir={workdir}"]) == 0
+    convert = ["convert", f"--input={workdir}", f"--output={folder}", "--to=huggingface"]
+    assert cli.main(convert) == 0
+    names = list(load_file(folder / "model.safetensors"))
+    assert names and not any("cross" in name or "cls.predictions" in name for name in names)
+    mine, theirs = (bert_jax.load(str(path)) for path in (workdir, folder))
+    assert mine.params.keys() == theirs.params.keys() and "mlm" not in mine.params
+    texts = ["the red cat is one", "two dogs"]
+    found = mine.encode(texts).pooled
+    np.testing.assert_allclose(theirs.encode(texts).pooled, found, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+
+    again = command(files, tmp_path / "again", workdir, "--config.data.text_b=second", "--config.epochs=1")
+    assert cli.main(again) == 0  # pairs, from what single texts have taught
+
+
+def test_rows_of_denoising_are_single_texts(files, vocabulary):
+    more = dict(text_a="first", eval_columns="first,any,score", prefix_a="is ")
+    task = make_task(vocabulary, "embedding", fields={"loss": "denoising", "deletion": 0.3}, **more)
+    rows = task.encode(task.read_training(str(files / "train.tsv")))
+    assert rows.rows_per_example == 1 and len(rows) == 128
+    assert task.encode(task.read(str(files / "dev.tsv"))).rows_per_example == 2
+    objective = task.objective()
+    assert objective.deletion == 0.3 and not objective.compares_rows
+    assert objective.special_ids == (task.tokenizer.cls_id, task.tokenizer.sep_id)
+
+
 def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
     task = make_task(vocabulary, "embedding", text_a="first", eval_columns="first,any,score", eval="x.tsv")
     rows = task.encode(task.read_training(str(files / "train.tsv")))
@@ -160,7 +203,7 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (["--config.loss=cosine"], "loss=cosine: expected contrastive, cosent, or classes"),
+        (["--config.loss=cosine"], "loss=cosine: expected contrastive, cosent, classes, or denoising"),
         (
             ["--config.loss=cosent"],
             "loss=cosent: expected --config.data.text_b=COLUMN and --config.data.label",
@@ -190,6 +233,21 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
             "it is only used with loss=contrastive",
         ),
         (["--config.data.text_b=second", "--config.data.eval_columns=first,none,score"], "no column 'none'"),
+        (["--config.data.text_b=second", "--config.deletion=0.5"], "it is only used with loss=denoising"),
+        (["--config.loss=denoising", "--config.deletion=1"], "deletion=1.0 must be less than 1"),
+        (
+            ["--config.loss=denoising", "--config.data.text_b=second"],
+            "data.text_b=second: loss=denoising is trained on single texts",
+        ),
+        (
+            ["--config.loss=denoising", "--config.data.label=score"],
+            "data.label=score: loss=denoising is trained on single texts",
+        ),
+        (["--config.loss=denoising", "--config.temperature=1"], "loss=denoising has no cosines"),
+        (["--config.loss=denoising", "--config.dimensions=8"], "loss=denoising has no cosines"),
+        (["--config.loss=denoising", "--config.symmetric"], "it is only used with loss=contrastive"),
+        (["--config.loss=denoising", "--config.data.negatives=wrong"], "it is only used with loss=contrast"),
+        (["--config.loss=denoising"], "which columns hold the pairs to evaluate on"),
     ],
 )
 def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
