@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
 from bert_jax.models.heads import LSTM
+from bert_jax.objectives.denoising import DECODER
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
@@ -133,9 +134,10 @@ def load_params(
 
 
 # The groups of parameters of a checkpoint that may remain unused: a pooler, heads, the BiLSTM of a head,
-# ELECTRA's generator, and the matrices that compared a student with its teacher.
+# ELECTRA's generator, the decoder of a denoising auto-encoder, and the matrices that compared a student with
+# its teacher.
 _HEADS = {group for family in families.FAMILIES.values() for group in family.groups}
-_HEADS = (_HEADS | {LSTM, GENERATOR, DISTILLATION}) - {"encoder"}
+_HEADS = (_HEADS | {LSTM, GENERATOR, DECODER, DISTILLATION}) - {"encoder"}
 
 
 def _check_report(report: checkpoint.Report, ignore: str) -> None:

@@ -276,7 +276,7 @@ def test_it_learns_texts_that_only_their_vectors_tell_apart():
         "first_lengths": lengths,
         "weights": np.ones(8, np.float32),
     }
-    mesh = sharding.make_mesh()
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
     state = init_state(objective, optimizer, mesh, 0)
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state(objective, optimizer, mesh))
     step = sharding.jit_train_step(make_train_step(objective, optimizer, lambda step: 5e-3), mesh, shardings)
