@@ -13,6 +13,7 @@ from support.tiny_model import draw_parameters
 
 from bert_jax.convert import families
 from bert_jax.models.parameters import parameter_shapes
+from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.denoising import DenoisingAutoEncoder, kept_tokens
 from bert_jax.objectives.sentence_embedding import SentenceEmbedding
 from bert_jax.parallel import sharding
@@ -221,12 +222,25 @@ def test_the_decoder_reads_the_damaged_text():
 
 
 def test_both_networks_draw_dropout_of_their_own():
-    """With equal dropout, the states of the first layer's attention would be dropped alike."""
-    objective = make(CONFIG.replace(hidden_dropout_prob=0.3))
+    """A decoder whose cross-attention gives zeros is a causal language model, with other dropout than the
+    encoder draws from the same key."""
+    config = CONFIG.replace(hidden_dropout_prob=0.3)
+    objective, causal = make(config), CausalLM(config.replace(causal=True))
+    params = draw_parameters(objective)
+    output = params["decoder"]["layers"]["stack"]["layer"]["cross_attention"]["output"]
+    output["kernel"] = 0 * output["kernel"]
     prepared = prepare(objective, texts(rows=2))
-    loss = jax.jit(lambda key: objective.loss(drawn(), prepared, {"dropout": key})[0]["task"][0])
-    first, again, second = (float(loss(jax.random.key(seed))) for seed in (0, 0, 1))
-    assert first == again != second
+
+    @jax.jit
+    def losses(rngs):
+        restored = objective.loss(params, prepared, rngs)[0]["task"][0]
+        return restored, causal.loss(params, prepared, rngs)[0]["clm"][0]
+
+    restored, expected = losses(None)
+    assert float(restored) == pytest.approx(float(expected), rel=1e-5)
+    restored, of_equal_dropout = losses({"dropout": jax.random.key(0)})
+    assert abs(float(restored) - float(of_equal_dropout)) > 1e-3
+    assert float(losses({"dropout": jax.random.key(0)})[0]) == float(restored)
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
