@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_jax.inference import minimal_pairs
-from bert_jax.io import atomic
+from bert_jax.io import atomic, markdown
 from bert_jax.plots import curves, scores
 from bert_jax.runs.experiment import orders
 from bert_jax.runs.experiment.runner import PRETRAINING, Runner, spent_by_step
@@ -70,7 +70,7 @@ def _tables(runner: Runner) -> Iterator[str]:
     compared = [orders.compare(one, _runs(runner, one)) for one in runner.experiment.comparisons]
     if rows := [row for row in compared if row]:
         header = ["published", "order of the arms", "order found", "pairs of arms"]
-        yield f"{_markdown(header, rows)}\n\n{ORDERS}"
+        yield f"{markdown.table(header, rows)}\n\n{ORDERS}"
 
 
 def _runs(runner: Runner, comparison: Comparison) -> dict[str, list[float]]:
@@ -100,7 +100,7 @@ def _costs(runner: Runner, arms: Sequence[str]) -> str:
             ]
         )
     header = ["arm", "steps", "million tokens", "seconds, as timed before", "seconds, as run"]
-    return _markdown(header, rows)
+    return markdown.table(header, rows)
 
 
 def _scores(runner: Runner, arms: Sequence[str], wanted: Sequence[tuple[str, str]]) -> str:
@@ -113,7 +113,7 @@ def _scores(runner: Runner, arms: Sequence[str], wanted: Sequence[tuple[str, str
             default=0,
         )
         rows.append([arm, str(runs), *cells])
-    return _markdown(["arm", "runs", *(f"{measure}: {metric}" for measure, metric in wanted)], rows)
+    return markdown.table(["arm", "runs", *(f"{measure}: {metric}" for measure, metric in wanted)], rows)
 
 
 def mean(values: Sequence[float]) -> str:
@@ -148,12 +148,7 @@ def _at_equal_tokens(runner: Runner, arms: Sequence[str]) -> str:
         for arm, (seen, values) in found.items()
     ]
     title = f"held-out masked LM loss after {least / 1e6:,.2f} million tokens"
-    return _markdown(["arm, first seed", title, "at the end"], rows)
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown.table(["arm, first seed", title, "at the end"], rows)
 
 
 def _draw(runner: Runner) -> None:

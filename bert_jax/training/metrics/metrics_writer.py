@@ -1,4 +1,4 @@
-"""Writes metrics to metrics.jsonl, TensorBoard and the terminal."""
+"""Writes metrics, tables and pictures to files, TensorBoard, trackers and the terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
-
-from etils import epy
 
 from bert_jax import signals
 from bert_jax.errors import file_error
-from bert_jax.io import atomic, files, json_files, progress, scratch
+from bert_jax.io import atomic, files, json_files, markdown, progress
+from bert_jax.training.metrics.events import FLUSH_SECONDS, Events
 from bert_jax.training.metrics.trackers import Trackers
 
-with epy.lazy_imports():  # Only the process that writes TensorBoard events needs these modules.
-    from tensorboardX import event_file_writer, record_writer
-    from tensorboardX.proto import event_pb2, summary_pb2
-
-_FILE = "metrics.jsonl"
-_FLUSH_SECONDS = 60.0  # The interval between flushes of TensorBoard events and of remote files.
+_FILE, _TABLES_FILE = "metrics.jsonl", "tables.jsonl"
 
 BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
 
@@ -52,11 +46,12 @@ class MetricsWriter:
     """Writes the metrics and messages of one run.
 
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
-    that are not finite are written as null. On a terminal, a progress bar below the lines shows the time
+    that are not finite are written as null. `tables.jsonl` has one line per table, see `read_tables`; there
+    is no such file in a run without tables. On a terminal, a progress bar below the lines shows the time
     left.
 
     Args:
-        directory: the work directory, for metrics.jsonl and tensorboard/; None to write no files.
+        directory: the work directory, for these files and tensorboard/; None to write no files.
         total_steps: the number of steps of the run, for the time left; 0 if it is not known.
         primary: whether this process writes. One process of a run does.
         terminal: whether stdout is a terminal; None to detect it.
@@ -76,8 +71,12 @@ class MetricsWriter:
     ):
         self._directory = os.fspath(directory) if directory is not None and primary else ""
         self._total, self._primary = total_steps, primary
-        self._lines = _Lines(os.path.join(self._directory, _FILE)) if self._directory else None
-        self._tensorboard: _Events | None = None
+        self._lines: _Lines | None = None
+        self._tables: _Lines | None = None
+        if self._directory:
+            self._lines = _Lines(os.path.join(self._directory, _FILE))
+            self._tables = _Lines(os.path.join(self._directory, _TABLES_FILE))
+        self._tensorboard: Events | None = None
         self._trackers: Trackers | None = None
         if trackers and self._directory:
             self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
@@ -89,7 +88,7 @@ class MetricsWriter:
     def rewind(self, step: int) -> None:
         """Removes the metrics of steps after `step`, from which the run resumes, and opens the files.
 
-        metrics.jsonl is replaced atomically. An incomplete last line is removed too.
+        Files are replaced atomically. An incomplete last line is removed too.
 
         Args:
             step: the number of steps done; 0 for a new run.
@@ -98,8 +97,9 @@ class MetricsWriter:
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
         with self._storing():
-            if self._lines:
-                self._lines.rewind(step)
+            for lines in self._files:
+                lines.rewind(step)
+            if self._directory:
                 self._open_tensorboard(step)
         if self._trackers:
             self._trackers.start()
@@ -121,7 +121,7 @@ class MetricsWriter:
                 self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
             named = {f"{kind}/{name}": value for name, value in values.items()}
             if self._tensorboard:
-                self._tensorboard.add(step, named)
+                self._tensorboard.add_scalars(step, named)
         if self._trackers:
             self._trackers.write(step, named)
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
@@ -138,6 +138,44 @@ class MetricsWriter:
         self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
         if kind == "train":
             self.at_step(step)
+
+    def write_table(
+        self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        """Writes a table of texts to tables.jsonl, TensorBoard and the trackers.
+
+        Args:
+            step: the number of steps done.
+            tag: the name of the table, after that of the evaluator, such as "eval/fills".
+            header: the names of the columns.
+            rows: the cells of each row, plain texts.
+        """
+        if not self._primary:
+            return
+        with self._storing():
+            if self._tables:
+                line = {"step": step, "tag": tag, "header": list(header), "rows": [list(row) for row in rows]}
+                self._tables.append(json.dumps(line))
+            if self._tensorboard:
+                self._tensorboard.add_text(step, tag, markdown.table_of_texts(header, rows))
+        if self._trackers:
+            self._trackers.write_table(step, tag, header, rows)
+
+    def write_image(self, step: int, tag: str, png: bytes) -> None:
+        """Writes a picture to TensorBoard and the trackers.
+
+        Args:
+            step: the number of steps done.
+            tag: the name of the picture, after that of the evaluator, such as "eval/confusions".
+            png: the content of a PNG file.
+        """
+        if not self._primary:
+            return
+        with self._storing():
+            if self._tensorboard:
+                self._tensorboard.add_image(step, tag, png)
+        if self._trackers:
+            self._trackers.write_image(step, tag, png)
 
     def at_step(self, step: int) -> None:
         """Advances the progress bar. It is called at every step with the last step known to be done."""
@@ -181,8 +219,8 @@ class MetricsWriter:
     def flush(self) -> None:
         """Flushes all files, so that they survive the process. It is called before a step is saved."""
         with self._storing():
-            if self._lines:
-                self._lines.flush()
+            for lines in self._files:
+                lines.flush()
             if self._tensorboard:
                 self._tensorboard.flush()
 
@@ -196,12 +234,16 @@ class MetricsWriter:
             self._bars.stop()
             self._bars = None
         self.flush()
-        if self._lines:
-            self._lines.close()
+        for lines in self._files:
+            lines.close()
         if self._tensorboard:
             self._tensorboard.close()
         if self._trackers:
             self._trackers.close()
+
+    @property
+    def _files(self) -> list[_Lines]:
+        return [lines for lines in (self._lines, self._tables) if lines]
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
@@ -211,13 +253,13 @@ class MetricsWriter:
         except OSError as error:
             if self._tensorboard:
                 self._tensorboard.discard()
-            self._lines = self._tensorboard = None
+            self._lines = self._tables = self._tensorboard = None
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
             raise file_error(f"{message}; check the storage and run the same command", error) from error
 
     def _open_tensorboard(self, step: int) -> None:
         try:
-            self._tensorboard = _Events(os.path.join(self._directory, "tensorboard"), step)
+            self._tensorboard = Events(os.path.join(self._directory, "tensorboard"), step)
         except ImportError as error:
             self.message(f"warning: no TensorBoard events, {error}")
 
@@ -227,61 +269,6 @@ class MetricsWriter:
         began, first = self._begin
         left = (time.monotonic() - began) / (step - first) * (self._total - step)
         return [f"left {progress.clock(left)}"]
-
-
-class _Events:
-    """The TensorBoard event file of one process, beginning with a step.
-
-    Events are written in the caller's thread. The thread of tensorboardX's SummaryWriter ends at the first
-    write that fails, and adding to its queue then blocks forever.
-    """
-
-    def __init__(self, directory: str, step: int):
-        self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
-        self._remote = directory if files.is_remote(directory) else ""
-        self._cleanup = contextlib.ExitStack()
-        if self._remote:  # An object store cannot append, so a local file is uploaded as a whole.
-            directory = self._cleanup.enter_context(scratch.directory())
-        record_writer.directory_check(directory)
-        # File names contain the time in seconds. The suffix prevents a run that is restarted within a second
-        # from overwriting the events of the first process.
-        self._file = event_file_writer.EventsWriter(
-            os.path.join(directory, "events"), f".{os.getpid()}-{step}"
-        )
-        self._local = directory
-        self._flushed = time.monotonic()
-        if step:  # makes TensorBoard hide the later steps of an earlier process
-            purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(step + 1, session_log=purge)
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds scalars, given as {tag: value}."""
-        scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._write(step, summary=self._summary_type(value=scalars))
-        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        self._file.flush()
-        if self._remote:
-            atomic.copy_directory(self._local, self._remote)
-        self._flushed = time.monotonic()
-
-    def close(self) -> None:
-        """Closes the file, and removes the local copy of a remote one, which lacks what was not flushed."""
-        self._file.close()
-        self._cleanup.close()
-
-    def discard(self) -> None:
-        """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
-        with contextlib.suppress(OSError):
-            self._file.close()  # fails in its flush, before it closes
-        with contextlib.suppress(OSError):
-            self._file._py_recordio_writer.close()
-        self._cleanup.close()
-
-    def _write(self, step: int, **content) -> None:
-        self._file.write_event(self._event_type(wall_time=time.time(), step=step, **content))
 
 
 class _Lines:
@@ -295,6 +282,7 @@ class _Lines:
         self._written = 0.0
 
     def rewind(self, step: int) -> None:
+        self.close()  # or later lines would go to the file that is replaced
         try:
             lines = files.read(self._path).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
@@ -302,9 +290,7 @@ class _Lines:
         kept = [line for line in lines if _step_of(line) <= step]
         if kept != lines:
             atomic.write_text(self._path, "".join(line + "\n" for line in kept))
-        if self._local:
-            self._file = open(self._path, "a", buffering=1)  # noqa: SIM115 (kept open)
-        else:
+        if not self._local:
             self._kept = kept
 
     def append(self, line: str) -> None:
@@ -314,7 +300,7 @@ class _Lines:
             self._file.write(line + "\n")
         else:
             self._kept.append(line)
-            if time.monotonic() - self._written > _FLUSH_SECONDS:
+            if time.monotonic() - self._written > FLUSH_SECONDS:
                 self.flush()
 
     def flush(self) -> None:
@@ -344,6 +330,26 @@ def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dic
     rows = json_files.read_lines(files.read(path))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
+
+
+def read_tables(directory: files.PathLike, tag: str) -> list[dict]:
+    """Returns the lines of tables.jsonl in a work directory that have a tag, in the order of the steps.
+
+    A line is {"step": 100, "tag": "eval/fills", "header": [column], "rows": [[cell]]} with texts in the
+    cells. Other lines are left out; [] if there is no such file.
+    """
+    path = os.path.join(directory, _TABLES_FILE)
+    if not files.exists(path):
+        return []
+    rows = json_files.read_lines(files.read(path))
+    return [row for row in rows if row.get("tag") == tag and _is_table(row)]
+
+
+def _is_table(row: Mapping[str, Any]) -> bool:
+    header, lines = row.get("header"), row.get("rows")
+    if not (isinstance(header, list) and isinstance(lines, list) and json_files.is_of(row.get("step"), int)):
+        return False
+    return all(isinstance(line, list) and len(line) == len(header) for line in lines)
 
 
 def _step_of(line: str) -> float:

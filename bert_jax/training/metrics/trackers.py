@@ -8,20 +8,22 @@ goes on.
 
 from __future__ import annotations
 
-import functools
+import io
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bert_jax.errors import UserError, check_installed, optional_imports
-from bert_jax.io import atomic, files
+from bert_jax.io import atomic, files, markdown
 from bert_jax.io.wording import alternatives
 from bert_jax.settings import config_fields
 
 with optional_imports("trackers"):
     import mlflow
     import wandb
+with optional_imports("plots"):  # Pillow comes with what draws the pictures.
+    from PIL import Image
 
 _PROJECT = "bert_jax"  # unless the environment names one
 _LONGEST = 500  # characters of a parameter in MLflow
@@ -51,6 +53,14 @@ class Tracker(Protocol):
         """Logs finite metrics by name, such as `train/loss`."""
         ...
 
+    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Logs a table of texts by its name, such as `eval/fills`."""
+        ...
+
+    def write_image(self, step: int, tag: str, png: bytes) -> None:
+        """Logs a picture by its name, given as the content of a PNG file."""
+        ...
+
     def close(self) -> None:
         """Ends the run."""
         ...
@@ -73,6 +83,14 @@ class WeightsAndBiases:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs metrics; see `Tracker`."""
         self._run.log(dict(values), step=step)
+
+    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Logs a table; see `Tracker`."""
+        self._run.log({tag: wandb.Table(columns=list(header), data=[list(row) for row in rows])}, step=step)
+
+    def write_image(self, step: int, tag: str, png: bytes) -> None:
+        """Logs a picture; see `Tracker`."""
+        self._run.log({tag: wandb.Image(Image.open(io.BytesIO(png)))}, step=step)
 
     def close(self) -> None:
         """Ends the run."""
@@ -97,6 +115,14 @@ class MLflow:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs metrics; see `Tracker`."""
         mlflow.log_metrics(dict(values), step=step)
+
+    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Logs a table as the artifact TAG/STEP.md; see `Tracker`."""
+        mlflow.log_text(markdown.table_of_texts(header, rows) + "\n", f"{tag}/{step}.md")
+
+    def write_image(self, step: int, tag: str, png: bytes) -> None:
+        """Logs a picture; see `Tracker`."""
+        mlflow.log_image(Image.open(io.BytesIO(png)), key=tag, step=step)
 
     def close(self) -> None:
         """Ends the run."""
@@ -137,8 +163,7 @@ class Trackers:
 
     def start(self) -> None:
         """Begins the runs of all trackers."""
-        for tracker in list(self._open):
-            self._try(tracker, functools.partial(self._start, tracker))
+        self._for_each(self._start)
 
     def _start(self, tracker: Tracker) -> None:
         path = os.path.join(self._directory, f"{tracker.name}-run.txt")
@@ -150,19 +175,27 @@ class Trackers:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs metrics; values that are not finite are left out."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        for tracker in list(self._open):
-            self._try(tracker, functools.partial(tracker.write, step, finite))
+        self._for_each(lambda tracker: tracker.write(step, finite))
+
+    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Logs a table; see `Tracker`."""
+        self._for_each(lambda tracker: tracker.write_table(step, tag, header, rows))
+
+    def write_image(self, step: int, tag: str, png: bytes) -> None:
+        """Logs a picture; see `Tracker`."""
+        self._for_each(lambda tracker: tracker.write_image(step, tag, png))
 
     def close(self) -> None:
         """Ends the runs."""
-        for tracker in list(self._open):
-            self._try(tracker, tracker.close)
+        self._for_each(lambda tracker: tracker.close())
         self._open = []
 
-    def _try(self, tracker: Tracker, function: Callable[[], Any]) -> None:
-        try:
-            function()
-        except Exception as error:
-            self._open.remove(tracker)
-            first = (str(error).strip().splitlines() or [""])[0]
-            self._warn(f"warning: {tracker.name} fails and is left out: {type(error).__name__}: {first}")
+    def _for_each(self, function: Callable[[Tracker], Any]) -> None:
+        """Calls a function with each tracker; one that fails is left out from then on."""
+        for tracker in list(self._open):
+            try:
+                function(tracker)
+            except Exception as error:
+                self._open.remove(tracker)
+                first = (str(error).strip().splitlines() or [""])[0]
+                self._warn(f"warning: {tracker.name} fails and is left out: {type(error).__name__}: {first}")

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from bert_jax.training.metrics import metrics_writer
+from bert_jax.training.metrics import events
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 
 
@@ -166,7 +166,7 @@ def test_without_tensorboardx_a_run_has_no_events_and_goes_on(tmp_path, monkeypa
         def __getattr__(self, name):
             raise ModuleNotFoundError("No module named 'tensorboardX'")
 
-    monkeypatch.setattr(metrics_writer, "record_writer", Missing())
+    monkeypatch.setattr(events, "record_writer", Missing())
     write_run(tmp_path, [1, 2])
     assert "warning: no TensorBoard events" in capsys.readouterr().out
     assert len(lines_of(tmp_path)) == 3 and not (tmp_path / "tensorboard").exists()
