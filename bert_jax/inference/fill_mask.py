@@ -20,6 +20,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MASKED_LM, MaskedLanguageModelHead, MaskedLMHead
 from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.tokenization import Tokenizer
 
 # Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
 # vocabulary.
@@ -32,6 +33,42 @@ class Candidate:
 
     token: str
     probability: float
+
+
+def most_likely(tokenizer: Tokenizer, probabilities: np.ndarray, top: int) -> list[Candidate]:
+    """Returns the candidates for a mask, the most likely first.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        probabilities: float32 [V], of which those after the vocabulary's are ignored.
+        top: the number of candidates.
+    """
+    # The embedding table may have more entries than the vocabulary.
+    order = np.argsort(-probabilities[: tokenizer.vocab_size], kind="stable")[:top]
+    return [Candidate(tokenizer.spelling(i), float(probabilities[i])) for i in order]
+
+
+def mask_positions(rows: Sequence[Row], mask_id: int, size: int) -> np.ndarray:
+    """Returns the positions of the masks of each row, padded with 0 to a power of two, for few shapes.
+
+    Args:
+        rows: rows, of which at least one has a mask.
+        mask_id: the id of a mask.
+        size: the number of rows with padding.
+
+    Returns:
+        int32 [size, P].
+    """
+    masks = [masks_of(row, mask_id) for row in rows]
+    positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
+    for i, places in enumerate(masks):
+        positions[i, : len(places)] = places
+    return positions
+
+
+def masks_of(row: Row, mask_id: int) -> np.ndarray:
+    """Returns the positions of the masks of a row: int64 [masks]."""
+    return np.flatnonzero(row.token_ids == mask_id)
 
 
 class MaskFiller:
@@ -92,7 +129,8 @@ class MaskFiller:
         found: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
             for i, output in zip(numbers, outputs, strict=True):
-                found[i] = [self._best(output[j], top) for j in range(len(self._masks(rows[i])))]
+                masks = len(masks_of(rows[i], self.tokenizer.mask_id))
+                found[i] = [most_likely(self.tokenizer, output[j], top) for j in range(masks)]
         return [found[i] for i in range(len(rows))]
 
     def problem(self, text: str) -> str:
@@ -107,30 +145,26 @@ class MaskFiller:
         return list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
 
     def _problem(self, text: str, row: Row) -> str:
-        if self.mask not in text:
-            return f"no {self.mask} in {_shorten(text)!r}: put it where a word should be filled in"
-        if row.cut:
-            return (
-                f"{_shorten(text)!r} has {row.full_length} tokens and the model {self._limit} positions; "
-                "shorten it"
-            )
-        return ""
-
-    def _masks(self, row: Row) -> np.ndarray:
-        return np.flatnonzero(row.token_ids == self.tokenizer.mask_id)
+        return problem_of(text, row, self.mask, self._limit)
 
     def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
-        """Returns the positions of the masks of each row, padded to a power of two, for few shapes."""
-        masks = [self._masks(row) for row in rows]
-        positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
-        for i, places in enumerate(masks):
-            positions[i, : len(places)] = places
-        return {"positions": positions}
+        return {"positions": mask_positions(rows, self.tokenizer.mask_id, size)}
 
-    def _best(self, probabilities: np.ndarray, top: int) -> list[Candidate]:
-        # The embedding table may have more entries than the vocabulary.
-        order = np.argsort(-probabilities[: self.tokenizer.vocab_size], kind="stable")[:top]
-        return [Candidate(self.tokenizer.spelling(i), float(probabilities[i])) for i in order]
+
+def problem_of(text: str, row: Row, mask: str, limit: int) -> str:
+    """Returns why the masks of a text cannot be filled, or "".
+
+    Args:
+        text: the text.
+        row: its tokens, at most `limit`.
+        mask: the spelling of a mask.
+        limit: the number of positions of the model.
+    """
+    if mask not in text:
+        return f"no {mask} in {_shorten(text)!r}: put it where a word should be filled in"
+    if row.cut:
+        return f"{_shorten(text)!r} has {row.full_length} tokens and the model {limit} positions; shorten it"
+    return ""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "types", "head"))

@@ -159,5 +159,9 @@ class CausalThenMasked(Objective):
         """Returns the losses and metrics of this batch."""
         return self._of(batch).loss(params, batch, rngs)
 
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the probabilities that masked LM predicts."""
+        return self.masked.predict(params, batch)
+
     def _of(self, batch: Batch) -> Objective:
         return self.causal if LEFT_TO_RIGHT in batch else self.masked

@@ -147,6 +147,16 @@ class MaskedLM(Objective):
         """Returns the masked LM and next-sentence losses and their accuracies."""
         return self.losses_of(self.forward(params, batch, rngs, late_logits=True)[0], batch)
 
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the probabilities of all tokens at the masks of rows: float32 [B, P, V].
+
+        Args:
+            params: parameters of the model.
+            batch: a batch of the loader that already has masks, with their int32 `masked_positions` [B, P].
+        """
+        logits, _ = self.forward(params, batch | packed_inputs(batch, self.token_types))[0]
+        return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+
     def soft_logits(self, logits: Any) -> list[jax.Array]:
         """Returns the logits that those of a teacher are compared with."""
         return [logits[0]]

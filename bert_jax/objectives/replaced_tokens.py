@@ -201,6 +201,10 @@ class ReplacedTokens(Objective):
             },
         )
 
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the probabilities that the generator predicts."""
+        return self.generator.predict(generator_params(params), batch)
+
     def _replaced(self, logits: jax.Array, batch: Batch) -> jax.Array:
         """Returns the row [B, L] with samples of the generator at the masked positions."""
         labels = batch["masked_labels"]

@@ -25,7 +25,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import distributed, sharding
-from bert_jax.runs import distillation, pretraining_objectives, pretraining_records
+from bert_jax.runs import distillation, fills, pretraining_objectives, pretraining_records
 from bert_jax.runs.pretraining_records import RunRecords, eval_batches
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed import pretrain_config
@@ -93,6 +93,7 @@ def pretrain(
     learned = distillation.read_teacher(learned, config, "masked_lm", workdir, log)
     objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
+    sentences = fills.Sentences.of(config, learned, tokenizer)
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
     mesh = sharding.mesh_of(config.mesh)
     for size in config.batch_sizes.values:
@@ -117,6 +118,8 @@ def pretrain(
         if adopted:
             writer.message(adopted)
         records.describe(config, writer.message)
+        if records.held_out:
+            sentences.describe(writer.message)
         if config.causal_steps:
             writer.message(
                 f"the first {config.causal_steps:,} steps learn from left to right, the others masked LM"
@@ -133,7 +136,10 @@ def pretrain(
             config=config,
             objective=objective,
             train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
-            evaluators=[*_evaluators(config, objective, records, mesh, corrupt_rows), *evaluators],
+            evaluators=[
+                *_evaluators(config, objective, records, sentences, mesh, corrupt_rows),
+                *evaluators,
+            ],
             flops_per_step=flops_per_step,
             writer=writer,
             initial_params=_load_initial(config, objective, held, writer.message),
@@ -241,17 +247,25 @@ def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str
 
 
 def _evaluators(
-    config, objective: Objective, records: RunRecords, mesh, corrupt_rows
-) -> Iterator[RecordEvaluator]:
-    """Yields the evaluators of the held-out records: `eval`, and `eval_replay` for those of replay."""
+    config, objective: Objective, records: RunRecords, sentences: fills.Sentences, mesh, corrupt_rows
+) -> Iterator[Evaluator]:
+    """Yields the evaluators of the held-out records: `eval`, and `eval_replay` for those of replay.
+
+    The first also fills the masks of the sentences.
+    """
     eval_step = EvalStep(objective, config.seed, mesh)
-    for name, held_out in (("eval", records.held_out), ("eval_replay", records.replay_held_out)):
-        if held_out:
-            yield _evaluator(name, config, held_out, records.length_of, eval_step, corrupt_rows)
+    evaluator = functools.partial(
+        _evaluator, config=config, length_of=records.length_of, eval_step=eval_step, corrupt=corrupt_rows
+    )
+    if records.held_out:
+        own = evaluator("eval", held_out=records.held_out)
+        yield fills.FillsMasks(own, objective, sentences, mesh) if sentences.rows else own
+    if records.replay_held_out:
+        yield evaluator("eval_replay", held_out=records.replay_held_out)
 
 
 def _evaluator(
-    name: str, config, held_out: Mapping[int, Dataset], length_of: Callable[[int], int], eval_step, corrupt
+    name: str, *, config, held_out: Mapping[int, Dataset], length_of: Callable[[int], int], eval_step, corrupt
 ) -> RecordEvaluator:
     return RecordEvaluator(
         eval_step,

@@ -10,16 +10,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_jax.errors import UserError, is_installed
 from bert_jax.io import files, scratch
 from bert_jax.plots import curves
+from bert_jax.runs import fills
 from bert_jax.settings import config_fields
+from bert_jax.tasks.evaluation import CONFUSIONS
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
-from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.training.metrics.metrics_writer import read_metrics, read_tables
 from bert_jax.workdir import run_directory
 
-_EVALUATIONS, _MISTAKES = 30, 100  # rows that are shown at most
+_EVALUATIONS, _MISTAKES, _FILLS = 30, 100, 12  # rows that are shown at most
 _OF_MACHINES = ("run_seconds", "time", "best_so_far")  # metrics that are no scores
 _SHOWN = {  # of the last line of training
     "steps_per_second": "{:,.2f}",
@@ -31,6 +35,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; 
 body { padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; }
 h2 { font-size: 1.15rem; margin-top: 2rem; }
+h3 { font-size: 1rem; margin-bottom: .2rem; }
 p.note { color: #555; margin-top: 0; }
 table { border-collapse: collapse; font-size: 14px; }
 div.wide { overflow-x: auto; }
@@ -45,8 +50,9 @@ pre { font-size: 13px; white-space: pre-wrap; }
 def make(directory: str) -> str:
     """Returns the report of a work directory, as HTML.
 
-    It has the scores, the curves, the evaluations, the plot of the scores and the worst mistakes of a
-    fine-tuning, the command and the configuration, as far as the run has them.
+    It has the scores, the curves, the evaluations, the fills of masks by step of a pre-training, the plot of
+    the scores and the worst mistakes of a fine-tuning, the command and the configuration, as far as the run
+    has them.
 
     Raises:
         UserError: there is no work directory, or it has no metrics.
@@ -58,7 +64,7 @@ def make(directory: str) -> str:
             f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
         )
     parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
-    parts += [*_scores(directory), *_mistakes(directory), _configuration(run)]
+    parts += [*_fills(directory), *_scores(directory), *_mistakes(directory), _configuration(run)]
     title = html.escape(files.name(directory))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
@@ -125,15 +131,36 @@ def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["<h2>Evaluations</h2>", more, _table(header, shown, numbers=True)]
 
 
-def _scores(directory: str) -> list[str]:
-    path = os.path.join(directory, SCORES_FILE)
-    if not files.exists(path):
+def _fills(directory: str) -> list[str]:
+    """Returns a table for each mask of the last evaluation, with its fills at steps at equal distances."""
+    tables = read_tables(directory, f"eval/{fills.NAME}")
+    if not tables:
         return []
-    picture = base64.b64encode(files.read(path)).decode()
-    return [
-        "<h2>Predictions on the evaluation file</h2>",
-        f'<img alt="scores" src="data:image/png;base64,{picture}">',
-    ]
+    chosen = np.unique(np.linspace(0, len(tables) - 1, _FILLS).round().astype(int))
+    parts = ["<h2>Fills of masks</h2>"]
+    if len(chosen) < len(tables):
+        parts.append(f"<p class=note>{len(chosen)} of {len(tables):,} evaluations.</p>")
+    for sentence in (row[0] for row in tables[-1]["rows"]):
+        rows = [
+            [f"{table['step']:,}", *row[1:]]
+            for table in (tables[number] for number in chosen)
+            for row in table["rows"]
+            if row[0] == sentence
+        ]
+        parts += [f"<h3>{_text(sentence)}</h3>", _table(["step", *tables[-1]["header"][1:]], rows)]
+    return parts
+
+
+def _scores(directory: str) -> list[str]:
+    path, heading = os.path.join(directory, SCORES_FILE), "<h2>Predictions on the evaluation file</h2>"
+    if files.exists(path):
+        picture = base64.b64encode(files.read(path)).decode()
+        return [heading, f'<img alt="scores" src="data:image/png;base64,{picture}">']
+    if not (tables := read_tables(directory, f"eval/{CONFUSIONS}")):
+        return []
+    last = tables[-1]
+    note = f"<p class=note>At step {last['step']:,}, labels in rows and predictions in columns.</p>"
+    return [heading, note, _table(last["header"], last["rows"])]
 
 
 def _mistakes(directory: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import install_hint, is_installed
-from bert_jax.io import atomic
+from bert_jax.io import atomic, files, scratch
 from bert_jax.plots import figures
 
 _MOST_LABELS = 40  # a plot with more labels would be illegible
@@ -32,6 +33,49 @@ def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
     return wrong[np.argsort(-confidence[wrong], kind="stable")]
 
 
+@dataclasses.dataclass(frozen=True)
+class Confusions:
+    """A confusion matrix.
+
+    Attributes:
+        counts: int64 [C, C]; how often an example of a label (row) had a prediction (column).
+        labels: the C label names.
+        unit: what is counted.
+    """
+
+    counts: np.ndarray
+    labels: Sequence[str]
+    unit: str = "examples"
+
+    @classmethod
+    def of(
+        cls, targets: np.ndarray, predicted: np.ndarray, labels: Sequence[str], unit: str = "examples"
+    ) -> Confusions:
+        """Returns the matrix of the numbers of the true and of the predicted labels, both [N]."""
+        counts = np.zeros((len(labels), len(labels)), np.int64)
+        np.add.at(counts, (targets, predicted), 1)
+        return cls(counts, labels, unit)
+
+    @property
+    def is_legible(self) -> bool:
+        """Returns whether there are few enough labels for a plot or a table, at most 40."""
+        return len(self.labels) <= _MOST_LABELS
+
+    def png(self) -> bytes:
+        """Returns a plot of the matrix as the content of a PNG file; matplotlib is needed."""
+        with scratch.directory() as folder:
+            path = os.path.join(folder, "confusions.png")
+            plot_confusions(path, self)
+            return files.read(path)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Returns the columns and the rows of a table of the counts."""
+        rows = zip(self.labels, self.counts.tolist(), strict=True)
+        return ["label \\ predicted", *self.labels], [
+            [label, *(f"{count:,}" for count in counts)] for label, counts in rows
+        ]
+
+
 def _optional(draw: Callable[..., None]) -> Callable[..., None]:
     """Decorates a plotting function to print a note if matplotlib is not installed, instead of failing.
 
@@ -49,21 +93,14 @@ def _optional(draw: Callable[..., None]) -> Callable[..., None]:
 
 
 @_optional
-def plot_confusions(
-    path: os.PathLike,
-    targets: np.ndarray,
-    predicted: np.ndarray,
-    labels: Sequence[str],
-    unit: str = "examples",
-) -> None:
-    """Plots the confusion matrix of labels and predictions. Draws nothing for more than 40 labels."""
-    if len(labels) > _MOST_LABELS:
+def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
+    """Plots a confusion matrix. Draws nothing for more than 40 labels."""
+    if not confusions.is_legible:
         return
-    counts = np.zeros((len(labels), len(labels)), np.int64)
-    np.add.at(counts, (targets, predicted), 1)
+    counts, labels = confusions.counts, confusions.labels
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
-    title = f"{counts.sum():,} {unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
+    title = f"{counts.sum():,} {confusions.unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
     with _saved_axes(path, (size, size), "predicted", "label", title, boxed=True) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
@@ -145,7 +182,7 @@ def _short(name):
 
 @contextlib.contextmanager
 def _saved_axes(
-    path: os.PathLike,
+    path: os.PathLike | str,
     size: tuple[float, float],
     x_label: str,
     y_label: str = "",

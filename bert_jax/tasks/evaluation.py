@@ -9,18 +9,22 @@ from typing import Any
 
 import jax
 
+from bert_jax.errors import is_installed
 from bert_jax.objectives.base import Objective
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.training.evaluators import EvaluationContext, Evaluator
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.state import TrainState
 from bert_jax.workdir.run_directory import WorkDir
 
+CONFUSIONS = "confusions"  # the name of the picture or the table, after that of the evaluator
+
 
 class TaskEvaluator(Evaluator):
-    """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
+    """Predicts the whole evaluation file, decodes the outputs once, and scores and draws the predictions.
 
     Args:
         task: the task that is trained.
@@ -55,7 +59,8 @@ class TaskEvaluator(Evaluator):
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss, if the task has one, and every metric of the task.
 
-        The loss, like every metric, is computed from the outputs for whole examples.
+        The loss, like every metric, is computed from the outputs for whole examples. The confusion matrix of
+        a task that has one is written to TensorBoard and the trackers.
         """
         with context.watchdog.paused():
             with context.batches() as on_batch:
@@ -70,8 +75,21 @@ class TaskEvaluator(Evaluator):
                 )
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)
+            if self._workdir.primary:
+                self._write_confusions(step, context.writer)
             loss = self._task.loss(self._rows, found)
             return ({} if loss is None else {"loss": loss}) | self._scores
+
+    def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
+        """Writes the confusion matrix as a picture, or as a table if matplotlib is not installed."""
+        found = self._predictions.confusions()
+        if found is None or not found.is_legible:
+            return
+        tag = f"{self.name}/{CONFUSIONS}"
+        if is_installed("matplotlib"):
+            writer.write_image(step, tag, found.png())
+        else:
+            writer.write_table(step, tag, *found.table())
 
     def write_results(self) -> dict[str, Any]:
         """Writes the predictions and the reports of the last evaluation to the work directory.

@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax.io import files
 from bert_jax.tasks import error_analysis, writers
+from bert_jax.tasks.error_analysis import Confusions
 from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
 from bert_jax.tasks.readers.tables import Examples
 
@@ -57,6 +58,10 @@ class Predictions(abc.ABC):
     @abc.abstractmethod
     def plot(self, path: str) -> None:
         """Draws a plot of the scores."""
+
+    def confusions(self) -> Confusions | None:
+        """Returns the confusion matrix of a labeled file; None for tasks without one."""
+        return None
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
@@ -174,9 +179,14 @@ class ClassPredictions(TablePredictions):
             shown = (_text(truths[i]), _text(values[i]), f"{confidence[i]:.4f}")
             yield self.examples.lines[i], *shown, *self.texts(i)
 
+    def confusions(self) -> Confusions | None:
+        """Returns the confusion matrix of the labels."""
+        return Confusions.of(self.targets, self.predicted, self.labels)
+
     def plot(self, path: str) -> None:
         """Plots the confusion matrix."""
-        error_analysis.plot_confusions(path, self.targets, self.predicted, self.labels)
+        if found := self.confusions():
+            error_analysis.plot_confusions(path, found)
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ config.json        the command, the resolved config, and the digests of the inpu
 vocab.txt          a copy of the vocabulary, or vocab.model or tokenizer.json
 checkpoints/STEP/  see bert_jax/checkpoint/
 initialized.json   the parameters that were loaded from another checkpoint, if the run started from one
-metrics.jsonl, tensorboard/
+metrics.jsonl, tables.jsonl, tensorboard/
 README.md          the model card of a fine-tuning run
 """
 

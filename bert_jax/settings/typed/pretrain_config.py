@@ -24,6 +24,12 @@ class PretrainEvalConfig(EvalConfig):
     """When pre-training is evaluated, and on how much."""
 
     batches: int = free(0, "batches to evaluate on; 0: all of the split")
+    sentences: str = free(
+        "The capital of France is [MASK].|She opened the door and went into the [MASK].|The water in the "
+        "river was too [MASK] to drink.|They have [MASK] in this house for ten years.",
+        "sentences whose masks are filled at each evaluation, for TensorBoard, the trackers and `bert-jax "
+        "report` ([evaluation.md](evaluation.md#fills-of-masks)), with `|` between; empty for none",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +186,11 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
         for part in ("masking", "eval_masking"):
             for field in dataclasses.fields(getattr(config, part)):
                 yield f"{part}.{field.name}", "the objective causal_lm has no masks"
+    if config.eval.sentences:  # "" is off, and fits every run
+        if config.objective == "causal_lm":
+            yield "eval.sentences", "the objective causal_lm fills no masks"
+        if not config.data.eval_split:
+            yield "eval.sentences", "data.eval_split is empty, and nothing is evaluated"
     if evaluated and not config.data.eval_split:
         for field in dataclasses.fields(config.eval_masking):
             yield f"eval_masking.{field.name}", "data.eval_split is empty"

@@ -53,6 +53,9 @@ class ChoicePredictions(ClassPredictions):
             shown = (right, predicted, f"{confidence[i]:.4f}", " ".join(filter(None, self.texts(i))))
             yield self.examples.lines[i], *shown, choices[right], choices[predicted]
 
+    def confusions(self) -> None:
+        """Returns None, because the number of a choice has no meaning of its own."""
+
     def plot(self, path: str) -> None:
         """Plots the confidence of correct and of wrong answers."""
         right = self.predicted == self.targets

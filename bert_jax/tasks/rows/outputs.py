@@ -12,14 +12,22 @@ from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
-def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.MeshFunction:
+def make_predict(
+    objective: Objective, mesh: jax.sharding.Mesh, rows: int | None = None
+) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
     The function calls `objective.predict` with the joined parameters, and is compiled for each shape.
+
+    Args:
+        objective: the training objective.
+        mesh: the device mesh that holds the parameters.
+        rows: the number of rows that are not padding, which come first; None to return the outputs of all B.
     """
 
     def predict(params, batch, frozen=None):
-        return objective.predict(objective.join(params, frozen), batch)
+        found = objective.predict(objective.join(params, frozen), batch)
+        return found if rows is None else found[:rows]
 
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return sharding.MeshFunction(jax.jit(predict, out_shardings=replicated), mesh)

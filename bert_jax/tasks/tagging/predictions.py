@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.io import atomic, files
 from bert_jax.tasks import error_analysis, writers
+from bert_jax.tasks.error_analysis import Confusions
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import DOCUMENT_START, TaggedSentences
@@ -111,9 +112,14 @@ class TagPredictions(Predictions):
             for side in (self.examples.tags, self.tags)
         ]
 
+    def confusions(self) -> Confusions:
+        """Returns the confusion matrix of the tags."""
+        targets, predicted = self._numbers()
+        return Confusions.of(targets, predicted, self.labels, "words")
+
     def plot(self, path: str) -> None:
         """Plots the confusion matrix of the tags."""
-        error_analysis.plot_confusions(path, *self._numbers(), self.labels, "words")
+        error_analysis.plot_confusions(path, self.confusions())
 
 
 def _write_columns(file, examples, sentences):

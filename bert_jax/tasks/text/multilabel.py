@@ -54,6 +54,9 @@ class LabelSets(ClassPredictions):
         """Returns the labels of each example, in the order of the file."""
         return [list(labels) for labels in self.examples.labels]
 
+    def confusions(self) -> None:
+        """Returns None, because a text has several labels."""
+
     def plot(self, path: str) -> None:
         """Plots the F1 of each label."""
         error_analysis.plot_by_label(path, _f1(self.predicted, self.targets, None), self.labels, "F1")

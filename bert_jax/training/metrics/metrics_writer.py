@@ -139,9 +139,7 @@ class MetricsWriter:
         if kind == "train":
             self.at_step(step)
 
-    def write_table(
-        self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]
-    ) -> None:
+    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Writes a table of texts to tables.jsonl, TensorBoard and the trackers.
 
         Args:
