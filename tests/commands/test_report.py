@@ -68,6 +68,21 @@ def test_a_report_has_what_the_run_has(run, capsys):
     assert "svg" in parsed.tags and "a <run>" in parsed.texts and "optimizer.name" in parsed.texts
 
 
+def test_fills_of_masks_by_step(run, capsys):
+    lines = [
+        {"step": step, "tag": "eval/fills", "header": ["sentence", "1", "2"],
+         "rows": [["a <b> [MASK]", f"cat{step} 50.0%", "dog 1.0%"], ["[MASK]", "the 3.0%", ""]]}
+        for step in range(10, 1010, 10)
+    ]  # fmt: skip
+    (run / "tables.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cli.main(["report", f"--workdir={run}"]) == 0
+    texts = Parsed((run / "report.html").read_text()).texts
+    assert "Fills of masks" in texts and "12 of 100 evaluations." in texts and "a <b> [MASK]" in texts
+    shown = [text for text in texts if text.startswith("cat")]
+    assert len(shown) == 12 and (shown[0], shown[-1]) == ("cat10 50.0%", "cat1000 50.0%")
+    assert texts.count("the 3.0%") == 12 and "1,000" in texts
+
+
 def test_a_run_of_little(run, tmp_path, capsys):
     for name in ("best.json", "errors-dev.tsv"):
         (run / name).unlink()

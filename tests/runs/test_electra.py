@@ -1,5 +1,6 @@
 """A tiny ELECTRA from records to a fine-tuned model: resumed, exported, and loaded in transformers."""
 
+import json
 import shutil
 
 import numpy as np
@@ -13,8 +14,10 @@ from bert_jax.runs import pretraining_objectives
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import read_tables
 
 FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
+FIELDS["eval.sentences"] = "word1 [MASK]"
 CONFIG = processes.CONFIG.with_name("electra_tiny.py")
 
 
@@ -79,7 +82,11 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
         folder = tmp_path / head
         assert cli.main(["convert", f"--input={run}", f"--output={folder}", "--to=huggingface", *flags]) == 0
         assert convert.load(folder).head == head
-    assert cli.main(["fill-mask", f"--checkpoint={run}", "word1 [MASK]"]) == 0
+    capsys.readouterr()
+    assert cli.main(["fill-mask", f"--checkpoint={run}", "word1 [MASK]", "--json"]) == 0
+    best, *_ = json.loads(capsys.readouterr().out.splitlines()[-1])["masks"][0]
+    (fills,) = read_tables(run, "eval/fills")
+    assert fills["rows"][0][:2] == ["word1 [MASK]", f"{best['token']} {best['probability']:.1%}"]
     assert cli.main(["inspect", str(run)]) == 0
     assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
 

@@ -47,9 +47,9 @@ class Events:
         )
         self._local = directory
         self._flushed = time.monotonic()
-        if step:  # makes TensorBoard hide the later steps of an earlier process
-            purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(step + 1, session_log=purge)
+        # makes TensorBoard hide the later steps of an earlier process, which may not have saved any
+        purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(step + 1, session_log=purge)
 
     def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Adds scalars, given as {tag: value}."""

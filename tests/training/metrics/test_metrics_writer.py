@@ -4,12 +4,15 @@ import gc
 import io
 import json
 import math
+import time
 import warnings
 
 import pytest
+from support import tensorboard
+from support.tensorboard import PNG
 
 from bert_jax.training.metrics import events
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
 
 
 def lines_of(directory):
@@ -86,25 +89,65 @@ def test_values_that_are_not_finite_are_null(tmp_path):
 
 def test_tensorboard_events(tmp_path):
     write_run(tmp_path, range(1, 5))
-    write_run(tmp_path, [3, 4], start=2)
-    scalars, purged = _read_events(tmp_path / "tensorboard")
-    assert ("train/loss", 3, 1.5) in scalars and ("eval/mlm_loss", 2, 0.5) in scalars
-    assert 3 in purged  # tells TensorBoard to hide the first run's steps from there on
+    write_run(tmp_path, [3, 4], start=2)  # TensorBoard is told to hide the first run's steps from there on
+    found = tensorboard.read(tmp_path / "tensorboard")
+    assert ("train/loss", 3, 1.5) in found and ("eval/mlm_loss", 2, 0.5) in found
+    assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1, 2, 3, 4]
 
 
-def _read_events(directory):
-    from tensorboardX.proto import event_pb2
+def test_events_of_a_run_that_starts_again_without_a_checkpoint(tmp_path):
+    write_run(tmp_path, range(1, 5))
+    time.sleep(1.01 - time.time() % 1)  # The names of event files have seconds.
+    write_run(tmp_path, [1])
+    assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1]
 
-    from bert_jax.data import tfrecord
 
-    scalars, purged = [], []
-    for path in sorted(directory.iterdir()):
-        for payload in tfrecord.RecordFile(str(path)):
-            event = event_pb2.Event.FromString(payload)
-            if event.session_log.status == event_pb2.SessionLog.START:
-                purged.append(event.step)
-            scalars += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
-    return scalars, purged
+def write_tables(directory, steps, start=0):
+    writer = MetricsWriter(directory, terminal=False)
+    writer.rewind(start)
+    for step in steps:
+        writer.write_table(step, "eval/fills", ["text", "best"], [["a [MASK]", f"<x|{step}>"]])
+        writer.write_image(step, "eval/picture", PNG)
+    return writer
+
+
+def test_tables_and_pictures_of_a_resumed_run(tmp_path):
+    write_tables(tmp_path, [2, 4, 6]).close()
+    writer = write_tables(tmp_path, [4, 8], start=3)
+    writer.flush()  # before the end, as before a save
+    events = tensorboard.read(tmp_path / "tensorboard")
+    table = "| text | best |\n| --- | --- |\n| a \\[MASK\\] | &lt;x\\|4&gt; |"
+    assert ("eval/fills/text_summary", 4, table) in events and ("eval/picture", 8, PNG) in events
+    assert tensorboard.steps(tmp_path / "tensorboard", "eval/picture") == [2, 4, 8]
+    tables = read_tables(tmp_path, "eval/fills")
+    assert [table["step"] for table in tables] == [2, 4, 8]
+    assert tables[1] == {
+        "step": 4, "tag": "eval/fills", "header": ["text", "best"], "rows": [["a [MASK]", "<x|4>"]],
+    }  # fmt: skip
+    assert read_tables(tmp_path, "eval/others") == []
+    writer.rewind(4)  # as a run does that goes back to an earlier checkpoint
+    writer.write_table(6, "eval/fills", ["text"], [["b"]])
+    writer.close()
+    assert [table["step"] for table in read_tables(tmp_path, "eval/fills")] == [2, 4, 6]
+    assert tensorboard.steps(tmp_path / "tensorboard", "eval/picture") == [2, 4]
+
+
+def test_tables_that_are_no_tables_are_left_out(tmp_path):
+    lines = [
+        {"step": 1, "tag": "t", "header": ["a"], "rows": [["b"]]},
+        {"step": 1, "tag": "t", "header": ["a"], "rows": [["b", "c"]]},
+        {"step": 1, "tag": "t", "header": ["a"], "rows": ["b"]},
+        {"step": "1", "tag": "t", "header": ["a"], "rows": []},
+        {"step": 1, "tag": "t"},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "tables.jsonl").write_text(text + '{"step": 2, "tag": "t", "hea')
+    assert read_tables(tmp_path, "t") == lines[:1]
+
+
+def test_a_run_without_tables_has_no_file_of_them(tmp_path):
+    write_run(tmp_path, [1, 2])
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "tensorboard"}
 
 
 def test_plain_lines_without_a_terminal(tmp_path, capsys):
@@ -143,6 +186,8 @@ def test_other_processes_write_nothing(tmp_path, capsys):
     writer = MetricsWriter(tmp_path, primary=False)
     writer.rewind(0)
     writer.write(1, {"loss": 1.0})
+    writer.write_table(1, "eval/fills", ["a"], [["b"]])
+    writer.write_image(1, "eval/picture", PNG)
     writer.message("x")
     writer.close()
     assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == ""

@@ -1,8 +1,9 @@
 """Trackers get every line of metrics, go on in the same run, and never end a training."""
 
+from support.tensorboard import PNG
 from support.trackers import service  # noqa: F401
 
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
 
 
 def test_lines_of_a_run_and_of_the_one_that_resumes_it(service, tmp_path):  # noqa: F811
@@ -38,6 +39,36 @@ def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F
     writer.write(2, {"loss": 2.0})
     writer.close()
     assert not found.logged and len(read_metrics(tmp_path)) == 2
+    shown = capsys.readouterr().out
+    assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
+
+
+def test_tables_and_pictures(service, tmp_path):  # noqa: F811
+    name, found = service
+    for begin in (0, 2):
+        writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
+        writer.rewind(begin)
+        for step in (begin + 1, begin + 2):
+            writer.write_table(step, "eval/fills", ["text", "best"], [["a cat", f"b{step}"]])
+            writer.write_image(step, "eval/picture", PNG)
+        writer.close()
+    steps = (1, 2, 3, 4)
+    assert found.tables == [(step, "eval/fills", [["a cat", f"b{step}"]]) for step in steps]
+    assert found.images == [(step, "eval/picture", (1, 1)) for step in steps]
+
+
+def test_a_tracker_that_fails_at_a_table_is_left_out(service, tmp_path, capsys):  # noqa: F811
+    name, found = service
+    writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
+    writer.rewind(0)
+    found.fails = True
+    writer.write_table(1, "eval/fills", ["text"], [["a"]])
+    found.fails = False
+    writer.write_image(1, "eval/picture", PNG)
+    writer.write(2, {"loss": 2.0})
+    writer.close()
+    assert not found.logged and not found.images
+    assert len(read_tables(tmp_path, "eval/fills")) == len(read_metrics(tmp_path)) == 1
     shown = capsys.readouterr().out
     assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
 

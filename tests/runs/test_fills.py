@@ -1,0 +1,137 @@
+"""Fills of masks at each evaluation of pre-training, on a mesh of 8 devices that splits every parameter."""
+
+import json
+import shutil
+
+import pytest
+from support import processes, tensorboard
+from support.processes import error_of
+
+from bert_jax import cli, tokenization
+from bert_jax.inference.fill_mask import MaskFiller
+from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary
+from bert_jax.runs.fills import Sentences
+from bert_jax.settings import defaults
+from bert_jax.settings.typed import pretrain_config
+from bert_jax.training.metrics.metrics_writer import read_tables
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TEXTS = ("word1 word2 [MASK] word4", "[MASK] word3 [MASK]")
+GIVEN = " | ".join([*TEXTS, "The cat saw [MASK] word5"])
+FIELDS = {
+    "steps": 6,
+    "eval.every": 2,
+    "checkpoint.every": 2,
+    "mesh.fsdp": 2,
+    "mesh.tensor": 2,
+    "eval.sentences": GIVEN,
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, records):
+    """A finished run."""
+    workdir = tmp_path_factory.mktemp("filled") / "run"
+    with processes.quick_compilation():
+        assert cli.main(processes.command(workdir, records, **FIELDS)) == 0
+    return workdir
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_they_are_those_of_the_checkpoint(filled, step):
+    first, second = MaskFiller(f"{filled}/checkpoints/{step}", dtype="float32")(TEXTS, top=5)
+    expected = {TEXTS[0]: first[0], f"{TEXTS[1]} (mask 1)": second[0], f"{TEXTS[1]} (mask 2)": second[1]}
+    (table,) = [table for table in read_tables(filled, "eval/fills") if table["step"] == step]
+    assert table["header"] == ["sentence", "1", "2", "3", "4", "5"]
+    assert [row[0] for row in table["rows"]] == list(expected)
+    for sentence, *cells in table["rows"]:
+        tokens, shares = zip(*(cell.split(" ") for cell in cells), strict=True)
+        assert list(tokens) == [candidate.token for candidate in expected[sentence]]
+        probabilities = [100 * candidate.probability for candidate in expected[sentence]]
+        assert [float(share.removesuffix("%")) for share in shares] == pytest.approx(probabilities, abs=0.06)
+
+
+def test_tensorboard_shows_them_at_each_evaluation(filled):
+    found = [text for tag, _, text in tensorboard.read(filled / "tensorboard") if "fills" in tag]
+    assert tensorboard.steps(filled / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
+    assert all(text.startswith("| sentence | 1 | 2 | 3 | 4 | 5 |\n| --- |") for text in found)
+    assert all("\n| word1 word2 \\[MASK\\] word4 | word" in text for text in found)
+    lines = [json.loads(line) for line in (filled / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] != "train"] == [2, 4, 6]
+
+
+def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path):
+    """What a run leaves that was killed before its last save: step 6 is done, and evaluated, again."""
+    other = shutil.copytree(filled, tmp_path / "run")
+    shutil.rmtree(other / "checkpoints" / "6")
+    assert cli.main(processes.command(other, records, **FIELDS)) == 0
+    assert read_tables(other, "eval/fills") == read_tables(filled, "eval/fills")
+    assert tensorboard.steps(other / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer.freeze": "encoder/embeddings/.*", "causal_steps": 1},
+        {"distillation.losses": "logits=1"},
+    ],
+    ids=["frozen", "distilled"],
+)
+def test_objectives_that_wrap_masked_lm(pretrain, filled, tmp_path, fields):
+    if "distillation.losses" in fields:
+        fields = fields | {"distillation.teacher": filled}
+    code, _, error = pretrain(**FIELDS | {"steps": 3, "eval.every": 0, "optimizer.warmup_steps": 1} | fields)
+    assert code == 0, error
+    expected = MaskFiller(str(tmp_path / "run"), dtype="float32")(TEXTS, top=1)
+    (table,) = read_tables(tmp_path / "run", "eval/fills")
+    best = [mask[0].token for text in expected for mask in text]
+    assert [row[1].split(" ")[0] for row in table["rows"]] == best
+
+
+def test_sentences_of_unknown_words_are_left_out_and_that_is_said(pretrain, tmp_path):
+    fields = {"steps": 2, "eval.every": 0, "optimizer.warmup_steps": 1}
+    code, output, _ = pretrain(**fields | {"eval.sentences": GIVEN})
+    assert code == 0 and "1 of 3 sentences in eval.sentences are not filled: the vocabulary lacks" in output
+    assert [table["step"] for table in read_tables(tmp_path / "run", "eval/fills")] == [2]
+    code, output, _ = pretrain(tmp_path / "default", **fields)
+    assert code == 0 and "4 of 4 sentences in eval.sentences are not filled" in output
+    assert not (tmp_path / "default" / "tables.jsonl").exists()
+
+
+def test_mistakes(pretrain):
+    for given, message in (
+        ("word1 word2", "eval.sentences: no [MASK] in 'word1 word2'"),
+        ("[MASK]" + " word1" * 40, "has 43 tokens and the model 32 positions; shorten it"),
+    ):
+        assert message in error_of(pretrain(**{"eval.sentences": given}))
+    for more, reason in (
+        ({"data.eval_split": ""}, "data.eval_split is empty"),
+        ({"objective": "causal_lm", "model.causal": True}, "the objective causal_lm fills no masks"),
+    ):
+        error = error_of(pretrain(**{"eval.sentences": GIVEN} | more))
+        assert f"eval.sentences={GIVEN}: {reason}" in error
+
+
+def configured(sentences):
+    config = defaults.pretrain("tiny")
+    config.eval.sentences, config.model.vocab_size = sentences, 7
+    return pretrain_config.pretraining(config)
+
+
+def test_which_runs_fill_masks(tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "."]))
+    tokenizer = tokenization.load(str(vocabulary))
+    config = configured("the [MASK]. | the [MASK]. | [MASK] the")
+    objective = MaskedLM(config.model.encoder(), Vocabulary.of(tokenizer), MaskingOptions(max_predictions=2))
+    assert Sentences.of(config, objective, tokenizer).texts == ["the [MASK].", "[MASK] the"]
+    assert not Sentences.of(configured(""), objective, tokenizer).rows
+    states_alone = Distillation(objective, objective, {"hidden": 1.0})
+    with pytest.raises(Exception, match="trains no head that fills masks; leave it out"):
+        Sentences.of(config, states_alone, tokenizer)
+    default = pretrain_config.PretrainConfig().eval.sentences
+    found = Sentences.of(configured(default), states_alone, tokenizer)
+    assert not found.rows and not found.left_out
