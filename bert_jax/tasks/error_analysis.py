@@ -101,7 +101,7 @@ def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
     title = f"{counts.sum():,} {confusions.unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
-    with _saved_axes(path, (size, size), "predicted", "label", title, boxed=True) as axis:
+    with _saved_axes(path, (size, size), "predicted", "true label", title, boxed=True) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
         turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
