@@ -72,7 +72,7 @@ class Sentences:
         if not given or config.objective == "causal_lm":
             return found
         mask = tokenizer.special_tokens["mask"]
-        texts = [text.strip().replace(SPECIAL_TOKENS["mask"], mask) for text in given.split("|")]
+        texts = [text.strip().replace(SPECIAL_TOKENS["mask"], mask) for text in given.split(";")]
         texts = list(dict.fromkeys(filter(None, texts)))
         rows = list(engine.text_rows(tokenizer, texts, limit, special=(mask,)))
         known = []

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
 STEPS = 40  # far enough beyond where signals are sent for none to come too late
 FIELDS = {"steps": STEPS, "batch_size": 16, "checkpoint.every": 4, "checkpoint.keep": 3, "eval.every": 6}
-FIELDS["eval.sentences"] = "word1 [MASK] word2|[MASK] word3"
+FIELDS["eval.sentences"] = "word1 [MASK] word2; [MASK] word3"
 
 
 @pytest.fixture(scope="module")

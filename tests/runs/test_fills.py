@@ -20,7 +20,7 @@ from bert_jax.training.metrics.metrics_writer import read_tables
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TEXTS = ("word1 word2 [MASK] word4", "[MASK] word3 [MASK]")
-GIVEN = " | ".join([*TEXTS, "The cat saw [MASK] word5"])
+GIVEN = "; ".join([*TEXTS, "The cat saw [MASK] word5"])
 FIELDS = {
     "steps": 6,
     "eval.every": 2,
@@ -125,7 +125,7 @@ def test_which_runs_fill_masks(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "."]))
     tokenizer = tokenization.load(str(vocabulary))
-    config = configured("the [MASK]. | the [MASK]. | [MASK] the")
+    config = configured("the [MASK].; the [MASK]. ; [MASK] the;")
     objective = MaskedLM(config.model.encoder(), Vocabulary.of(tokenizer), MaskingOptions(max_predictions=2))
     assert Sentences.of(config, objective, tokenizer).texts == ["the [MASK].", "[MASK] the"]
     assert not Sentences.of(configured(""), objective, tokenizer).rows

@@ -25,10 +25,10 @@ class PretrainEvalConfig(EvalConfig):
 
     batches: int = free(0, "batches to evaluate on; 0: all of the split")
     sentences: str = free(
-        "The capital of France is [MASK].|She opened the door and went into the [MASK].|The water in the "
-        "river was too [MASK] to drink.|They have [MASK] in this house for ten years.",
+        "The capital of France is [MASK].; She opened the door and went into the [MASK].; The water in the "
+        "river was too [MASK] to drink.; They have [MASK] in this house for ten years.",
         "sentences whose masks are filled at each evaluation, for TensorBoard, the trackers and `bert-jax "
-        "report` ([evaluation.md](evaluation.md#fills-of-masks)), with `|` between; empty for none",
+        "report` ([evaluation.md](evaluation.md#fills-of-masks)), with `;` between; empty for none",
     )
 
 
