@@ -1,0 +1,62 @@
+"""The notebook of docs/tutorials: its form, and all of its code cells on a CPU."""
+
+import ast
+import json
+import re
+import sys
+
+import pytest
+from support import pages
+
+NOTEBOOK = pages.REPOSITORY / "docs" / "tutorials" / "bert_jax.ipynb"
+QUICK = {"STEPS": 20, "EPOCHS": 1}
+
+
+def test_form():
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(ids) == len(set(ids)) and all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in ids)
+    for cell in notebook["cells"]:
+        fields = {"cell_type", "id", "metadata", "source"}
+        if cell["cell_type"] == "code":
+            fields |= {"execution_count", "outputs"}
+            assert (cell["execution_count"], cell["outputs"]) == (None, [])
+            ast.parse(pages.as_python("".join(cell["source"])))
+        else:
+            assert cell["cell_type"] == "markdown"
+        assert cell.keys() == fields
+        assert all(line.endswith("\n") for line in cell["source"][:-1])
+
+
+def test_a_line_of_the_shell_becomes_a_call():
+    source = 'n = 3\nif n:\n    !echo "{n}" \\\n      two\nx = n != 2\n'
+    names = {"shell": lambda command: names.setdefault("ran", command)}
+    exec(pages.as_python(source), names)
+    assert names["ran"] == 'echo "3" \\\n      two' and names["x"]
+
+
+def quick_cells():
+    for name, source in pages.cells(NOTEBOOK):
+        for constant, value in QUICK.items():
+            source = re.sub(rf"^{constant} = \d+", f"{constant} = {value}", source, flags=re.M)
+        yield name, source
+
+
+def test_the_cells_run(tmp_path):
+    script = [pages.NOTEBOOK]
+    for name, source in quick_cells():
+        script += [f"print('cell', {name!r}, flush=True)", pages.as_python(source)]
+    place = pages.Place(tmp_path / "notebook")
+    output = place.run([sys.executable, "-"], "\n".join(script))
+    assert output.count("\ncell ") + 1 == len(pages.cells(NOTEBOOK))
+    assert re.search(r"^step +20 ", output, re.M) and "picture curves.png" in output
+    predictions = (place.path / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(predictions) == 3 and predictions[0].startswith("id\tprediction\tp(asyncio)")
+    assert (place.path / "exported.tar.gz").stat().st_size > 100_000
+
+
+def test_a_cell_that_fails_fails_the_run(tmp_path):
+    place = pages.Place(tmp_path / "notebook")
+    with pytest.raises(AssertionError, match="fill-mask needs --checkpoint"):
+        place.run([sys.executable, "-"], pages.NOTEBOOK + pages.as_python("!bert-jax fill-mask text\nprint(1)"))
