@@ -175,9 +175,22 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
-    module = importlib.import_module(f"bert_jax.commands.{name.replace('-', '_')}")
+    module = module_of(name)
     flags, args = parse_flags(module, name, rest)
     return (module.run(flags, args) or 0) if flags is not None else 0
+
+
+def module_of(command: str) -> types.ModuleType:
+    """Returns the module of a command."""
+    return importlib.import_module(f"bert_jax.commands.{command.replace('-', '_')}")
+
+
+def help_of(command: str) -> str:
+    """Returns what `bert-jax COMMAND --help` prints: the usage, the description, and every flag with its default."""
+    module = module_of(command)
+    define = Define(absl_flags.FlagValues())
+    module.define_flags(define)
+    return _command_help(module, command, define)
 
 
 def parse_flags(

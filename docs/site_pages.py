@@ -1,4 +1,4 @@
-"""Pages of the site that are not files of docs/: the README, other Markdown files, and the API reference.
+"""Pages of the site that are not files of docs/: the README, other Markdown files, and the references.
 
 mkdocs calls these functions (mkdocs.yml, hooks). Links between Markdown files are written for the repository,
 where GitHub follows them. On the site they lead to the pages that the files become; a link to a file that is
@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 from mkdocs.structure.files import File
+
+from bert_jax import cli
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -39,7 +41,18 @@ def on_files(files, config):
         options = "" if name == "bert_jax" else "\n    options:\n      show_submodules: true"
         content = f"# {name}\n\n::: {name}{options}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=content))
+    files.append(File.generated(config, "reference/commands.md", content=commands_page()))
     return files
+
+
+def commands_page() -> str:
+    """Returns the page with the help of every command."""
+    parts = [
+        "# Commands and flags\n\nWhat `bert-jax COMMAND --help` prints. The fields that `--config.a.b=V` sets are in "
+        "[the config reference](../config.md).\n"
+    ]
+    parts += [f"## {command}\n\n```text\n{cli.help_of(command)}\n```\n" for command in cli.COMMANDS]
+    return "\n".join(parts)
 
 
 def on_page_markdown(markdown, page, files, **_):

@@ -1,7 +1,5 @@
 """Every `bert-jax` command of the documentation has flags and config fields that exist."""
 
-import importlib
-
 import pytest
 from support import pages
 
@@ -21,8 +19,7 @@ def check(script):
     for command, *arguments in pages.commands(script):
         if "..." not in arguments and "--help" not in arguments:
             assert command in cli.COMMANDS
-            module = importlib.import_module(f"bert_jax.commands.{command.replace('-', '_')}")
-            cli.parse_flags(module, command, arguments)
+            cli.parse_flags(cli.module_of(command), command, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

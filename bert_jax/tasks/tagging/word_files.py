@@ -191,7 +191,10 @@ def _values(fields, width, columns):
     if "label" in columns and len(fields) < 2:
         raise Malformed("1 column, expected a word and its tag")
     if len(fields) != width:
-        raise Malformed(f"{counted(len(fields), 'column')}, {width} in the first line")
+        raise Malformed(
+            f"{counted(len(fields), 'column')}, {width} in the first line; expected one word per line, and an "
+            "empty line after each sentence"
+        )
     values = {}
     for field, column in columns.items():
         if not -len(fields) <= column < len(fields):
