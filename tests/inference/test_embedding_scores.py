@@ -110,6 +110,7 @@ def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
     [
         (None, "test.tsv: no such file; expected judgments as in BEIR"),
         ("query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no query has a relevant document"),
+        ("query-id\tcorpus-id\tscore\nq0\tq0\t1\n", "of the query 'q0' has the same id, and"),
         ("query-id\tcorpus-id\tscore\nq0\td0\tyes\n", "test.tsv:2: invalid literal"),
         ("query-id\tcorpus-id\tscore\nq9\td0\t1\n", "judges the query 'q9', which queries.jsonl lacks"),
         ("query\tcorpus-id\tscore\nq9\td0\t1\n", "no column 'query-id'"),

@@ -1,0 +1,61 @@
+"""The tutorials: listed, and run as they stand, with few steps and a small model in place of the released one."""
+
+import re
+
+import pytest
+from support import pages, processes
+from support.conversions import random_model
+
+from bert_jax import tokenization
+from bert_jax.convert.formats import huggingface
+from bert_jax.models.config import EncoderConfig
+
+FOLDER = pages.REPOSITORY / "docs" / "tutorials"
+RUN = ("own-corpus", "own-classifier", "own-entities", "embeddings-and-search")
+SHORT = {
+    "pretrain": ["--config.steps=20", "--config.checkpoint.every=20"],
+    "finetune": ["--config.epochs=0.1"],
+}
+HEADINGS = ("**At the end you have**", "**You need**", "\n## 1. ", "\n## What to try next\n")
+
+
+@pytest.mark.parametrize("path", sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"}), ids=lambda path: path.stem)
+def test_form(path):
+    page = path.read_text(encoding="utf-8")
+    positions = [page.find(part) for part in HEADINGS]
+    assert -1 not in positions and positions == sorted(positions)
+    steps = [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.M)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert not re.search(r"(^|[\s(=])/(work|tmp|root|home)/", page), "a path of a machine"
+    assert f"({path.name})" in (FOLDER / "index.md").read_text(encoding="utf-8")
+    assert f"tutorials/{path.name}" in (pages.REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    """A folder of Hugging Face with a small random BERT."""
+    folder = tmp_path_factory.mktemp("model")
+    vocabulary = processes.write_vocabulary(folder / "words.txt")
+    letters = [f"{mark}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz" for mark in ("", "##")]
+    vocabulary.write_text(vocabulary.read_text() + "\n".join(letters) + "\n")
+    tokenizer = tokenization.load(vocabulary)
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+    )
+    (folder / "released").mkdir()
+    huggingface.FORMAT.write(random_model(config, tokenizer=tokenizer), folder / "released")
+    return folder / "released"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
+def test_the_commands_run(name, small_model, tmp_path):
+    place = pages.Place(tmp_path / name, SHORT, {"hf": f'cp -r {small_model} "${{@: -1}}"\n'})
+    blocks = pages.blocks((FOLDER / f"{name}.md").read_text(encoding="utf-8"), "bash")
+    place.run(["bash", "-e", "-o", "pipefail"], "\n".join(blocks))
+    assert place.path.joinpath("runs").is_dir()
