@@ -186,7 +186,7 @@ def module_of(command: str) -> types.ModuleType:
 
 
 def help_of(command: str) -> str:
-    """Returns what `bert-jax COMMAND --help` prints: the usage, the description, and every flag with its default."""
+    """Returns what `bert-jax COMMAND --help` prints: usage, description, and every flag with its default."""
     module = module_of(command)
     define = Define(absl_flags.FlagValues())
     module.define_flags(define)

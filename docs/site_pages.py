@@ -48,8 +48,8 @@ def on_files(files, config):
 def commands_page() -> str:
     """Returns the page with the help of every command."""
     parts = [
-        "# Commands and flags\n\nWhat `bert-jax COMMAND --help` prints. The fields that `--config.a.b=V` sets are in "
-        "[the config reference](../config.md).\n"
+        "# Commands and flags\n\nWhat `bert-jax COMMAND --help` prints. The fields that `--config.a.b=V` "
+        "sets are in [the config reference](../config.md).\n"
     ]
     parts += [f"## {command}\n\n```text\n{cli.help_of(command)}\n```\n" for command in cli.COMMANDS]
     return "\n".join(parts)

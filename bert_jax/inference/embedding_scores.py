@@ -120,8 +120,8 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
     """Returns {query: {document: gain}} of a TSV file with the columns `QRELS`; gains of 0 are left out.
 
     Raises:
-        UserError: the file is missing or empty, a row is malformed, or the only relevant document of a query has
-            its id, so that `retrieval` would never find it.
+        UserError: the file is missing or empty, a row is malformed, or the only relevant document of a query
+            has its id, so that `retrieval` would never find it.
     """
     if not files.is_file(path):
         raise UserError(
@@ -144,8 +144,8 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
         raise UserError(f"{path}: no query has a relevant document")
     if lost := [query for query, gains in judged.items() if gains.keys() == {query}]:
         raise UserError(
-            f"{path}: the only relevant document of the query {lost[0]!r} has the same id, and a document with "
-            "the id of the query is no result; give queries and documents different ids"
+            f"{path}: the only relevant document of the query {lost[0]!r} has the same id, and a document "
+            "with the id of the query is no result; give queries and documents different ids"
         )
     return judged
 

@@ -6,7 +6,9 @@ from support import pages
 from bert_jax import cli
 
 DOCS = pages.REPOSITORY / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), *pages.REPOSITORY.glob("*.md"), pages.REPOSITORY / "launch" / "README.md"])
+PAGES = sorted(
+    [*DOCS.rglob("*.md"), *pages.REPOSITORY.glob("*.md"), pages.REPOSITORY / "launch" / "README.md"]
+)
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 
@@ -39,7 +41,8 @@ def test_commands_of_a_notebook(notebook, monkeypatch, tmp_path):
 
 def test_commands_are_found():
     script = "$ bert-jax one --a='x y' \\\n    --b\nbert-jax: error: it's no command\n"
-    script += "printf 'a|b' |\n  cat | bert-jax two --c='d\ne' > file && bert-jax three\nrun.sh -- bert-jax four  # more\n"
+    script += "printf 'a|b' |\n  cat | bert-jax two --c='d\ne' > file && bert-jax three\n"
+    script += "run.sh -- bert-jax four  # more\n"
     assert pages.commands(script) == [
         ["one", "--a=x y", "--b"], ["two", "--c=d\ne"], ["three"], ["four"]
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tutorials: listed, and run as they stand, with few steps and a small model in place of the released one."""
+"""The tutorials: listed, and run as they stand, with few steps and a small model for the released one."""
 
 import re
 
@@ -19,7 +19,9 @@ SHORT = {
 HEADINGS = ("**At the end you have**", "**You need**", "\n## 1. ", "\n## What to try next\n")
 
 
-@pytest.mark.parametrize("path", sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"}), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"}), ids=lambda path: path.stem
+)
 def test_form(path):
     page = path.read_text(encoding="utf-8")
     positions = [page.find(part) for part in HEADINGS]

@@ -66,7 +66,9 @@ class Place:
         bin_path.mkdir()
         self.path.mkdir(exist_ok=True)
         python = shlex.quote(sys.executable)
-        cases = "".join(f"  {name}) set -- \"$@\" {shlex.join(more)} ;;\n" for name, more in (added or {}).items())
+        cases = "".join(
+            f'  {name}) set -- "$@" {shlex.join(more)} ;;\n' for name, more in (added or {}).items()
+        )
         scripts = {
             "bert-jax": f'case "$1" in\n{cases}esac\nexec {python} -m bert_jax "$@"\n',
             "python": f'exec {python} "$@"\n',
@@ -104,7 +106,7 @@ def cells(notebook):
 
 
 def as_python(source):
-    """The Python of a code cell: a line `!command` becomes a call of `shell`, which fails if the command does.
+    """Python of a code cell: a line `!command` becomes a call of `shell`, which fails if the command does.
 
     As in IPython, {name} in the command is the value of a variable.
     """

@@ -192,8 +192,8 @@ def _values(fields, width, columns):
         raise Malformed("1 column, expected a word and its tag")
     if len(fields) != width:
         raise Malformed(
-            f"{counted(len(fields), 'column')}, {width} in the first line; expected one word per line, and an "
-            "empty line after each sentence"
+            f"{counted(len(fields), 'column')}, {width} in the first line; expected one word per line, and "
+            "an empty line after each sentence"
         )
     values = {}
     for field, column in columns.items():

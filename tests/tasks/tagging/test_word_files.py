@@ -96,7 +96,12 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("f", "a O\n", {"word": "word"}, "data.text_a=word: .* columns, which are numbers"),
         ("f", "a O\n", {"tag": "2"}, "no column 2 for data.label: the line has 2"),
         ("f", "a\nb\n", {}, "f:1: 1 column, expected a word and its tag"),
-        ("f", "A dog sleeps .\nA cat .\n", {}, "f:2: 3 columns, 4 in .*; expected one word per line, and an empty"),
+        (
+            "f",
+            "A dog sleeps .\nA cat .\n",
+            {},
+            "f:2: 3 columns, 4 in .*; expected one word per line, and an empty",
+        ),
         ("f.csv", "a,O\n", {}, "f.csv: the name ends in none of .jsonl"),
         ("f", "a O\n", {"format": "tsv"}, "data.format=tsv: expected"),
         ("f.jsonl", "{}", {}, "f.jsonl:1: no 'words' in the object"),
