@@ -16,6 +16,7 @@ SHORT = {
     "pretrain": ["--config.steps=20", "--config.checkpoint.every=20"],
     "finetune": ["--config.epochs=0.1"],
 }
+SHELL = ["bash", "-e", "-o", "pipefail"]
 HEADINGS = ("**At the end you have**", "**You need**", "\n## 1. ", "\n## What to try next\n")
 
 
@@ -59,5 +60,10 @@ def small_model(tmp_path_factory):
 def test_the_commands_run(name, small_model, tmp_path):
     place = pages.Place(tmp_path / name, SHORT, {"hf": f'cp -r {small_model} "${{@: -1}}"\n'})
     blocks = pages.blocks((FOLDER / f"{name}.md").read_text(encoding="utf-8"), "bash")
-    place.run(["bash", "-e", "-o", "pipefail"], "\n".join(blocks))
+    place.run(SHELL, "\n".join(blocks))
     assert place.path.joinpath("runs").is_dir()
+
+
+def test_a_command_that_fails_fails_the_run(tmp_path):
+    with pytest.raises(AssertionError, match="'vocob' is not a command"):
+        pages.Place(tmp_path / "place").run(SHELL, "bert-jax vocob | cat\necho done\n")
