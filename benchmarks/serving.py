@@ -41,15 +41,15 @@ class Server:
         began = time.monotonic()
         command = [sys.executable, "-m", "bert_jax", "serve", f"--checkpoint={model}", "--port=0"]
         self.process = subprocess.Popen(
-            command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=subprocess.PIPE, text=True
+            command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stderr=subprocess.PIPE, text=True
         )
-        assert self.process.stdout
-        for line in self.process.stdout:
+        assert self.process.stderr
+        for line in self.process.stderr:
             if found := re.search(r"ready: http://([\d.]+):(\d+)", line):
                 self.address = found[1], int(found[2])
                 break
         self.start_seconds = time.monotonic() - began
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(*self.address, timeout=60)

@@ -6,7 +6,7 @@
     bert-jax evaluate --checkpoint=runs/mini --records=records
     bert-jax evaluate --checkpoint=runs/mini --minimal_pairs --output=scores.tsv
     bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
-    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --retrieval=beir/scifact
+    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --retrieval=beir/scifact --rerank=runs/reranker
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
 and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
@@ -15,7 +15,7 @@ it is the grammatical one: sentences of bert-jax that differ in one word, or tho
 
 The vectors that `bert-jax embed` makes are judged by the correlation of cosines with scores (--similarity),
 by the documents that they find (--retrieval, a folder in the form of BEIR: corpus.jsonl, queries.jsonl and
-qrels/SPLIT.tsv), or by k-means (--clusters).
+qrels/SPLIT.tsv; with --rerank in the order of a second model), or by k-means (--clusters).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _USED = {
     ),
     "minimal_pairs": ("checkpoint", "input", "output", "overwrite", "dtype"),
     "similarity": ("checkpoint", "columns", "dtype"),
-    "retrieval": ("checkpoint", "split", "dtype"),
+    "retrieval": ("checkpoint", "split", "rerank", "candidates", "dtype"),
     "clusters": ("checkpoint", "columns", "seed", "dtype"),
 }
 
@@ -84,6 +84,7 @@ def define_flags(define: Define) -> None:
     define.boolean("minimal_pairs", "Score the model in --checkpoint on minimal pairs.")
     define.string("similarity", "Table of pairs of texts with a score, for the vectors of --checkpoint.")
     define.string("retrieval", "Folder in the form of BEIR, for the vectors of --checkpoint.")
+    models.add_reranker(define)
     define.string("clusters", "Table of texts with a label, for the vectors of --checkpoint.")
     define.string(
         "columns",
@@ -183,11 +184,12 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     """Prints how good the vectors of a model are."""
     if mode == "clusters":
         check_installed("sklearn", "metrics", "--clusters")
+    reranker = models.load_reranker(flags, log=progress.log)
     model = convert.load(flags.checkpoint, log=progress.log)
     embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
     path: str = getattr(flags, mode)
     if mode == "retrieval":
-        scores = embedding_scores.retrieval(embedder, path, flags.split or "test")
+        scores = embedding_scores.retrieval(embedder, path, flags.split or "test", reranker)
     elif mode == "similarity":
         columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
         scores = embedding_scores.similarity(embedder, path, columns)

@@ -34,12 +34,11 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files, predictor
-    from bert_jax.inference.search import corpus, index, reranking
+    from bert_jax.inference import embedding, embedding_files
+    from bert_jax.inference.search import corpus, index
     from bert_jax.parallel import compiler_options
 
 _BATCH = 256  # queries of a file that are computed at a time
-_CANDIDATES = 100  # documents of each query that a second model orders
 _SHOWN = 100  # characters of a document on the terminal
 
 
@@ -55,8 +54,7 @@ def define_flags(define: Define) -> None:
     define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
     define.integer("top", "Number of documents to show for each query.", 10)
     define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
-    define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
-    define.integer("candidates", "Number of documents that --rerank orders for each query. Default: 100.")
+    models.add_reranker(define)
     define.string(
         "document_prompt",
         "Put before each document: a prompt of the model by its name. Default: its prompt `document` or "
@@ -72,12 +70,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    for name in ("top", "candidates"):
-        given = getattr(flags, name)
-        if given is not None and given < 1:
-            raise UserError(f"--{name}={given}: expected 1 or more")
-    if flags.candidates and not flags.rerank:
-        raise UserError("--candidates is only used with --rerank; leave it out")
+    if flags.top < 1:
+        raise UserError(f"--top={flags.top}: expected 1 or more")
     if flags.query and flags.queries:
         raise UserError("--query and --queries both name queries; give one of them")
     if flags.corpus == "-" and not (flags.query or flags.queries):
@@ -87,6 +81,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     compiler_options.enable_compilation_cache()
+    reranker = models.load_reranker(flags, log=log)
     found = _existing(flags)
     checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
     if not checkpoint:
@@ -100,12 +95,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         found = _make(flags, embedder, checkpoint)
     else:
         _check_same(found, embedder, flags)
-    reranker = None
-    if flags.rerank:
-        reranker = reranking.Reranker(predictor.Predictor(flags.rerank, log=log))
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
-        most = max(flags.top, flags.candidates or _CANDIDATES) if reranker else flags.top
+        most = max(flags.top, reranker.candidates) if reranker else flags.top
         for query, results in zip(queries, found.search(vectors, most, flags.approximate), strict=True):
             if reranker:
                 results = reranker.rerank(query.text, results)

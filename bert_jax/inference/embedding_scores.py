@@ -10,7 +10,9 @@ import numpy as np
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import corpus
+from bert_jax.inference.search.index import Result
 from bert_jax.inference.search.nearest import nearest
+from bert_jax.inference.search.reranking import Reranker
 from bert_jax.io import files
 from bert_jax.tasks import metrics
 from bert_jax.tasks.readers import labels, tables
@@ -79,7 +81,9 @@ def clusters(
     }
 
 
-def retrieval(embedder: Embedder, directory: str, split: str = "test") -> dict[str, float]:
+def retrieval(
+    embedder: Embedder, directory: str, split: str = "test", reranker: Reranker | None = None
+) -> dict[str, float]:
     """Returns how well the documents of each query are found, in the form of a data set of BEIR.
 
     Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
@@ -91,6 +95,7 @@ def retrieval(embedder: Embedder, directory: str, split: str = "test") -> dict[s
         embedder: makes the vectors, with the prompts of the model.
         directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
         split: the name of the judgments.
+        reranker: orders the first documents of each query again.
 
     Raises:
         UserError: a file is missing or malformed, or a judgment names an unknown query.
@@ -107,12 +112,15 @@ def retrieval(embedder: Embedder, directory: str, split: str = "test") -> dict[s
     sentence = embedder.sentence
     vectors = embedder.unit_vectors([one.text for one in documents], sentence.document_prompt)
     asked = embedder.unit_vectors([queries[query] for query in judged], sentence.query_prompt)
-    numbers, _ = nearest(asked, vectors, _DEPTH + 1)
-    ids = [one.id for one in documents]
-    ranked = {
-        query: [ids[number] for number in row if ids[number] != query][:_DEPTH]
-        for query, row in zip(judged, numbers.tolist(), strict=True)
-    }
+    most = max(_DEPTH, reranker.candidates) if reranker else _DEPTH
+    numbers, scores = nearest(asked, vectors, most + 1)
+    ranked: dict[str, list[str]] = {}
+    for query, row, values in zip(judged, numbers.tolist(), scores.tolist(), strict=True):
+        found = [Result(documents[number], score) for number, score in zip(row, values, strict=True)]
+        found = [one for one in found if one.document.id != query]
+        if reranker:
+            found = reranker.rerank(queries[query], found)
+        ranked[query] = [one.document.id for one in found[:_DEPTH]]
     return {"documents": len(documents), "queries": len(judged)} | ranking_scores(judged, ranked)
 
 

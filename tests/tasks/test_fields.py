@@ -175,6 +175,7 @@ def loop(**given):
     quiet = types.SimpleNamespace(
         check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
         stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
+        write_image=lambda *unused: None,
     )  # fmt: skip
     for evaluator in given["evaluators"]:
         evaluator.evaluate(config.steps, state, EvaluationContext(quiet, quiet, quiet))

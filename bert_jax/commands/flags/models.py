@@ -11,6 +11,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax.inference import predictor
+    from bert_jax.inference.search import reranking
     from bert_jax.parallel import compiler_options
 
 WORKDIR = "DIR, the work directory of a fine-tuning run"
@@ -31,6 +32,28 @@ def add_dtype(define: Define) -> None:
         "Type of the computation. auto: float32 on CPUs, else that of the checkpoint's run, or bfloat16.",
         "auto",
     )
+
+
+def add_reranker(define: Define) -> None:
+    """Defines --rerank and --candidates, of commands that order documents."""
+    define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
+    define.integer("candidates", "Number of documents that --rerank orders for each query. Default: 100.")
+
+
+def load_reranker(flags: absl_flags.FlagValues, **options) -> reranking.Reranker | None:
+    """Returns the model that the flags of `add_reranker` choose; None without --rerank.
+
+    Raises:
+        UserError: the model does not score pairs, or --candidates does not fit.
+    """
+    if flags.candidates is not None and flags.candidates < 1:
+        raise UserError(f"--candidates={flags.candidates}: expected 1 or more")
+    if not flags.rerank:
+        if flags.candidates:
+            raise UserError("--candidates is only used with --rerank; leave it out")
+        return None
+    most = flags.candidates or reranking.CANDIDATES
+    return reranking.Reranker(predictor.Predictor(flags.rerank, **options), most)
 
 
 def add_finetuned(

@@ -13,6 +13,8 @@ from bert_jax.inference.search.index import Result
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers.tables import Examples
 
+CANDIDATES = 100  # documents of each query, by default
+
 
 class Reranker:
     """Scores pairs of texts with a fine-tuned model.
@@ -20,12 +22,14 @@ class Reranker:
     Args:
         model: a run of a regression on pairs, whose number is the score; of a classification with two labels,
             where it is the probability of the second one; or of late interaction.
+        candidates: number of documents of each query to order, from the first on.
 
     Raises:
         UserError: the run is of another kind.
     """
 
-    def __init__(self, model: Predictor):
+    def __init__(self, model: Predictor, candidates: int = CANDIDATES):
+        self.candidates = candidates
         task = model.task
         labels = len(task.labels)
         if not task.scores_pairs:
@@ -53,10 +57,11 @@ class Reranker:
         return predictions.outputs[:, -1].astype(np.float32)
 
     def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
-        """Returns the results with the scores of this model, the largest first."""
-        scores = self.scores([(query, result.document.text) for result in results])
+        """Returns the candidates with the scores of this model, the largest first, and then the others."""
+        first, others = results[: self.candidates], results[self.candidates :]
+        scores = self.scores([(query, result.document.text) for result in first])
         found = [
             dataclasses.replace(result, score=float(score))
-            for result, score in zip(results, scores, strict=True)
+            for result, score in zip(first, scores, strict=True)
         ]
-        return sorted(found, key=lambda result: -result.score)
+        return [*sorted(found, key=lambda result: -result.score), *others]
