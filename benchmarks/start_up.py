@@ -91,7 +91,7 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     model, run, classifier = make(args)
-    texts, vectors, answers = (args.output / name for name in ("texts.tsv", "vectors.npy", "answers"))
+    texts, vectors, answers = (args.output / name for name in ("texts.tsv", "vectors.npy", "answers.tsv"))
     texts.write_text(f"text\n{TEXT}\n")
     lines = args.output / "texts.txt"
     lines.write_text(f"{TEXT}\n")
@@ -100,7 +100,9 @@ def main() -> None:
         "embed": bert_jax(
             "embed", f"--checkpoint={model}", f"--input={lines}", f"--output={vectors}", "--overwrite"
         ),
-        "predict": bert_jax("predict", f"--workdir={run}", f"--input={texts}", f"--output={answers}"),
+        "predict": bert_jax(
+            "predict", f"--workdir={run}", f"--input={texts}", f"--output={answers}", "--overwrite"
+        ),
     }
     print("| | transformers, PyTorch | bert_jax, cold | bert_jax, compiled before | ratios of medians |")
     print("|---|---|---|---|---|")

@@ -18,7 +18,7 @@ from bert_jax.commands.flags import models
 from bert_jax.commands.health import checkpoints, devices, machine, software
 from bert_jax.commands.health.check import LOCK, OK, PROBLEM, WARNING, Check
 from bert_jax.io.wording import counted
-from bert_jax.parallel import host_memory
+from bert_jax.parallel import host_memory, host_tuning
 from bert_jax.settings.flags import Define
 
 
@@ -38,7 +38,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         *devices.check_backend(devices.probe_in_child(), devices.hardware()),
         *([checkpoints.check_checkpoint(flags.checkpoint)] if flags.checkpoint else []),
         machine.check_memory(*host_memory.total_and_available()),
-        machine.check_cores(machine.usable_cores(), os.getloadavg()[0]),
+        machine.check_cores(host_tuning.usable_cores(), os.getloadavg()[0]),
         *machine.check_directory(flags.workdir),
         machine.check_temporary(tempfile.gettempdir()),
         machine.check_shared_memory("/dev/shm"),

@@ -7,10 +7,16 @@ the reason.
 
 from __future__ import annotations
 
+import os
+
 import jax
 from jax.sharding import Mesh
 
 from bert_jax.io import files
+
+# Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
+_LEAST_SECONDS = 0.1
+_LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def for_mesh(mesh: Mesh) -> dict[str, str | bool]:
@@ -54,7 +60,8 @@ def enable_compilation_cache(directory: str | None = None) -> None:
             else ~/.cache/bert_jax/xla (under XDG_CACHE_HOME where that is set).
     """
     if directory is None:
-        if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-            return
-        directory = files.cache_directory("xla")
+        given = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+        directory = given or files.cache_directory("xla")
     jax.config.update("jax_compilation_cache_dir", directory or None)
+    if _LEAST_SECONDS_VARIABLE not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)

@@ -1,4 +1,4 @@
-"""Host settings that have to be made before the process starts, or before it imports jax."""
+"""The cores of the host, and settings to make before the process starts, or before it imports jax."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import os
 import shutil
 import sys
 import types
+from pathlib import Path
 
 # On a CPU, every step allocates and frees its activations. With pages of 4 KiB, the page faults take a third
 # of a train step; with the first setting glibc requests huge pages. The second one is needed to keep freed
 # memory (`host_memory`): glibc can keep large blocks only in the heap of the main thread, and others than the
 # main thread allocate them. glibc reads both once, when a process starts.
 _MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+
+
+def usable_cores() -> float:
+    """Returns the number of cores that this process may use, by its affinity and its container's quota."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(cores, int(quota) / int(period))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return cores
 
 
 def restart_with_malloc_settings() -> None:

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import uuid
-from pathlib import Path
 
 from bert_jax.commands.health.check import GIB, OK, PROBLEM, WARNING, Check, enough
 from bert_jax.io import atomic, files
@@ -22,16 +21,6 @@ def check_memory(total: int, available: int) -> Check:
         (1 * GIB, PROBLEM, "end other programs, or use a machine with at least 4 GiB"),
         (3 * GIB, WARNING, "training base needs about 3 GiB: choose a smaller size or end other programs"),
     )
-
-
-def usable_cores() -> float:
-    """Returns the number of cores that this process may use, by its affinity and its container's quota."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(cores, int(quota) / int(period))
-    except (OSError, ValueError):  # no cgroup, or "max"
-        return cores
 
 
 def check_cores(cores: float, load: float) -> Check:

@@ -324,7 +324,7 @@ class Family:
             if name in result:
                 raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
             floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
-            result[name] = tensor.astype(np.float32) if floating else tensor
+            result[name] = tensor.astype(np.float32, copy=False) if floating else tensor
         for second, first in self.tied:
             if second in result and first not in result:
                 result[first] = result[second]
