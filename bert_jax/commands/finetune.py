@@ -29,6 +29,7 @@ from bert_jax.settings.flags import Define, command_line
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
     from bert_jax.runs import finetune, grid
+    from bert_jax.tasks import registry
     from bert_jax.workdir import run_directory
 
 
@@ -69,6 +70,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     folder = run_directory.BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
-        workdir = shlex.quote(flags.workdir)
-        log(f"saved in {saved}; try: bert-jax predict --workdir={workdir} --input=FILE --output=FILE")
+        task = registry.get(flags.config.task).task
+        log(f"saved in {saved}; try: bert-jax {task.next_command.format(workdir=shlex.quote(flags.workdir))}")
     return 0

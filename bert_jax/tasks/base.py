@@ -45,6 +45,7 @@ class FinetuneTask(abc.ABC):
         fields_of_formats: for each configuration field that only some formats use, these formats.
         formats: the suffixes that a file of predictions may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
+        next_command: what to do with a trained model, with {workdir} for the work directory.
         problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
         config: the values of the fields of `Config`.
         spec: the task's entry in the registry.
@@ -61,6 +62,7 @@ class FinetuneTask(abc.ABC):
     fields_of_formats: ClassVar[Mapping[str, Collection[str]]] = {}
     formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
     export_head: ClassVar[str] = "sequence_classification"
+    next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
     problem_type: ClassVar[str] = ""
 
     def __init__(

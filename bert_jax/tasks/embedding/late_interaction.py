@@ -49,6 +49,7 @@ class LateInteractionTask(GroupsTask):
     Config = LateInteractionConfig
     config: LateInteractionConfig
     title = "late interaction"
+    next_command = "search --index=DIR --rerank={workdir}"
 
     def set_up(self) -> None:
         """Checks the columns and the lengths."""

@@ -63,6 +63,7 @@ class EmbeddingTask(GroupsTask):
     Config = EmbeddingConfig
     config: EmbeddingConfig
     title = "sentence embeddings"
+    next_command = "embed --checkpoint={workdir} --input=FILE --output=FILE"
 
     def set_up(self) -> None:
         """Checks the loss, its columns and the dimensions."""

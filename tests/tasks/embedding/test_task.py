@@ -71,6 +71,7 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
     assert cli.main(command(files, workdir, pretrained, *more)) == 0
     shown = capsys.readouterr().out
     assert "128 examples" in shown and "3 texts in a group" in shown
+    assert f"try: bert-jax embed --checkpoint={workdir} --input=FILE --output=FILE" in shown
     best = json.loads((workdir / "best.json").read_text())["scores"]
     assert best["mrr"] > 0.9 and best["recall10"] == 1
     assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
