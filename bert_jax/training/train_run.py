@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig
@@ -197,7 +198,7 @@ class TrainRun:
         """Writes the metrics of an interval one step after its end, when their values are available."""
         self._step_metrics.write(self.writer, before=self.step)
         if self._from_scratch and self.step == 2:
-            _check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
+            check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
         if self.step == 1 or is_due(self.step, self.config.log_every, self.config.steps):
             self._step_metrics.close_interval()
 
@@ -288,9 +289,17 @@ class TrainRun:
         self.guard.leave(f"stopped at step {self.step}, {result}")
 
 
-def _check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
-    expected = objective.initial_loss
-    if expected is not None and not abs(loss - expected) <= 0.05 * expected:
+def check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
+    """Logs a warning if the loss of the first step is not that of chance.
+
+    The weights of a head, of a standard deviation r, turn normalized states of H numbers into logits of a
+    variance of H r^2, of which the cross-entropy is larger than that of equal logits by up to half of it.
+    """
+    expected, config = objective.initial_loss, encoder_config(objective)
+    if expected is None:
+        return
+    of_logits = config.hidden_size * config.initializer_range**2 / 2 if config else 0.0
+    if not -0.05 * expected <= loss - expected <= 0.05 * expected + of_logits:
         log(
             f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "
             "the vocabulary, the labels or the initialization may be wrong"

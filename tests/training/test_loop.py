@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
+from support.models import tiny_config
 from support.regression import WEIGHTS, Run, assert_same, at, make_batch
 
 from bert_jax.checkpoint import saving
 from bert_jax.errors import StorageError, UserError
+from bert_jax.objectives.classification import Classification
+from bert_jax.training.train_run import check_initial_loss
 from bert_jax.workdir.run_directory import WorkDir
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -82,6 +85,15 @@ def test_an_unexpected_initial_loss_is_reported(tmp_path, whole):
         run.task.initial_loss = expected
         run.fit()
         assert run.logged("warning: the untrained model's loss is") == warns
+
+
+@pytest.mark.parametrize(("initializer_range", "loss", "warns"), [(0.02, 1.85, True), (0.08, 1.85, False),
+    (0.08, 2.2, True), (0.08, 1.5, True), (0.08, 1.55, False), (0.08, float("nan"), True)])  # fmt: skip
+def test_larger_weights_may_begin_with_a_larger_loss(initializer_range, loss, warns):
+    config = tiny_config(hidden_size=128, initializer_range=initializer_range)
+    lines = []
+    check_initial_loss(Classification(config, 5), loss, lines.append)
+    assert bool(lines) == warns
 
 
 def test_a_resumed_run_has_no_initial_loss(tmp_path):
