@@ -2,8 +2,8 @@
 
     python benchmarks/start_up.py --vocab=vocab.txt --peer_python=PYTHON --output=DIR
 
-Models are BERT of --layers and --hidden_size with drawn weights, which cost what trained ones do. In each
-turn the peer, bert_jax without its cache of compiled programs, and bert_jax with it answer one text each.
+The models are BERTs of --layers and --hidden_size with random weights, which take as long as trained ones. In
+each turn, the peer, bert_jax without its cache of compiled programs, and bert_jax with it answer one text.
 Prints a markdown table of wall times in seconds. What is in OUTPUT is not made again.
 """
 

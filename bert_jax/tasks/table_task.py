@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -146,9 +147,9 @@ class TableTask(FinetuneTask):
         return self.Predictions(examples, outputs, rows.example_targets(), self.labels)
 
     @property
+    @abc.abstractmethod
     def scorers(self) -> Mapping[str, metrics.Metric]:
         """Returns the function of each metric."""
-        raise NotImplementedError
 
     @property
     def known_metrics(self) -> tuple[str, ...]:

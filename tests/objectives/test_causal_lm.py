@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from support import google_records
+from support.learning import learn
 from support.models import packed_batch, tiny_config, tiny_task
 from support.tiny_model import draw_parameters
 
@@ -128,19 +129,12 @@ def test_bidirectional_attention_is_an_error():
 
 def test_it_learns_a_text_by_heart():
     """Two copies of one text a row, so that each token follows from those before it."""
-    objective, optimizer = make(), optax.scale_by_adam()
+    objective = make()
     text = np.array([2, *np.random.default_rng(0).integers(5, 101, 12), 3], np.int32)
     batch = packed_batch(rows=4, slots=2)
     batch["input_ids"][:] = np.pad(np.tile(text, 2), (0, 32 - 2 * len(text)))
     batch["lengths"][:], batch["starts"][:], batch["first_lengths"][:] = 28, [0, 14], 14
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    state = init_state(objective, optimizer, mesh, 0)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(objective, optimizer, mesh))
-    step = sharding.jit_train_step(make_train_step(objective, optimizer, lambda step: 5e-3), mesh, shardings)
-    placed, seen = sharding.global_batch(batch, mesh), []
-    for _ in range(120):
-        state, metrics = step(state, placed, np.uint32(0))
-        seen.append(metrics)
+    seen = learn(objective, batch, 120)
     assert float(seen[0]["loss"]) == pytest.approx(objective.initial_loss, rel=0.05)
     assert float(seen[-1]["clm_loss"]) == float(seen[-1]["loss"]) < 0.05
     assert float(seen[-1]["clm_accuracy"]) == 1

@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy.special import erf, log_softmax
+from support.learning import learn
 from support.models import SPECIAL, packed_batch, small_of, tiny_config
 from support.tiny_model import draw_parameters
 
@@ -16,10 +16,7 @@ from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.denoising import DenoisingAutoEncoder, kept_tokens
 from bert_jax.objectives.sentence_embedding import SentenceEmbedding
-from bert_jax.parallel import sharding
 from bert_jax.runs import distillation
-from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import make_train_step
 
 CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 NAMES = ("input_ids", "position_ids", "sequence_ids")
@@ -279,7 +276,7 @@ def test_flops_are_those_of_both_networks():
 
 def test_it_learns_texts_that_only_their_vectors_tell_apart():
     """Without the vector, the first of four tokens is one of eight: the loss is ln 8 / 4 at least."""
-    objective, optimizer = make(deletion=0.2), optax.scale_by_adam()
+    objective = make(deletion=0.2)
     ids = np.random.default_rng(0).permutation(np.arange(5, 29)).reshape(8, 3)
     ids = np.pad(ids, ((0, 0), (1, 4))).astype(np.int32)
     ids[:, 0], ids[:, 4] = 2, 3
@@ -290,13 +287,6 @@ def test_it_learns_texts_that_only_their_vectors_tell_apart():
         "first_lengths": lengths,
         "weights": np.ones(8, np.float32),
     }
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    state = init_state(objective, optimizer, mesh, 0)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(objective, optimizer, mesh))
-    step = sharding.jit_train_step(make_train_step(objective, optimizer, lambda step: 5e-3), mesh, shardings)
-    placed, seen = sharding.global_batch(batch, mesh), []
-    for _ in range(200):
-        state, metrics = step(state, placed, np.uint32(0))
-        seen.append(metrics)
+    seen = learn(objective, batch, 200)
     last = np.mean([float(metrics["task_loss"]) for metrics in seen[-20:]])
     assert float(seen[0]["task_loss"]) > 4 and last < np.log(8) / 8

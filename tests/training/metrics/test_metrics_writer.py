@@ -89,7 +89,7 @@ def test_values_that_are_not_finite_are_null(tmp_path):
 
 def test_tensorboard_events(tmp_path):
     write_run(tmp_path, range(1, 5))
-    write_run(tmp_path, [3, 4], start=2)  # TensorBoard is told to hide the first run's steps from there on
+    write_run(tmp_path, [3, 4], start=2)  # its event file hides later steps of the first run
     found = tensorboard.read(tmp_path / "tensorboard")
     assert ("train/loss", 3, 1.5) in found and ("eval/mlm_loss", 2, 0.5) in found
     assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1, 2, 3, 4]
