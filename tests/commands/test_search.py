@@ -112,7 +112,7 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary,
         [one["score"] for one in found[0]["results"]], np.array(scores)[order], atol=1e-5
     )
     for labels, more, message in (
-        (("a", "b", "c"), {"text_b": "b"}, "with 3 labels; expected a regression on pairs"),
+        (("a", "b", "c"), {"text_b": "b"}, "with 3 labels; expected reranking, late interaction"),
         (("a", "b"), {}, "a model of single texts; expected one of pairs of texts"),
     ):
         fields = {"text_a": "a", "label": "c"} | more

@@ -27,6 +27,7 @@ from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.embedding import EmbeddingTask, LateInteractionTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
+from bert_jax.tasks.reranking import RerankingTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
@@ -179,6 +180,7 @@ def write_files(folder):
         "multilabel": dict(train=str(table), text_a="a", label="topics"),
         "multiple_choice": dict(train=str(table), text_a="a", choices="b,c", label="right"),
         "embedding": dict(train=str(table), text_a="a", text_b="b"),
+        "reranking": dict(train=str(table), text_a="a", text_b="b", negatives="c"),
         "tagging": dict(train=str(tagged)),
         "question_answering": dict(train=str(questions)),
         "vocabulary": str(processes.write_vocabulary(folder / "vocab.txt")),
@@ -213,6 +215,7 @@ _FILES = {
     Xnli: "pair",
     EmbeddingTask: "embedding",
     LateInteractionTask: "embedding",
+    RerankingTask: "reranking",
 }
 
 

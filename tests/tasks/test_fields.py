@@ -150,6 +150,10 @@ def files(tmp_path_factory):
             table("documents", "second,wrong", [f"the {i},no" for i in range(len(SENTENCES))]),
             {"data.text_a": "text", "data.text_b": "second", "data.negatives": "wrong", "query_length": 8},
         ),
+        "reranking": (
+            table("candidates", "second,wrong", [f"the {i},no" for i in range(len(SENTENCES))]),
+            {"data.text_a": "text", "data.text_b": "second", "data.negatives": "wrong"},
+        ),
     }
 
 
@@ -247,6 +251,7 @@ def run(config, directory, monkeypatch):
         "tagging",
         "embedding",
         "lateinteraction",
+        "reranking",
     ],
 )
 def test_every_field_is_read_or_refused(

@@ -20,8 +20,8 @@ class Reranker:
     """Scores pairs of texts with a fine-tuned model.
 
     Args:
-        model: a run of a regression on pairs, whose number is the score; of a classification with two labels,
-            where it is the probability of the second one; or of late interaction.
+        model: a run of reranking, of late interaction, of a regression on pairs, whose number is the score,
+            or of a classification with two labels, where it is the probability of the second one.
         candidates: number of documents of each query to order, from the first on.
 
     Raises:
@@ -36,8 +36,8 @@ class Reranker:
             raise UserError(
                 f"--rerank={model.source}: a run of {task.title}"
                 + (f" with {labels} labels" if labels else "")
-                + "; expected a regression on pairs of texts, a classification with two labels, or late "
-                "interaction"
+                + "; expected reranking, late interaction, a regression on pairs of texts, or a "
+                "classification with two labels"
             )
         if not task.line_names()["text_b"]:
             raise UserError(

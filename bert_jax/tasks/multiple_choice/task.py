@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,9 +16,8 @@ from bert_jax.tasks.readers.file_rows import find_key, json_text
 from bert_jax.tasks.readers.lines import LineReader, TableLines
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples
-from bert_jax.tasks.rows import assembly, windows
+from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 
@@ -119,29 +117,13 @@ class MultipleChoiceTask(TableTask):
             )
         starts = examples.texts_b or [""] * len(examples)
         endings = [
-            f"{start} {choice}".strip()
+            [f"{start} {choice}".strip() for choice in choices]
             for start, choices in zip(starts, examples.choices, strict=True)
-            for choice in choices
         ]
-        ids = assembly.tokenize(self.tokenizer, endings)
-        rows = (
-            self._rows(text, list(itertools.islice(ids, count)))
-            for text in assembly.tokenize(self.tokenizer, examples.texts_a)
+        c = self.config
+        return assembly.encode_choices(
+            examples.texts_a, endings, examples.labels, self.tokenizer, c.max_seq_length, c.doc_stride
         )
-        return assembly.assemble(
-            rows,
-            examples.labels,
-            self.tokenizer,
-            self.config.max_seq_length,
-            rows_per_example=count,
-            has_windows=self.has_windows,
-        )
-
-    def _rows(self, text: Ids, choices: Sequence[Ids]) -> tuple[list[Pair], bool]:
-        if self.has_windows:
-            return windows.split_question(text, choices, self.room, self.config.doc_stride)
-        rows, cut = zip(*(assembly.truncate(text, choice, self.room) for choice in choices), strict=True)
-        return [pair for pairs in rows for pair in pairs], any(cut)
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
         """Returns a reader for texts with as many choices as in the training file."""

@@ -1,0 +1,112 @@
+"""Reranking of documents: queries with a relevant document and others, read together with the query."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.objectives.reranking import Reranking
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks import metrics
+from bert_jax.tasks.readers import sources
+from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.reranking.predictions import RankingPredictions
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankingData(TableData):
+    """The `config.data.*` fields of reranking."""
+
+    negatives: str = option(
+        "", "the columns of documents that are not relevant, with commas between; or one of JSON lists"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankingConfig(TableConfig):
+    """The fields of reranking."""
+
+    data: RerankingData = RerankingData()
+
+
+class RerankingTask(TableTask):
+    """Orders the candidates of each query; see `objectives.reranking`.
+
+    Files to evaluate on have the columns of the training file, and any number of candidates. Predictions are
+    the scores of pairs.
+    """
+
+    Config = RerankingConfig
+    config: RerankingConfig
+    title = "reranking"
+    next_command = "search --index=DIR --rerank={workdir}"
+    Predictions = RankingPredictions
+    scorers = metrics.RANKING
+    _candidates = 1  # of a query; predictions have pairs
+
+    def set_up(self) -> None:
+        """Checks the columns."""
+        super().set_up()
+        for field, meaning in (("text_b", "the relevant document"), ("negatives", "other documents")):
+            if not getattr(self.columns, field):
+                raise UserError(
+                    f"data.{field}: reranking compares candidates; expected the column of {meaning}, "
+                    f"--config.data.{field}=COLUMN"
+                )
+
+    @classmethod
+    def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
+        """Returns the columns of the files."""
+        return dataclasses.replace(super().columns_of(config, spec), negatives=config.data.negatives)
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
+        yield from super().unused(config, spec)
+        yield "doc_stride", "a candidate has one row, and longer ones are cut"
+        yield "data.label", "the document of data.text_b is the relevant one"
+
+    def read_training(self, path: str) -> Examples:
+        """Returns the queries with their candidates."""
+        examples = self.read(path)
+        self._candidates = 1 + len(examples.negatives[0])
+        return examples
+
+    def read(self, path: str) -> Examples:
+        """Returns the queries with their candidates, of which the first one is right."""
+        data = self.config.data
+        examples = sources.read_examples(
+            path, self.columns, file_format=data.format, quoting=data.quoting, parse_label=None
+        )
+        return dataclasses.replace(examples, labels=[0] * len(examples))
+
+    def read_unlabelled(self, path: str, **options: Any) -> Examples:
+        """Returns the pairs of a file, without other documents."""
+        return super().read_unlabelled(path, **{"negatives": "", **options})
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        """Returns a group of rows for each query, or a single row where it has no other documents."""
+        others = examples.negatives or [[]] * len(examples)
+        candidates = [[first, *more] for first, more in zip(examples.texts_b, others, strict=True)]
+        return assembly.encode_choices(
+            examples.texts_a, candidates, examples.labels, self.tokenizer, self.config.max_seq_length
+        )
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        """Returns the number of candidates."""
+        return f"{rows.rows_per_example} candidates of each query"
+
+    def objective(self) -> Reranking:
+        """Returns the objective for groups of candidates."""
+        return Reranking(
+            self.model_config,
+            self._candidates,
+            token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
+        )
