@@ -69,11 +69,13 @@ def make(args: argparse.Namespace) -> tuple[Path, Path, Path]:
 
 def seconds(command: list[str], **environment: str) -> float:
     """Returns the wall time of a process."""
+    # Python may store the compiled modules of both, as an installation by pip does.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     began = time.monotonic()
     subprocess.run(
         command,
         check=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"} | environment,
+        env=inherited | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"} | environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
