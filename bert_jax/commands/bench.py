@@ -137,7 +137,6 @@ def measure(
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
             objective=objective,
-            row_flops=pretraining_objectives.row_flops(objective),
             log=progress.log,
         )
 

@@ -19,6 +19,7 @@ from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, distillation, pretraining_objectives
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
@@ -156,7 +157,7 @@ class TrainStep:
         task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
-        self._flops = pretraining_objectives.row_flops(task)
+        self._flops = flops.row_flops(task)
         self.encoders = pretraining_objectives.encoders(learned)
         self._step: Any = sharding.jit_train_step(
             make_train_step(
@@ -172,7 +173,7 @@ class TrainStep:
 
     @property
     def row_flops(self) -> float:
-        """Returns the model's FLOPs per row, by formula; see `pretraining_objectives.row_flops`."""
+        """Returns the model's FLOPs per row, by formula; see `flops.row_flops`."""
         return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
 
     def attention_of(self, model: EncoderConfig, window: int) -> str:

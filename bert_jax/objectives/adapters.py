@@ -24,7 +24,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import StackedLayers, layer_numbers, parameter_shapes
-from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Rngs
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
 INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
@@ -151,6 +151,10 @@ class PartlyFrozen(Objective):
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns the losses and metrics of these outputs."""
         return self.objective.compare(params, outputs, batch)
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the models of the wrapped objective."""
+        return self.objective.computed(left_to_right)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs of the wrapped objective."""

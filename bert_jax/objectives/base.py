@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -14,6 +16,33 @@ Params = Any
 Batch = dict[str, jax.Array]
 Pairs = dict[str, Pair]
 Rngs = dict[str, jax.Array]
+
+
+class Predicted(enum.Enum):
+    """The positions of a row at which a masked LM head predicts."""
+
+    NONE = enum.auto()
+    MASKED = enum.auto()
+    EVERY = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """A model that each train step of an objective computes, as its FLOPs are counted.
+
+    Attributes:
+        objective: an objective whose only model it is.
+        predicted: where its masked LM head predicts, if it has one.
+        has_sequences: whether the heads are computed that read the state of a sequence.
+        is_trained: whether it has a backward pass.
+        prefix: what the names of its parameters begin with among those of the step's objective.
+    """
+
+    objective: Objective
+    predicted: Predicted = Predicted.MASKED
+    has_sequences: bool = True
+    is_trained: bool = True
+    prefix: str = ""
 
 
 class Objective(Protocol):
@@ -126,6 +155,14 @@ class Objective(Protocol):
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns what `loss` returns, from the outputs of all rows of a batch."""
         raise TypeError(f"{type(self).__name__} does not compare rows")
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the models that a train step computes, by default that of this objective.
+
+        Args:
+            left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
+        """
+        return (Computed(self),)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs for a batch of the loader, one for each row."""

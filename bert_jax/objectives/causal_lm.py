@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking.replace import place_at
 
@@ -108,6 +109,10 @@ class CausalLM(Objective):
         loss, accuracy = losses.of_tokens(logits, batch["next_labels"], batch["next_weights"])
         return {"clm": loss}, {"clm_accuracy": accuracy}
 
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the model, which predicts at every token."""
+        return (Computed(self, Predicted.EVERY, has_sequences=False),)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalThenMasked(Objective):
@@ -158,6 +163,10 @@ class CausalThenMasked(Objective):
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the losses and metrics of this batch."""
         return self._of(batch).loss(params, batch, rngs)
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the model of one of the two objectives."""
+        return (self.causal if left_to_right else self.masked).computed()
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the probabilities that masked LM predicts."""

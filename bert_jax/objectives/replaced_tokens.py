@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking.replace import place_at
 
@@ -199,6 +199,14 @@ class ReplacedTokens(Objective):
                 "replaced_share": (jnp.sum(replaced), tokens),
                 **metrics,
             },
+        )
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the discriminator and the generator, neither with a next-sentence head."""
+        predicted = Predicted.EVERY if self.variant == "all_tokens_mlm" else Predicted.MASKED
+        return (
+            Computed(self, predicted, has_sequences=False),
+            Computed(self.generator, has_sequences=False, prefix=f"{GENERATOR}/"),
         )
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:

@@ -152,7 +152,6 @@ def time_train_step(
     check_update: bool = False,
     seed: int = 0,
     objective: Objective | None = None,
-    row_flops: RowFlops | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and measures its duration, waiting for each step.
@@ -169,7 +168,6 @@ def time_train_step(
         check_update: whether the new parameters are checked; the default optimizers do not need it.
         seed: the seed of the parameters, the masks and dropout.
         objective: what is learned with these masks, with what is frozen or adapted; by default the task.
-        row_flops: the model FLOPs of a row; by default those of the task.
         log: called with a line before the compilation and before the timing.
 
     Returns:
@@ -191,7 +189,7 @@ def time_train_step(
     mesh = mesh or sharding.make_mesh()
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
     objective = objective or task
-    row_flops = row_flops or flops.RowFlops.of(objective)
+    row_flops = flops.row_flops(objective)
     host = next(supply)
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)

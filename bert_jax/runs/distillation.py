@@ -14,10 +14,7 @@ from bert_jax.convert.formats.base import place
 from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
-from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
-from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
-from bert_jax.objectives.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.distillation import (
     Distillation,
     Models,
@@ -33,7 +30,6 @@ from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.tokenization import Tokenizer
-from bert_jax.training.metrics import flops
 from bert_jax.workdir import run_directory
 
 SPREAD = "spread"  # the value of `distillation.init_layers` for layers at equal distances
@@ -269,35 +265,3 @@ def load_student(
     check_shapes(model.source, model.params, wanted)
     report = checkpoint.Report.of(model.source, wanted, model.params)
     return nest({name: place(model.params[name], like) for name, like in wanted.items()}), report
-
-
-def row_flops(objective: Objective) -> Callable[..., float]:
-    """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
-
-    A teacher has a forward pass only, which is a third of the FLOPs of training it. A classification with the
-    loss of the next token predicts every token, and so does the decoder of a denoising auto-encoder, which
-    computes the layers of the encoder once more.
-    """
-    trains = flops.weight_gradients(objective)
-    learned = objective.objective if isinstance(objective, PartlyFrozen) else objective
-    if isinstance(learned, ClassificationAndLM):
-        of_model = flops.RowFlops.of(objective)
-        return lambda length, predictions=0, sequences=1: of_model(length, length, sequences)
-    if isinstance(learned, DenoisingAutoEncoder):
-        of_one = flops.RowFlops.of(objective)
-        return lambda length, predictions=0, sequences=1: (
-            of_one(length, length, sequences) + of_one(length, sequences=0)
-        )
-    if not isinstance(learned, Distillation):
-        return flops.RowFlops.of(objective)
-    of_student = flops.RowFlops.of(learned.student, trains)
-    of_teacher = flops.RowFlops.of(learned.teacher)
-
-    def of_both(length, predictions=0, sequences=1):
-        if learned.predicts_everywhere:
-            predictions = length
-        student = of_student(length, predictions if learned.uses_heads else 0, sequences)
-        teacher = of_teacher(length, predictions if "logits" in learned.factors else 0, sequences)
-        return student + teacher / 3
-
-    return of_both

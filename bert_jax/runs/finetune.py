@@ -41,6 +41,7 @@ from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
 from bert_jax.training import loop
 from bert_jax.training.evaluators import Batches, BestCheckpoint
+from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -127,7 +128,7 @@ def finetune(
                 on_best=evaluator.write_results,
                 log=log,
             )
-        row_flops = distillation.row_flops(objective)
+        row_flops = flops.row_flops(objective)
         training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops)
         if shapes := training_batches.packing:
             rows = f"{alternatives(shapes.rows)} rows of {shapes.length} tokens"

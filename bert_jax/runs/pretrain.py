@@ -33,6 +33,7 @@ from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
+from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
@@ -290,9 +291,9 @@ def _flops_per_step(
 
     The mean number of sequences of a row is rounded up.
     """
-    phases = {0: pretraining_objectives.row_flops(objective)}
+    phases = {0: flops.row_flops(objective)}
     if config.causal_steps:
-        phases[1] = pretraining_objectives.row_flops(objective, left_to_right=True)
+        phases[1] = flops.row_flops(objective, left_to_right=True)
     found = {}
     for length, dataset in records.train.items():
         predictions = getattr(dataset, "max_predictions", 0) or masking.predictions(length)

@@ -1,4 +1,4 @@
-"""What pre-training learns, by its name in the configuration, and the model FLOPs of a row."""
+"""What pre-training learns, by its name in the configuration."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Callable
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
+from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
-from bert_jax.runs import distillation
+from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training.metrics import flops
 
 
 def make(config: PretrainConfig, task: MaskedLM) -> Objective:
@@ -31,34 +29,6 @@ def make(config: PretrainConfig, task: MaskedLM) -> Objective:
     if config.objective not in _OBJECTIVES:
         raise UserError(f"objective={config.objective!r} is unknown; choose one of {', '.join(_OBJECTIVES)}")
     return _OBJECTIVES[config.objective](config, task)
-
-
-def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[[int, int, int], float]:
-    """Returns the function (length, predictions, sequences) that returns the model FLOPs of one row.
-
-    Of two networks it is the sum, neither with a next-sentence head. Left to right, every token is predicted.
-
-    Args:
-        objective: the objective.
-        left_to_right: whether they are those of a step of `CausalThenMasked` that learns left to right.
-    """
-    of_model = distillation.row_flops(objective)
-    trains = flops.weight_gradients(objective)
-    if isinstance(objective, PartlyFrozen):
-        objective = objective.objective
-    if left_to_right or isinstance(objective, CausalLM):
-        return lambda length, predictions, sequences: of_model(length, length, 0)
-    if not isinstance(objective, ReplacedTokens):
-        return of_model
-    of_generator = flops.RowFlops.of(objective.generator, lambda name: trains(f"{GENERATOR}/{name}"))
-    every_token = objective.variant == "all_tokens_mlm"
-
-    def of_both(length, predictions, sequences):
-        del sequences
-        of_second = of_model(length, length if every_token else predictions, 0)
-        return of_generator(length, predictions, 0) + of_second
-
-    return of_both
 
 
 def encoders(objective: Objective) -> list[EncoderConfig]:

@@ -17,7 +17,8 @@ from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import causal_lm
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.parallel import sharding
-from bert_jax.runs import benchmark, pretraining_objectives
+from bert_jax.runs import benchmark
+from bert_jax.training.metrics import flops
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
 
@@ -142,8 +143,8 @@ def test_it_learns_a_text_by_heart():
 
 def test_the_head_is_counted_at_every_position():
     config = tiny_config(causal=True)
-    masked = pretraining_objectives.row_flops(benchmark.make_task(config, 32, next_sentence=False))
-    row = pretraining_objectives.row_flops(CausalLM(config))
+    masked = flops.row_flops(benchmark.make_task(config, 32, next_sentence=False))
+    row = flops.row_flops(CausalLM(config))
     assert row(32, 5, 2) == row(32, 0, 0) == masked(32, 32, 0) > masked(32, 5, 0)
 
 
@@ -213,6 +214,6 @@ def test_a_marked_batch_in_parts_is_the_whole_one():
 
 def test_each_phase_counts_its_own_predictions():
     objective, *_ = two_phases()
-    masked = pretraining_objectives.row_flops(objective.masked)
-    assert pretraining_objectives.row_flops(objective)(32, 8, 2) == masked(32, 8, 2)
-    assert pretraining_objectives.row_flops(objective, left_to_right=True)(32, 8, 2) == masked(32, 32, 0)
+    masked = flops.row_flops(objective.masked)
+    assert flops.row_flops(objective)(32, 8, 2) == masked(32, 8, 2)
+    assert flops.row_flops(objective, left_to_right=True)(32, 8, 2) == masked(32, 32, 0)

@@ -16,7 +16,7 @@ from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.denoising import DenoisingAutoEncoder, kept_tokens
 from bert_jax.objectives.sentence_embedding import SentenceEmbedding
-from bert_jax.runs import distillation
+from bert_jax.training.metrics import flops
 
 CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 NAMES = ("input_ids", "position_ids", "sequence_ids")
@@ -267,7 +267,7 @@ def test_layers_that_are_shared_local_or_normed_before(name):
 
 def test_flops_are_those_of_both_networks():
     width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
-    encoder, both = (distillation.row_flops(each)(10) for each in (SentenceEmbedding(CONFIG), make()))
+    encoder, both = (flops.row_flops(each)(10) for each in (SentenceEmbedding(CONFIG), make()))
     products = CONFIG.num_hidden_layers * 10 * (4 * width**2 + 2 * width * inner + 2 * 10 * width)
     assert encoder == 6 * products
     head = 10 * (width**2 + width * CONFIG.vocab_size)

@@ -11,7 +11,7 @@ from support.processes import error_of
 
 from bert_jax import cli
 from bert_jax.runs import pretrain as pretrain_runs
-from bert_jax.runs import pretraining_objectives, pretraining_records
+from bert_jax.runs import pretraining_records
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.workdir import run_directory
@@ -170,7 +170,7 @@ def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
     assert "evaluating on 8 of 8 held-out rows" in output and "on 12 of 12 held-out rows" in output
     assert re.findall(r"for another shape, (\d) by now", output) == ["2"]
     flops = [given["flops_per_step"](step) for step in (1, 2, 3, 4)]
-    own = pretraining_objectives.row_flops(given["objective"])
+    own = flops.row_flops(given["objective"])
 
     def of_row(length, predictions, directory):
         split = json.loads((directory / "manifest.json").read_text())["splits"]["train"]

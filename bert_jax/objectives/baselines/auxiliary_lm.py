@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import jax
@@ -11,7 +11,7 @@ import jax
 from bert_jax.models.baselines.classification_lm import ClassificationAndLanguageModel
 from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.causal_lm import next_tokens
 from bert_jax.objectives.classification import Classification
 
@@ -59,6 +59,10 @@ class ClassificationAndLM(Classification):
     def _both(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[jax.Array, jax.Array]:
         found = self.apply(params, batch, rngs, **self.options(batch))
         return cast(tuple[jax.Array, jax.Array], found)
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the model, which predicts the next token at every token."""
+        return (Computed(self, Predicted.EVERY),)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the weights of both losses."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -19,7 +19,7 @@ from bert_jax.models import Encoder, collected
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import kernel_init
 from bert_jax.models.row_inputs import INPUTS
-from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.distillation import losses
 from bert_jax.objectives.distillation.pairs import LOGITS, PAIRS, TASK, Models, PairOptions
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
@@ -219,6 +219,14 @@ class Distillation(Objective):
         both = zip(self.student.soft_logits(student), self.teacher.soft_logits(teacher), strict=True)
         found = [losses.divergence(mine, theirs, weights, self.temperature) for mine, theirs in both]
         return sum(found) / len(found)
+
+    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
+        """Returns the student, and the teacher without a backward pass."""
+        predicted = Predicted.EVERY if self.predicts_everywhere else Predicted.MASKED
+        return (
+            Computed(self.student, predicted if self.uses_heads else Predicted.NONE),
+            Computed(self.teacher, predicted if LOGITS in self.factors else Predicted.NONE, is_trained=False),
+        )
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the student's outputs."""

@@ -17,7 +17,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import LSTM, TOKEN_VECTORS
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
-from bert_jax.objectives.base import Objective
+from bert_jax.objectives.base import Computed, Objective, Predicted
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.denoising import DECODER
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -128,6 +128,33 @@ class RowFlops:
                 scores += uses * 2 * self.config.hidden_size * length * seen
         products = self.token * length + self.prediction * predictions + self.sequence * sequences
         return 6.0 * (products + scores)
+
+
+def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[..., float]:
+    """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
+
+    They are those of all models that a step computes. One without a backward pass has a third of them.
+
+    Args:
+        objective: the objective.
+        left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
+    """
+    trains = weight_gradients(objective)
+
+    def count(one: Computed) -> RowFlops:
+        return RowFlops.of(one.objective, lambda name: not one.is_trained or trains(one.prefix + name))
+
+    parts = [(one, count(one)) for one in objective.computed(left_to_right)]
+
+    def of_row(length: int, predictions: int = 0, sequences: int = 1) -> float:
+        predicted = {Predicted.NONE: 0, Predicted.MASKED: predictions, Predicted.EVERY: length}
+        return sum(
+            of_model(length, predicted[one.predicted], sequences if one.has_sequences else 0)
+            / (1 if one.is_trained else 3)
+            for one, of_model in parts
+        )
+
+    return of_row
 
 
 def weight_gradients(objective: Objective) -> Callable[[str], bool]:

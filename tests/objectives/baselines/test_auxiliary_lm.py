@@ -8,7 +8,7 @@ from support.numpy_lstm import drawn
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.classification import Classification
-from bert_jax.runs import distillation
+from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.flops import RowFlops
 
 CONFIG = tiny_config(
@@ -93,8 +93,6 @@ def test_predictions_and_metrics_are_those_of_the_task_alone(params):
 
 
 def test_flops_count_the_next_token_of_every_position():
-    without, found = (
-        distillation.row_flops(objective)(10) for objective in (Classification(CONFIG, 3), OBJECTIVE)
-    )
+    without, found = (flops.row_flops(objective)(10) for objective in (Classification(CONFIG, 3), OBJECTIVE))
     assert found - without == 6 * 10 * (16 * 16 + 16 * CONFIG.vocab_size)
     assert RowFlops.of(OBJECTIVE)(10) == without
