@@ -113,7 +113,12 @@ def read_sentences(
     else:
         found = _column_sentences(path, lines, word, tag, tagged, out)
 
+    lengths, widest = set(), 0
+
     def add(sentence: _Sentence) -> None:
+        nonlocal widest
+        lengths.add(len(sentence.words))
+        widest = max(widest, sentence.width)
         out.words.append(sentence.words)
         out.documents.append(sentence.document)
         out.lines.append(sentence.lines)
@@ -123,6 +128,11 @@ def read_sentences(
 
     out.fill(((f"{path}:{line}", sentence) for line, sentence in found), add)
     out.check()
+    if not tagged and lengths == {1} and widest > 2:
+        raise UserError(
+            f"{path}: no sentence has a second line, and a line has up to {widest} columns; expected one word "
+            "per line. Sentences of a line each are read from standard input, --input=- < FILE"
+        )
     return out
 
 
@@ -133,6 +143,7 @@ class _Sentence:
     tags: list[str] = dataclasses.field(default_factory=list)
     lines: list[int] = dataclasses.field(default_factory=list)
     id: str | None = None
+    width: int = 1  # columns of a line
 
 
 def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int, Any]]:
@@ -162,6 +173,7 @@ def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int
             error = error or (number, malformed)
             continue
         sentence.words.append(values["text_a"])
+        sentence.width = width
         sentence.lines.append(number)
         if tagged:
             sentence.tags.append(values["label"])

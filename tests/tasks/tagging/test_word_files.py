@@ -50,6 +50,13 @@ def test_words_alone(tmp_path):
     assert read_sentences(written(tmp_path, "a\nb\n\n\n\nc"), tagged=False).words == [["a", "b"], ["c"]]
 
 
+def test_running_text_is_no_file_of_words(tmp_path):
+    with pytest.raises(UserError, match="a line has up to 4 columns; expected one word per line"):
+        read_sentences(written(tmp_path, "Call flush at once\n"), tagged=False)
+    one_word = "SOCCER NN B-NP O\n\nJapan NNP B-NP O\nwins VBZ B-VP O\n"
+    assert read_sentences(written(tmp_path, one_word), tagged=False).words == [["SOCCER"], ["Japan", "wins"]]
+
+
 def test_json(tmp_path):
     rows = [
         {"words": ["a", ""], "tags": ["O", "B-X"], "document": 1, "key": 7},
