@@ -17,10 +17,10 @@ from bert_jax.kernels.dropout import dropout
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
-from bert_jax.objectives.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.late_interaction import LateInteraction
-from bert_jax.objectives.sentence_embedding import SentenceEmbedding
+from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
+from bert_jax.objectives.embedding.late_interaction import LateInteraction
+from bert_jax.objectives.embedding.sentence import SentenceEmbedding
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step

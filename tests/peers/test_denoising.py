@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.transformers_models import VOCAB, here, random_model, torch
 
-from bert_jax.objectives.denoising import DenoisingAutoEncoder
+from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
 from bert_jax.tasks.rows import batches
 
 pytestmark = pytest.mark.peer

@@ -23,8 +23,8 @@ from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.models.heads import LSTM, TOKEN_VECTORS
 from bert_jax.objectives.adapters import assemble
-from bert_jax.objectives.denoising import DECODER
 from bert_jax.objectives.distillation import DISTILLATION
+from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models.heads import TOKEN_VECTORS, ClassificationHead
-from bert_jax.objectives.late_interaction import LateInteraction
+from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
@@ -35,7 +35,7 @@ class LateInteractionConfig(GroupsConfig):
 
 
 class LateInteractionTask(GroupsTask):
-    """Late interaction; see `objectives.late_interaction`.
+    """Late interaction; see `objectives.embedding.late_interaction`.
 
     Rows are `[CLS] [Q] query [SEP] [MASK] ...` and `[CLS] [D] document [SEP]`. The markers are left out if
     the vocabulary lacks them. The [MASK] tokens, which expand the query, are read as any other token: the

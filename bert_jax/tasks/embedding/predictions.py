@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from bert_jax.objectives import late_interaction
+from bert_jax.objectives.embedding import late_interaction
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import DIGITS, NumberPredictions, TablePredictions
 
@@ -161,7 +161,7 @@ class LateInteractionPredictions(RetrievalPredictions):
     """The rank of the second text of each pair among those of all pairs, by its score with the first one.
 
     Attributes:
-        outputs: float32 [N, 1], the scores of the pairs; see `objectives.late_interaction.max_sim`.
+        outputs: float32 [N, 1], the scores of the pairs; see `objectives.embedding.late_interaction.max_sim`.
         queries: float [N, Q, H], the vectors of the tokens of first texts.
         documents: those of second texts.
     """

@@ -13,8 +13,8 @@ from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.heads import SENTENCE, ClassificationHead
-from bert_jax.objectives.denoising import DENOISING, DenoisingAutoEncoder
-from bert_jax.objectives.sentence_embedding import (
+from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
+from bert_jax.objectives.embedding.sentence import (
     CLASSES,
     CONTRASTIVE,
     COSENT,
@@ -55,7 +55,7 @@ class EmbeddingConfig(GroupsConfig):
 
 
 class EmbeddingTask(GroupsTask):
-    """Sentence embeddings; see `objectives.sentence_embedding` and `objectives.denoising` for the losses.
+    """Sentence embeddings; the losses are those of `objectives.embedding`.
 
     Without second texts, the contrastive loss has each text twice, with different dropout (SimCSE).
     """

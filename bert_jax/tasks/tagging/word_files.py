@@ -130,8 +130,8 @@ def read_sentences(
     out.check()
     if not tagged and lengths == {1} and widest > 2:
         raise UserError(
-            f"{path}: no sentence has a second line, and a line has up to {widest} columns; expected one word "
-            "per line. Sentences of a line each are read from standard input, --input=- < FILE"
+            f"{path}: no sentence has a second line, and a line has up to {widest} columns; expected one "
+            "word per line. Sentences of a line each are read from standard input, --input=- < FILE"
         )
     return out
 

@@ -19,7 +19,7 @@ from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Computed, Objective, Predicted
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
-from bert_jax.objectives.denoising import DECODER
+from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
 

@@ -51,7 +51,7 @@ def test_words_alone(tmp_path):
 
 
 def test_running_text_is_no_file_of_words(tmp_path):
-    with pytest.raises(UserError, match="a line has up to 4 columns; expected one word per line"):
+    with pytest.raises(UserError, match="a line has up to 4 columns; expected one word"):
         read_sentences(written(tmp_path, "Call flush at once\n"), tagged=False)
     one_word = "SOCCER NN B-NP O\n\nJapan NNP B-NP O\nwins VBZ B-VP O\n"
     assert read_sentences(written(tmp_path, one_word), tagged=False).words == [["SOCCER"], ["Japan", "wins"]]

@@ -20,7 +20,7 @@ from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.causal_lm import next_tokens
-from bert_jax.objectives.sentence_embedding import TextVectors
+from bert_jax.objectives.embedding.sentence import TextVectors
 
 DENOISING = "denoising"  # the name of the loss
 DECODER = "decoder"  # the parameters that only the decoder has

@@ -14,8 +14,8 @@ from support.tiny_model import draw_parameters
 from bert_jax.convert import families
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.causal_lm import CausalLM
-from bert_jax.objectives.denoising import DenoisingAutoEncoder, kept_tokens
-from bert_jax.objectives.sentence_embedding import SentenceEmbedding
+from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder, kept_tokens
+from bert_jax.objectives.embedding.sentence import SentenceEmbedding
 from bert_jax.training.metrics import flops
 
 CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

@@ -12,7 +12,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import TOKEN_VECTORS, ClassificationHead, ClassificationModel
 from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
-from bert_jax.objectives.text_groups import EXCLUDED, HIGHEST, TextGroups, normalize
+from bert_jax.objectives.embedding.groups import EXCLUDED, HIGHEST, TextGroups, normalize
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

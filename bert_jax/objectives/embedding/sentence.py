@@ -14,8 +14,8 @@ from bert_jax.models.layers import kernel_init
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.embedding.groups import EXCLUDED, HIGHEST, TextGroups, TextObjective, normalize
 from bert_jax.objectives.losses import Pair
-from bert_jax.objectives.text_groups import EXCLUDED, HIGHEST, TextGroups, TextObjective, normalize
 
 CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
 CLASSIFIER = "classifier"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax.objectives.sentence_embedding import SentenceEmbedding, cosent
-from bert_jax.objectives.text_groups import normalize
+from bert_jax.objectives.embedding.groups import normalize
+from bert_jax.objectives.embedding.sentence import SentenceEmbedding, cosent
 from bert_jax.tasks.rows import batches, packing
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

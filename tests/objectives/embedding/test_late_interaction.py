@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax.objectives.late_interaction import LateInteraction, max_sim, max_sims
+from bert_jax.objectives.embedding.late_interaction import LateInteraction, max_sim, max_sims
 from bert_jax.tasks.rows import batches
 
 CONFIG = tiny_config(40).replace(
