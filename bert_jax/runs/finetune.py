@@ -107,8 +107,11 @@ def finetune(
         if described := describe(objective):
             log(described)
         data = task.precompute(data, mesh, config, log)
+        row_flops = flops.row_flops(objective)
+        compilation = flops.compilation_flops(mesh, task.model_config.execution.dtype)
         best = None
         if "dev" in data:
+            evaluations = max(1, config.steps // config.eval.every) if config.eval.every else 1
             evaluator = TaskEvaluator(
                 task,
                 objective,
@@ -118,6 +121,14 @@ def finetune(
                 mesh,
                 workdir,
                 every=config.eval.every,
+                # Of a train step, it has a third of the FLOPs, and about half of what is compiled.
+                buckets=_buckets(
+                    data["dev"],
+                    config.batch_size,
+                    evaluations * batches.steps_per_epoch(len(data["dev"].group_lengths), config.batch_size),
+                    lambda length: row_flops(length) / 3,
+                    compilation / 2,
+                ),
             )
             best = BestCheckpoint(
                 evaluator,
@@ -128,8 +139,7 @@ def finetune(
                 on_best=evaluator.write_results,
                 log=log,
             )
-        row_flops = flops.row_flops(objective)
-        training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops)
+        training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops, compilation)
         if shapes := training_batches.packing:
             rows = f"{alternatives(shapes.rows)} rows of {shapes.length} tokens"
             log(f"a batch of {config.batch_size} examples is packed into {rows}")
@@ -228,6 +238,21 @@ def _describe_run(
     return run | ({"command_line": command_line} if command_line else {})
 
 
+def _buckets(
+    data: batches.EncodedRows,
+    batch_size: int,
+    steps: int,
+    row_flops: Callable[[int], float],
+    compilation: float,
+) -> tuple[int, ...]:
+    """Returns the lengths that rows are padded to, each of which costs a compilation."""
+    longest = data.max_seq_length
+    of_token = row_flops(longest) * data.rows_per_example / longest
+    epochs = steps / batches.steps_per_epoch(len(data.group_lengths), batch_size)
+    least = compilation / max(of_token * epochs, 1.0)
+    return batches.bucket_lengths(data.group_lengths, batch_size, longest, steps, least)
+
+
 class TrainingBatches:
     """The batches of a training file: packed if that saves computation, otherwise grouped by length.
 
@@ -237,6 +262,7 @@ class TrainingBatches:
         data: the encoded rows of the training file.
         mesh: the device mesh that the batches are placed on.
         row_flops: the function of the number of tokens of a row that returns its model FLOPs.
+        compilation: the model FLOPs that are computed in the time of a compilation.
     """
 
     def __init__(
@@ -246,6 +272,7 @@ class TrainingBatches:
         data: batches.EncodedRows,
         mesh: jax.sharding.Mesh,
         row_flops: Callable[[int], float],
+        compilation: float,
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
         self._row_flops = row_flops
@@ -253,11 +280,15 @@ class TrainingBatches:
         if getattr(task.config, "pack", False):
             devices = mesh.shape["data"] * mesh.shape["fsdp"]
             self.packing = packing.plan(
-                data, config.batch_size, config.steps, devices, self._row_flops, config.accumulate_steps
+                data,
+                config.batch_size,
+                config.steps,
+                devices,
+                self._row_flops,
+                config.accumulate_steps,
+                compilation,
             )
-        self._buckets = batches.bucket_lengths(
-            data.group_lengths, config.batch_size, data.max_seq_length, config.steps
-        )
+        self._buckets = _buckets(data, config.batch_size, config.steps, row_flops, compilation)
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `loop.fit`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ class TaskEvaluator(Evaluator):
         mesh: the device mesh that holds the train state.
         workdir: the work directory of the run, to which `write_results` writes its files.
         every: the number of steps between two evaluations; 0 to evaluate only at the end.
+        buckets: the lengths that rows are padded to; chosen to suit the rows if empty.
     """
 
     _predictions: Predictions  # of the last evaluation
@@ -50,8 +51,9 @@ class TaskEvaluator(Evaluator):
         mesh: jax.sharding.Mesh,
         workdir: WorkDir,
         every: int = 0,
+        buckets: Sequence[int] = (),
     ):
-        self.every = every
+        self.every, self._buckets = every, buckets
         self._task, self._rows, self._examples = task, rows, examples
         self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
@@ -70,6 +72,7 @@ class TaskEvaluator(Evaluator):
                     self._rows,
                     self._batch_size,
                     self._mesh,
+                    self._buckets,
                     on_batch=on_batch,
                     run=context.guard.wait_for,
                 )

@@ -91,34 +91,43 @@ class EncodedRows:
 
 
 def bucket_lengths(
-    lengths: np.ndarray, batch_size: int, max_seq_length: int, batches: int | None = None
+    lengths: np.ndarray,
+    batch_size: int,
+    max_seq_length: int,
+    batches: int | None = None,
+    least: float = 0.0,
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
     They are multiples of 8, or `max_seq_length`. Each length costs a compilation. Another length is therefore
-    added only if it saves 3% of the padded tokens, and there is at most one additional length for every eight
-    batches, and at most eight lengths in total.
+    added only if it saves `least` padded tokens and 3% of them, and there is at most one additional length
+    for every eight batches, and at most eight lengths in total.
 
     Args:
         lengths: int [N], the number of tokens of the longest row of each group.
         batch_size: the number of groups in a batch.
         max_seq_length: the maximum length of rows, and of the padded lengths.
         batches: the number of batches that will be computed, if fewer than an epoch.
+        least: the tokens of an epoch that are computed in the time of a compilation, divided by the number of
+            epochs.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
     computed = steps_per_epoch(len(lengths), batch_size)
     computed = computed if batches is None else min(computed, batches)
-    return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8))
+    return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8), least)
 
 
-def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple[int, ...]:
+def choose_sizes(
+    values: np.ndarray, candidates: np.ndarray, most: int, least: float = 0.0
+) -> tuple[int, ...]:
     """Returns the sizes with the smallest total when each value is rounded up to the next size.
 
     Args:
         values: int [N], none of which exceeds the last candidate.
         candidates: int [C], the possible sizes, ascending.
         most: the maximum number of sizes. Another size is added only if it saves 3% of the total.
+        least: what it has to save besides.
 
     Returns:
         The chosen candidates, ascending. The last candidate is always among them.
@@ -140,7 +149,7 @@ def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple
         last = np.argmin(totals, axis=0)
         fewer = best[-1]
         best = np.min(totals, axis=0)
-        if best[-1] > (1 - _SIZE_SAVES) * fewer:
+        if best[-1] > min((1 - _SIZE_SAVES) * fewer, fewer - least):
             break
         chosen = [(*chosen[i], int(candidates[j])) for j, i in enumerate(last)]
     return chosen[-1]

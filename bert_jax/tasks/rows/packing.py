@@ -58,6 +58,7 @@ def plan(
     multiple: int,
     row_flops: Callable[[int], float],
     parts: int = 1,
+    compilation: float = 0.0,
 ) -> Packing | None:
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
@@ -73,6 +74,7 @@ def plan(
         row_flops: returns the FLOPs of a row with a number of tokens.
         parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
             filled up with empty rows. It does not influence which examples share a row.
+        compilation: the FLOPs of the time that a compilation takes, which each number of rows costs.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -97,7 +99,8 @@ def plan(
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
-    rows = choose_sizes(needed, candidates, shapes)
+    least = compilation / row_flops(length) * len(orders) / steps
+    rows = choose_sizes(needed, candidates, shapes, least)
     mean = float(np.mean(np.asarray(rows)[np.searchsorted(rows, needed)]))
     return Packing(length, sequences, rows, multiple, mean)
 

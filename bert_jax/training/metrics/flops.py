@@ -38,6 +38,12 @@ _APPLIED_TO = {
 _FACTORS = ("/kernel", "/recurrent")  # what the names of the parameters of matrix products end with
 
 
+_COMPILE_SECONDS = 10.0
+_REACHED, _CPU_RATE = (
+    0.3,
+    5e10,
+)  # the share of an accelerator's peak, and the FLOP/s of a CPU, in a train step
+
 # The order in which the parts of a layer are computed.
 _ORDER = {
     "query": 1, "key": 1, "value": 1, "scores": 2, "attention_output": 3, "attention_adapter": 4,
@@ -186,6 +192,27 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
         return peak.of(dtype)
     return measured_matrix_rate(device.platform, dtype) / max(
         1, len(jax.local_devices(backend=device.platform))
+    )
+
+
+def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
+    """Returns about how many model FLOPs the devices compute in the time that a train step compiles.
+
+    Nothing is measured, so that decisions that depend on it are the same when a run resumes.
+
+    Args:
+        mesh: the mesh.
+        dtype: as of `peak_flops`.
+    """
+    device = mesh.devices.flat[0]
+    peak = peaks.find(device.device_kind)
+    if peak is None:
+        return _COMPILE_SECONDS * _CPU_RATE
+    return (
+        _COMPILE_SECONDS
+        * _REACHED
+        * mesh.size
+        * peak.of(dispatch.resolve_dtype(dtype, platform.target_of(device)))
     )
 
 

@@ -74,6 +74,9 @@ def test_bucket_lengths():
     assert batches.bucket_lengths([9, 60], 32, 128) == (64,)  # too few to be worth two compilations
     assert batches.bucket_lengths(short + long, 32, 128, batches=7) == (64,)  # of a run shorter than an epoch
     assert batches.bucket_lengths(short + long, 32, 128, batches=100) == (16, 64)
+    saved = 320 * (64 - 16)
+    assert batches.bucket_lengths(short + long, 32, 128, least=saved) == (16, 64)
+    assert batches.bucket_lengths(short + long, 32, 128, least=saved + 1) == (64,)  # not worth a compilation
     assert batches.bucket_lengths([100] * 320, 32, 100) == (100,)
     assert batches.bucket_lengths([], 32, 128) == (8,)
 

@@ -117,7 +117,10 @@ def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
 def test_runs_of_any_seed_have_the_planned_shapes():
     data = rows(np.clip(RNG(0).lognormal(2.3, 0.5, 2500), 3, 32).astype(int).tolist())
     shape = packing.plan(data, 32, 240, 1, ROW_FLOPS)
-    assert 1 <= len(shape.rows) <= 3
+    assert 2 <= len(shape.rows) <= 3
+    of_a_step = shape.mean_rows * ROW_FLOPS(shape.length)
+    assert len(packing.plan(data, 32, 240, 1, ROW_FLOPS, compilation=of_a_step).rows) > 1
+    assert len(packing.plan(data, 32, 240, 1, ROW_FLOPS, compilation=240 * of_a_step).rows) == 1
     steps = 240
     for seed in range(1, 6):
         stream = itertools.islice(packing.train_batches(data, shape, 32, seed, 0), steps)

@@ -1,12 +1,14 @@
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.models import sizes
 from bert_jax.models.heads import SPANS
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.spans import Spans
+from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings.typed.adapter_config import AdapterConfig
 from bert_jax.training.metrics import flops, peaks
@@ -99,6 +101,13 @@ def test_the_peak_is_that_of_the_dtype(kind, bfloat16, float32):
     device = types.SimpleNamespace(device_kind=kind, platform="gpu")
     assert flops.peak_flops(device, "bfloat16") == bfloat16
     assert flops.peak_flops(device, "float32") == float32
+
+
+def test_a_compilation_takes_as_long_as_some_steps_of_all_devices():
+    assert 1e11 < flops.compilation_flops(sharding.make_mesh(), "float32") < 1e12
+    one = types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")
+    mesh = types.SimpleNamespace(devices=np.array([one] * 4), size=4)
+    assert flops.compilation_flops(mesh, "auto") == pytest.approx(10 * 0.3 * 4 * 197e12)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA L400", "NVIDIA GeForce RTX 4090"])
