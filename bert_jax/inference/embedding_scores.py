@@ -167,7 +167,7 @@ def ranking_scores(
         judged: {query: {document: gain above 0}}.
         ranked: {query: documents, the best first}.
     """
-    discounts = 1 / np.log2(np.arange(2, 12))
+    discounts = metrics.discounts(np.arange(1, 11))
     found: dict[str, list[float]] = {}
 
     def add(name: str, value: float) -> None:

@@ -67,9 +67,14 @@ def recall(most: int) -> Metric:
     return lambda ranks, targets: float(np.mean(ranks <= most))
 
 
+def discounts(ranks: np.ndarray) -> np.ndarray:
+    """Returns what the gain of a text is multiplied by in nDCG, float64 [N], for ranks from 1, int [N]."""
+    return 1 / np.log2(1 + ranks)
+
+
 def ndcg(most: int) -> Metric:
     """Returns the function that returns nDCG of lists of `most` with a single relevant text each."""
-    return lambda ranks, targets: float(np.mean((ranks <= most) / np.log2(1 + ranks)))
+    return lambda ranks, targets: float(np.mean((ranks <= most) * discounts(ranks)))
 
 
 def _correlation(function, predictions, targets):
