@@ -73,6 +73,10 @@ def test_metrics_are_checked_before_training(vocabulary):
         fields = {"max_query_length": 4, "doc_stride": 4} if name.startswith("squad") else {}
         if name == "lateinteraction":
             fields = {"query_length": 8}
-        columns = {"multiplechoice": {"choices": "first,second"}, "lateinteraction": {"text_b": "second"}}
+        columns = {
+            "multiplechoice": {"choices": "first,second"},
+            "lateinteraction": {"text_b": "second"},
+            "reranking": {"text_b": "second", "negatives": "third"},
+        }
         known = fine_tuned.make_task(vocabulary, name, ["O", "B-X"], fields, **columns.get(name, {})).metrics
         assert known and known[: len(spec.metrics)] == spec.metrics
