@@ -189,7 +189,7 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
     share = f"more than the {peak * scale:.0f} measured for matrix products, so other programs were running"
     if step["share_of_peak"] is not None:
         share = (
-            f"{both('share_of_peak', spec='.1%')} of {peak * scale:.0f}; "
+            f"{both('share_of_peak', spec='.1%')} of the {peak * scale:.0f} {unit} of matrix products; "
             f"{both('share_of_peak_without_padding', spec='.1%')} without padding"
         )
     return [

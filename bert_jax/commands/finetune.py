@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 
 from absl import flags as absl_flags
 from etils import epy
@@ -62,6 +63,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             flags.config, flags.workdir, seeds, points, command_line=command, **fit_options
         )
         log("\n".join(grid.table(summaries)))
+        first = grid.run_directory(flags.workdir, summaries[0]["setting"], flags.config)
+        if files.exists(first):
+            _log_next(flags.config.task, first, "", log)
         return 0
     best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
@@ -70,6 +74,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     folder = run_directory.BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
-        task = registry.get(flags.config.task).task
-        log(f"saved in {saved}; try: bert-jax {task.next_command.format(workdir=shlex.quote(flags.workdir))}")
+        _log_next(flags.config.task, flags.workdir, saved, log)
     return 0
+
+
+def _log_next(name: str, workdir: str, saved: str, log: Callable[[str], None]) -> None:
+    """Logs where a model is saved and a command that uses it."""
+    command = registry.get(name).task.next_command.format(workdir=shlex.quote(workdir))
+    log(f"saved in {saved or workdir}; try: bert-jax {command}")

@@ -127,9 +127,11 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
     given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
     for name, value in given.items():
         if found.settings[name] != value:
+            what = f"{flags.corpus} with" if name == "bytes" else f"the {name}"
+            unit = " bytes" if name == "bytes" else ""
             raise UserError(
-                f"--index={flags.index}: made with {name} {found.settings[name]}, and now it is {value}; "
-                "choose another directory, or make it anew with --overwrite"
+                f"--index={flags.index}: made from {what} {found.settings[name]}{unit}, and now it is "
+                f"{value}{unit}; choose another directory, or make it anew with --overwrite"
             )
     return found
 

@@ -6,7 +6,7 @@
     curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'
     curl localhost:8000/v1/embeddings -d '{"input": "one text"}'
     curl localhost:8000/fill-mask -d '{"texts": ["The [MASK] sea."], "top": 3}'
-    curl localhost:8000/predict -d '{"rows": ["a text", {"text": "another"}]}'
+    curl localhost:8000/predict -d '{"rows": ["a text", "another"]}'
 
 --checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
 --workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of

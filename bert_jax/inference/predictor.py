@@ -67,7 +67,10 @@ class Predictor:
     ):
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
-            raise UserError(f"{directory} is a work directory of {run['command']}, expected one of finetune")
+            raise UserError(
+                f"{directory} is a work directory of {run['command']}, expected one of finetune; `bert-jax "
+                f"evaluate --checkpoint={directory} --records=DIR` gives the held-out loss of such a model"
+            )
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")
         recorded = fields.complete(ml_collections.ConfigDict(run["config"]))

@@ -350,8 +350,8 @@ def _initial_params(
             config, objective, abstract_params, log, new_groups=new_groups, ignore=of_task.may_differ
         )
         log(
-            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
-            f"not used: {_summary(report.unused)}"
+            f"loaded {len(report.loaded)} parameters from {report.source}; "
+            f"new: {', '.join(report.new) or 'none'}; not used: {_summary(report.unused)}"
         )
         workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params

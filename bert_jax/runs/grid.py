@@ -115,7 +115,7 @@ def run_all(
             _set(queue[name][-1], chosen)
             queue[name][-1].seed = config.seed + number
     for name, configs in queue.items():
-        complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
+        complete, task, _ = finetune.prepare(configs[0], run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
     summaries: list[dict[str, Any]] = []
@@ -123,7 +123,7 @@ def run_all(
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []
         for each in configs:
-            path = _run_directory(directory, name, each)
+            path = run_directory(directory, name, each)
             log(f"run {len(summaries) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
             metric = runs[-1]["metric"]
@@ -132,7 +132,7 @@ def run_all(
     summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
     if jax.process_index():
         return summaries  # Only process 0 writes files.
-    best = _run_directory(directory, summaries[0]["setting"], config)
+    best = run_directory(directory, summaries[0]["setting"], config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
         (model_card.FILE, model_card.of_repeats(best, summaries)),
@@ -141,7 +141,8 @@ def run_all(
     return summaries
 
 
-def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
+def run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
+    """Returns the work directory of the run of a setting with the seed of a configuration."""
     return os.path.join(directory, name, f"seed-{config.seed}")
 
 

@@ -21,6 +21,7 @@ import ml_collections
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files, json_files
+from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields
@@ -266,6 +267,11 @@ def find_root(path: files.PathLike) -> str:
             return root
     if not files.exists(path):
         raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
+    if seeds := sorted(name for name in files.names(path) if name.startswith("seed-")):
+        raise UserError(
+            f"{path}: holds the work directories of {counted(len(seeds), 'seed')}; expected one of them, "
+            f"such as {os.path.join(path, seeds[0])}"
+        )
     raise UserError(
         f"{path}: not a work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
     )

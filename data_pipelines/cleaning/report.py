@@ -6,6 +6,8 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
+from bert_jax.io.wording import counted
+
 REPORT = "cleaning.json"  # in the directory of the records
 MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
@@ -84,7 +86,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         line = (
             f"  {step}: {one['documents_dropped']:,} documents ({one['documents_dropped_share']:.2%}) and "
             f"{one['passages_dropped']:,} passages dropped, {one['bytes_dropped'] / 1e6:.2f} MB "
-            f"({one['bytes_dropped_share']:.2%}); {one['documents_changed']:,} documents changed"
+            f"({one['bytes_dropped_share']:.2%}); {counted(one['documents_changed'], 'document')} changed"
         )
         common = [f"{reason} {count:,}" for reason, count in list(one["reasons"].items())[:4]]
         found.append(line + (f" ({', '.join(common)})" if common else ""))

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
-from data_pipelines.readers.formats import FORMATS, count_signs, named, suspicions
+from data_pipelines.readers.formats import FORMATS, another_format, count_signs, named, suspicions
 from data_pipelines.readers.inputs import (
     file_digest,
     file_size,
@@ -30,6 +30,7 @@ __all__ = [
     "Document",
     "Fields",
     "Range",
+    "another_format",
     "early_suspicions",
     "file_digest",
     "file_size",
@@ -98,7 +99,7 @@ def read_documents(
 
 
 def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
-    """Returns the `suspicions` about the beginnings of the first files, before all of them are read.
+    """Returns the `suspicions` about names and beginnings of the first files, before all of them are read.
 
     Args:
         paths: as `list_inputs` returns them.
@@ -106,6 +107,7 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
     """
     counts: collections.Counter[str] = collections.Counter()
     firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
+    of_names = list(dict.fromkeys(filter(None, (another_format(path, format) for path in firsts))))
     for path in firsts:
         if not source_of(path).has_signs:
             continue
@@ -115,4 +117,4 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
                 counts["characters"] += sum(map(len, document.passages))
                 if counts["characters"] - before > _SAMPLE_BYTES:  # a compressed file is one range
                     break
-    return suspicions(counts)
+    return of_names + suspicions(counts)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.errors import UserError, check_installed
+from bert_jax.io import compression, files
 from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Document, Fields, Range
 
@@ -78,6 +79,18 @@ def count_signs(document: Document, format: Format, counts: collections.Counter[
         for passage in document.passages:
             counts["sentence_line_words"] += passage.count(" ") + 1
             counts["inner_sentence_ends"] += sum(passage.count(mark, 0, -1) for mark in _MARKS)
+
+
+def another_format(path: str, given: str) -> str:
+    """Returns a message if the name of a file says that it has another format; else an empty string."""
+    suffix = files.suffix(compression.strip_suffix(path))
+    of_name = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, given)
+    if of_name == given:
+        return ""
+    return (
+        f"{path} is read as lines of text, with its quotes and separators; if they are rows, give "
+        f"--input_format={of_name} --text_field=COLUMN"
+    )
 
 
 def suspicions(counts: Mapping[str, int]) -> list[str]:

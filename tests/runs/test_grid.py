@@ -61,6 +61,8 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert found[1]["degenerate"] >= 1 and found[0]["scores"]["accuracy"]["median"] > 0.9
     line = next(line for line in shown.splitlines() if line.startswith("learning_rate=1e-09"))
     assert line.split()[-1] == str(found[1]["degenerate"])
+    first = tmp_path / "learning_rate=0.003" / "seed-5"
+    assert shown.splitlines()[-1].startswith(f"saved in {first}; try: bert-jax predict --workdir={first} ")
     card = (tmp_path / "README.md").read_text()
     assert "| learning_rate=1e-09 | accuracy |" in card and "--seeds=2" in card
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0

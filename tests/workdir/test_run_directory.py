@@ -216,6 +216,11 @@ def test_no_work_directory(tmp_path):
         run_directory.find_root(tmp_path)
     with pytest.raises(UserError, match="no such directory"):
         run_directory.find_root(tmp_path / "missing")
+    for seed in (1, 0):
+        (tmp_path / f"seed-{seed}").mkdir()
+    expected = f"holds the work directories of 2 seeds; expected one of them, such as {tmp_path / 'seed-0'}"
+    with pytest.raises(UserError, match=expected):
+        run_directory.find_root(tmp_path)
 
 
 def test_a_hugging_face_folder_is_no_work_directory(tmp_path):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import alternatives
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.models.baselines.feature_tagger import FEATURE_MIXES
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import HIDDEN_DROPOUT, TOKENS, ClassificationHead
@@ -235,7 +235,7 @@ class TaggingTask(FinetuneTask):
         """Returns the numbers of words, of additional rows, and of entities by type."""
         parts = [f"{len(data.word_tokens):,} words"]
         if windows_more := len(data) - len(examples):
-            parts.append(f"{windows_more:,} rows more than sentences, for those longer than a row")
+            parts.append(f"{counted(windows_more, 'row')} more than sentences, for those longer than a row")
         if examples.tags and self.of_entities:
             counts = entities.count(examples.tags, examples.tags)
             gold = {type or "entities": found.gold for type, found in counts.items()}

@@ -173,8 +173,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
             )
         raise UserError(
             f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "
-            f"the run; set fewer (a tenth is {total_steps // 10}), or train for longer by --config.steps or, "
-            "in fine-tuning, --config.epochs"
+            f"the run; add --config.optimizer.warmup_steps={total_steps // 10} for a tenth of them, or train "
+            "for longer by --config.steps or, in fine-tuning, --config.epochs"
         )
     further = {name: getattr(config, name) for name in SCHEDULE_FIELDS.get(config.schedule, ())}
     if config.schedule == "wsd":

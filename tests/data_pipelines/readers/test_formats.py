@@ -62,6 +62,16 @@ def test_lines_that_are_paragraphs_are_noticed(tmp_path, line, expected):
     assert not readers.suspicions(read(path, "paragraphs")[1])
 
 
+def test_rows_that_are_read_as_text_are_noticed(tmp_path):
+    for name, expected in (("a.csv", "csv"), ("a.jsonl.gz", "jsonl"), ("a.TSV", "csv"), ("a.txt", "")):
+        found = readers.another_format(str(tmp_path / name), "text")
+        assert (f"give --input_format={expected} --text_field=COLUMN" in found) == bool(expected)
+    (tmp_path / "rows.csv").write_text("text,label\na text,b\n")
+    (message,) = readers.early_suspicions([str(tmp_path / "rows.csv")], "text")
+    assert message.startswith(f"{tmp_path / 'rows.csv'} is read as lines of text")
+    assert readers.early_suspicions([str(tmp_path / "rows.csv")], "csv") == []
+
+
 def test_a_few_lines_are_not_judged(tmp_path):
     (tmp_path / "text.txt").write_text("A sentence. And another one! And a third.\n" * 19)
     assert not readers.suspicions(read(tmp_path / "text.txt", "text")[1])

@@ -91,7 +91,10 @@ def test_schedules(name, rates):
         (dict(rates="encoder/.*=-1"), "is not REGEX=FACTOR"),
         (dict(rates="(=1"), "no regular expression"),
         (dict(schedule="step"), "reference"),
-        (dict(warmup_steps=100), "less than the 100 steps of the run; set fewer .a tenth is 10., .*epochs"),
+        (
+            dict(warmup_steps=100),
+            "less than the 100 steps of the run; add --config.optimizer.warmup_steps=10 .*epochs",
+        ),
     ],
 )
 def test_mistakes(changes, said):
