@@ -16,4 +16,6 @@ from bert_jax import tasks
 
 
 def get_config(size: str = "base"):
-    return tasks.default_config(size or "base")
+    c = tasks.default_config(size or "base")
+    # c.batch_size = 32 and the like are set here; `bert-jax configs --fields` lists the fields.
+    return c

@@ -16,4 +16,6 @@ def get_config(task: str = ""):
     if not task:
         names = [spec.name for spec in tasks.GLUE]
         raise UserError(f"which task of GLUE? --config=finetune/glue:TASK with one of {', '.join(names)}")
-    return tasks.default_config("base", task)
+    c = tasks.default_config("base", task)
+    # c.batch_size = 32 and the like are set here; `bert-jax configs --fields` lists the fields.
+    return c

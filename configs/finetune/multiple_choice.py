@@ -17,4 +17,6 @@ from bert_jax import tasks
 
 
 def get_config(task: str = ""):
-    return tasks.default_config("base", task or "multiplechoice")
+    c = tasks.default_config("base", task or "multiplechoice")
+    # c.batch_size = 32 and the like are set here; `bert-jax configs --fields` lists the fields.
+    return c

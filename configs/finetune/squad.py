@@ -15,4 +15,6 @@ from bert_jax.errors import UserError
 def get_config(version: str = "v1"):
     if version not in ("v1", "v2"):
         raise UserError(f"finetune/squad:{version}: expected finetune/squad:v1 or finetune/squad:v2")
-    return tasks.default_config("base", "squad2" if version == "v2" else "squad")
+    c = tasks.default_config("base", "squad2" if version == "v2" else "squad")
+    # c.batch_size = 32 and the like are set here; `bert-jax configs --fields` lists the fields.
+    return c
