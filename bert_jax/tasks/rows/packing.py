@@ -99,7 +99,7 @@ def plan(
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
-    least = compilation / row_flops(length) * len(orders) / steps
+    least = compilation / row_flops(length) * len(orders) / max(1, steps)
     rows = choose_sizes(needed, candidates, shapes, least)
     mean = float(np.mean(np.asarray(rows)[np.searchsorted(rows, needed)]))
     return Packing(length, sequences, rows, multiple, mean)

@@ -38,11 +38,8 @@ _APPLIED_TO = {
 _FACTORS = ("/kernel", "/recurrent")  # what the names of the parameters of matrix products end with
 
 
-_COMPILE_SECONDS = 10.0
-_REACHED, _CPU_RATE = (
-    0.3,
-    5e10,
-)  # the share of an accelerator's peak, and the FLOP/s of a CPU, in a train step
+# About what a train step takes to compile, reaches of an accelerator's peak, and computes a second on CPUs.
+_COMPILE_SECONDS, _REACHED, _CPU_RATE = 10.0, 0.3, 5e10
 
 # The order in which the parts of a layer are computed.
 _ORDER = {
@@ -208,12 +205,8 @@ def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
     peak = peaks.find(device.device_kind)
     if peak is None:
         return _COMPILE_SECONDS * _CPU_RATE
-    return (
-        _COMPILE_SECONDS
-        * _REACHED
-        * mesh.size
-        * peak.of(dispatch.resolve_dtype(dtype, platform.target_of(device)))
-    )
+    of_device = peak.of(dispatch.resolve_dtype(dtype, platform.target_of(device)))
+    return _COMPILE_SECONDS * _REACHED * mesh.size * of_device
 
 
 def share_of_peak(rate: float, peak: float) -> float | None:
