@@ -207,7 +207,7 @@ def test_an_index_of_another_corpus_is_kept(search, tmp_path):
     error = search("--query=one", corpus="other.txt", code=2).err
     assert "made from the corpus" in error and "--overwrite" in error
     (tmp_path / "docs.txt").write_text("a cat\n")
-    assert "docs.txt with 17 bytes, and now it is 6 bytes" in search("--query=one", code=2).err
+    assert "docs.txt with 330 bytes, and now it is 6 bytes" in search("--query=one", code=2).err
     assert len(search("--query=one", "--json", "--overwrite")[0]["results"]) == 1
     assert "made without --approximate" in search("--query=one", "--approximate", corpus="", code=2).err
     (tmp_path / "index" / "index.json").unlink()
