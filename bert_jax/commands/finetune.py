@@ -65,7 +65,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         log("\n".join(grid.table(summaries)))
         first = grid.run_directory(flags.workdir, summaries[0]["setting"], flags.config)
         if files.exists(first):
-            _log_next(flags.config.task, first, "", log)
+            _log_next(flags.config.task, first, first, log)
         return 0
     best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
@@ -81,4 +81,4 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 def _log_next(name: str, workdir: str, saved: str, log: Callable[[str], None]) -> None:
     """Logs where a model is saved and a command that uses it."""
     command = registry.get(name).task.next_command.format(workdir=shlex.quote(workdir))
-    log(f"saved in {saved or workdir}; try: bert-jax {command}")
+    log(f"saved in {saved}; try: bert-jax {command}")
