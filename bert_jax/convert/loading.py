@@ -14,7 +14,7 @@ from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
-from bert_jax.models.heads import LSTM
+from bert_jax.models.heads.structures import LSTM
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR

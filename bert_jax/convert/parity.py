@@ -15,7 +15,7 @@ from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import ClassificationHead
+from bert_jax.models.heads.structures import ClassificationHead
 
 TOLERANCE = 2e-5  # relative to the largest output or to 1, whichever is larger
 _ROWS, _LENGTH = 2, 24

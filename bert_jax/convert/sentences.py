@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
-from bert_jax.models.heads import LEAST_LENGTH
+from bert_jax.models.heads.structures import LEAST_LENGTH
 
 MODULES, SETTINGS, POOLING, PROMPTS = (
     "modules.json",

@@ -15,7 +15,7 @@ from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.export.graph import Graph, Value
 from bert_jax.models import positions, runs
-from bert_jax.models.heads import LEAST_LENGTH
+from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.runs import LayerSpec
 
 BATCH, LENGTH = "batch", "sequence"

@@ -17,8 +17,10 @@ from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
 from bert_jax.kernels import platform
-from bert_jax.models import Encoder, Pooler, heads
+from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import pooling as poolings
+from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives.adapters import assemble
 
@@ -232,7 +234,7 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
     if pooling in ("cls", "pooler"):
         return states[:, 0]
     if pooling != "mean":
-        return heads.POOLINGS[pooling](states, real, None)
+        return poolings.POOLINGS[pooling](states, real, None)
     states, weights = states.astype(jnp.float32), real.astype(jnp.float32)
     total = jnp.einsum("blh,bl->bh", states, weights, precision="highest")
     return total / jnp.maximum(lengths, 1)[:, None]
@@ -240,7 +242,7 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
 
 def normalized(vectors: jax.Array) -> jax.Array:
     """Returns vectors [..., H] scaled to length 1; a vector of zeros stays."""
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), heads.LEAST_LENGTH)
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), LEAST_LENGTH)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))

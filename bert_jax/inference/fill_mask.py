@@ -17,7 +17,8 @@ from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import MASKED_LM, MaskedLanguageModelHead, MaskedLMHead
+from bert_jax.models.heads.pretraining import MaskedLanguageModelHead
+from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.tokenization import Tokenizer

@@ -9,6 +9,7 @@ from etils import epy
 with epy.lazy_api_imports(globals()):
     from bert_jax.models.baselines.feature_tagger import FeatureTagger
     from bert_jax.models.encoder import Encoder, Pooler
-    from bert_jax.models.heads import ClassificationModel, PretrainingModel
+    from bert_jax.models.heads.classification import ClassificationModel
+    from bert_jax.models.heads.pretraining import PretrainingModel
 
 __all__ = ["ClassificationModel", "Encoder", "FeatureTagger", "Pooler", "PretrainingModel"]

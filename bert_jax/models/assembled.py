@@ -8,15 +8,9 @@ from typing import Any, NamedTuple
 
 from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.heads import (
-    MASKED_LM,
-    POOLINGS,
-    TOKENS,
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    MaskedLMHead,
-    ReplacedTokenHead,
-)
+from bert_jax.models.heads.pooling import POOLINGS
+from bert_jax.models.heads.pretraining import MaskedLanguageModelHead, ReplacedTokenHead
+from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
 from bert_jax.models.layers import Module
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 

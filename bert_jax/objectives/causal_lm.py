@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import MASKED_LM, MaskedLMHead
+from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs

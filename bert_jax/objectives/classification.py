@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.models import ClassificationModel
 from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import SEQUENCE, ClassificationHead
+from bert_jax.models.heads.structures import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.models import collected
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import ClassificationHead
+from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import SPANS, ClassificationHead
+from bert_jax.models.heads.structures import SPANS, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs

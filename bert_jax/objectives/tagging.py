@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.models import ClassificationModel, FeatureTagger
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import TOKENS, ClassificationHead
+from bert_jax.models.heads.structures import TOKENS, ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Params, Rngs

@@ -19,8 +19,8 @@ from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
-from bert_jax.models import heads
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
+from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
@@ -361,7 +361,7 @@ def adopt_architecture(
             a field is set that only fine-tuning reads.
     """
     # The pooling is saved with the model, and read by the fine-tunings that start from it.
-    heads.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
+    structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
     of_teacher = bool(config.distillation.init_layers)
     before = config.model.to_dict()
     if not (config.init_from or of_teacher):

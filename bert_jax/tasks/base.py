@@ -19,7 +19,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import ClassificationHead
+from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics

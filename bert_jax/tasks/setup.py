@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
-from bert_jax.models import heads
+from bert_jax.models.heads import structures
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
@@ -48,7 +48,7 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     try:
         task = spec.task(of_task, spec, None, tokenizer, encoder)
         user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
-        heads.check_fields(config.model.to_dict(), task.classifier.fields, user)
+        structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
         examples = task.read_training(path).first(config.train_rows)
     except UserError as error:
         mistakes.append(str(error))

@@ -14,7 +14,7 @@ from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.data import records
 from bert_jax.errors import UserError
-from bert_jax.models.heads import MaskedLMHead
+from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives import losses, replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM

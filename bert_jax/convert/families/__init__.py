@@ -39,7 +39,7 @@ from bert_jax.convert.families import albert, bert, distilbert, electra, modernb
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import MaskedLMHead
+from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.tokenization import templates
 
 FAMILIES: dict[str, Family] = {

@@ -13,7 +13,7 @@ from bert_jax.convert.families import bert
 from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.models import sizes
-from bert_jax.models.heads import Rate
+from bert_jax.models.heads.structures import Rate
 
 _LAYER = {
     "query": ("attention.query", "attention_1/self/query"),

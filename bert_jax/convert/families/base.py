@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig, from_dict
-from bert_jax.models.heads import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
+from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
 from bert_jax.tokenization import templates
 
 START_FIELDS = ("initializer", "sinusoidal_start")  # affect the start of training only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
-from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
+from bert_jax.models.heads.structures import SEQUENCE, SPANS, TOKENS
 from bert_jax.models.sizes import BERT as SIZES
 
 # The modules inside the embeddings and inside a layer, which several families name as BERT does.

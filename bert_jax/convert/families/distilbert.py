@@ -6,7 +6,7 @@ import dataclasses
 
 from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
-from bert_jax.models.heads import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
+from bert_jax.models.heads.structures import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 
 _EMBEDDINGS = {
     "word_embeddings": "word_embeddings",

@@ -24,7 +24,7 @@ from bert_jax.convert.param_mapping import (
     vector,
 )
 from bert_jax.models import sizes
-from bert_jax.models.heads import CLASSIFIER_DROPOUT, ClassificationHead, MaskedLMHead, Rate
+from bert_jax.models.heads.structures import CLASSIFIER_DROPOUT, ClassificationHead, MaskedLMHead, Rate
 
 
 def _of_both(entries: Iterable[Entry]) -> list[Entry]:

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import ClassificationHead, MaskedLMHead, Rate
+from bert_jax.models.heads.structures import ClassificationHead, MaskedLMHead, Rate
 from bert_jax.tokenization import templates
 
 _BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out

@@ -21,7 +21,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
-from bert_jax.models.heads import LSTM, TOKEN_VECTORS
+from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
 from bert_jax.objectives.adapters import assemble
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.embedding.denoising import DECODER

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import tied_table
-from bert_jax.models.heads import HIDDEN_DROPOUT, LSTM, ClassificationHead, highest_of, members_of
+from bert_jax.models.heads.lstm import bidirectional
+from bert_jax.models.heads.pooling import highest_of, members_of
+from bert_jax.models.heads.structures import HIDDEN_DROPOUT, LSTM, ClassificationHead
 from bert_jax.models.layers import Module
-from bert_jax.models.lstm import bidirectional
 
 _LAYERS = 2
 _HEAD_WIDTH = 512

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bert_jax.kernels import tied_table
-from bert_jax.models.heads import MASKED_LM, ClassificationModel, MaskedLanguageModelHead, MaskedLMHead
+from bert_jax.models.heads.classification import ClassificationModel
+from bert_jax.models.heads.pretraining import MaskedLanguageModelHead
+from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 
 
 class ClassificationAndLanguageModel(ClassificationModel):

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.encoder import Encoder
+from bert_jax.models.heads.lstm import bidirectional
 from bert_jax.models.layers import Module
-from bert_jax.models.lstm import bidirectional
 
 
 class LayerMix(Module):

@@ -9,7 +9,7 @@ from typing import cast
 import jax
 
 from bert_jax.models.baselines.classification_lm import ClassificationAndLanguageModel
-from bert_jax.models.heads import MASKED_LM, MaskedLMHead
+from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.causal_lm import next_tokens

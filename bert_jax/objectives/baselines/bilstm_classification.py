@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax.models.baselines.bilstm_classifier import HEAD, BilstmClassifier
-from bert_jax.models.heads import LSTM, ClassificationHead
+from bert_jax.models.heads.structures import LSTM, ClassificationHead
 from bert_jax.objectives.classification import Classification
 
 

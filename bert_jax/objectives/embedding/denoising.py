@@ -15,7 +15,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import MASKED_LM, SENTENCE, ClassificationHead, MaskedLMHead, members_of
+from bert_jax.models.heads.pooling import members_of
+from bert_jax.models.heads.structures import MASKED_LM, SENTENCE, ClassificationHead, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs

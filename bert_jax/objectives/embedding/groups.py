@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.heads import LEAST_LENGTH
+from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.rows import RowObjective

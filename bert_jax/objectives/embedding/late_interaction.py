@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import TOKEN_VECTORS, ClassificationHead, ClassificationModel
+from bert_jax.models.heads.classification import ClassificationModel
+from bert_jax.models.heads.structures import TOKEN_VECTORS, ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.embedding.groups import EXCLUDED, HIGHEST, TextGroups, normalize

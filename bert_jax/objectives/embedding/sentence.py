@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import SENTENCE, ClassificationHead, SentenceModel
+from bert_jax.models.heads.classification import SentenceModel
+from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
 from bert_jax.models.layers import kernel_init
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses

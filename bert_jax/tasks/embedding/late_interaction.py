@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.heads import TOKEN_VECTORS, ClassificationHead
+from bert_jax.models.heads.structures import TOKEN_VECTORS, ClassificationHead
 from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask

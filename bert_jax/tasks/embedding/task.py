@@ -12,7 +12,7 @@ from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
-from bert_jax.models.heads import SENTENCE, ClassificationHead
+from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
 from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
 from bert_jax.objectives.embedding.sentence import (
     CLASSES,

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives, counted
 from bert_jax.models.baselines.feature_tagger import FEATURE_MIXES
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import HIDDEN_DROPOUT, TOKENS, ClassificationHead
+from bert_jax.models.heads.structures import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.typed.finetune_config import FinetuneConfig

@@ -12,7 +12,7 @@ from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.models.baselines import bilstm_classifier
-from bert_jax.models.heads import ClassificationHead
+from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.baselines.bilstm_classification import BilstmClassification
 from bert_jax.objectives.classification import Classification

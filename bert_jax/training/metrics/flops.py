@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import LSTM, TOKEN_VECTORS
+from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Computed, Objective, Predicted

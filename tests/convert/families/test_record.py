@@ -12,7 +12,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TENSORFLOW, dense, head, norm
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import CLASSIFIER_DROPOUT, ClassificationHead
+from bert_jax.models.heads.structures import CLASSIFIER_DROPOUT, ClassificationHead
 
 SMALL = dict(vocab_size=30, hidden_size=12, num_attention_heads=3, intermediate_size=20)
 OUT = "classifier.out_proj"

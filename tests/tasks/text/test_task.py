@@ -6,7 +6,7 @@ from support.tiny_model import draw_parameters
 from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import SEQUENCE
+from bert_jax.models.heads.structures import SEQUENCE
 from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.rows import batches

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models import sizes
-from bert_jax.models.heads import SPANS
+from bert_jax.models.heads.structures import SPANS
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import sharding

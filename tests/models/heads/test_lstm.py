@@ -9,8 +9,8 @@ from support.models import packed_batch, tiny_config
 from support.numpy_lstm import drawn
 
 from bert_jax.models import ClassificationModel
-from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
-from bert_jax.models.lstm import Lstm
+from bert_jax.models.heads.lstm import Lstm
+from bert_jax.models.heads.structures import SEQUENCE, SPANS, TOKENS
 from bert_jax.models.row_inputs import INPUTS, packed_inputs
 from bert_jax.parallel.sharding import unbox
 

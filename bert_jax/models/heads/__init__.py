@@ -1,0 +1,1 @@
+"""Heads, described by value, and the models that have them."""

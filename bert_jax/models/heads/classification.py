@@ -1,0 +1,84 @@
+"""Models with a classification head, and models of sentence vectors."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from bert_jax.models.encoder import Encoder, Pooler
+from bert_jax.models.heads.lstm import BiLstm
+from bert_jax.models.heads.pooling import POOLINGS
+from bert_jax.models.heads.structures import LSTM, SEQUENCE, ClassificationHead
+from bert_jax.models.layers import Module, identity
+
+
+def _not_recurrent(hidden, sequence_ids, deterministic):
+    return hidden
+
+
+class ClassificationModel(Module):
+    """Encoder with a classification head, the model of all model families and fine-tuning tasks."""
+
+    num_labels: int = 2
+    head: ClassificationHead = SEQUENCE
+
+    def setup(self):
+        """Creates the parts."""
+        head = self.head
+        self.encoder = Encoder(self.config)
+        between = {"activation": head.activation, "use_bias": head.dense_bias, "has_norm": head.norm}
+        if head.dense == "none":
+            self.between = identity
+        else:
+            self.between = Pooler(self.config, **between, name=head.dense)
+        self.classifier = self.dense(
+            head.name, (self.num_labels,), ("embed",), ("classes",), use_bias=head.out_bias
+        )
+        self.pool = POOLINGS[head.pooling_of(self.config)]
+        self.recurrent = _not_recurrent
+        if head.lstm_layers:
+            self.recurrent = BiLstm(self.config, head.lstm_layers, head.lstm_size, name=LSTM)
+
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
+        """Returns float32 logits.
+
+        Args:
+            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
+            token_type_ids: int32 [B, L].
+            position_ids: int32 [B, L].
+            sequence_ids: int32 [B, L].
+            deterministic: whether dropout is disabled.
+            cls_positions: int32 [B, S], the first token of each sequence of a packed row; None if each row is
+                one sequence.
+
+        Returns:
+            [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
+        """
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.classify(hidden, sequence_ids, deterministic, cls_positions)
+
+    def classify(self, hidden, sequence_ids, deterministic=True, cls_positions=None):
+        """Returns the logits for the encoder's states [B, L, H]; the other arguments are as in a call."""
+        hidden = self.recurrent(hidden, sequence_ids, deterministic)
+        drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
+        x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
+        return self.classifier(drop_out(x)).astype(jnp.float32)
+
+
+class SentenceModel(Module):
+    """Encoder with one vector for each sequence, a pooling of the states of its tokens."""
+
+    pooling: str = "mean"
+
+    def setup(self):
+        """Creates the parts."""
+        self.encoder = Encoder(self.config)
+        self.pool = POOLINGS[self.pooling]
+
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
+        """Returns float32 vectors, [B, H], or [B, S, H] with `cls_positions`; see `ClassificationModel`."""
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.pool(hidden.astype(jnp.float32), sequence_ids, cls_positions)

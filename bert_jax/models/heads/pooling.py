@@ -1,0 +1,70 @@
+"""Poolings: one state for each sequence of a row, from the states of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.layers import gather_positions
+
+
+def _cls(hidden, sequence_ids, cls_positions):
+    return hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
+
+
+def _mean(hidden, sequence_ids, cls_positions):
+    members = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
+    sums = jnp.einsum("bsl,blh->bsh", members, hidden, preferred_element_type=jnp.float32)
+    means = (sums / jnp.maximum(members.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
+    return means[:, 0] if cls_positions is None else means
+
+
+def _max(hidden, sequence_ids, cls_positions):
+    highest = highest_of(hidden, members_of(sequence_ids, cls_positions))
+    return highest[:, 0] if cls_positions is None else highest
+
+
+def _last(hidden, sequence_ids, cls_positions):
+    members = members_of(sequence_ids, cls_positions)
+    place = jnp.arange(hidden.shape[1])
+    states = gather_positions(hidden, jnp.max(jnp.where(members, place, 0), axis=-1))
+    return states[:, 0] if cls_positions is None else states
+
+
+def highest_of(hidden: jax.Array, members: jax.Array) -> jax.Array:
+    """Returns the maximum over the tokens of each set in a row, [B, S, H], and 0 for an empty set.
+
+    Args:
+        hidden: states [B, L, H].
+        members: bool [B, S, L], the tokens of each set.
+    """
+    members = members[..., None]
+    highest = jnp.max(jnp.where(members, hidden[:, None], jnp.finfo(hidden.dtype).min), axis=2)
+    return jnp.where(jnp.any(members, axis=2), highest, 0)
+
+
+def members_of(sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
+    """Returns bool [B, S, L], the tokens of each sequence of a row.
+
+    Without `cls_positions`, S is 1 and all real tokens form one sequence.
+    """
+    if cls_positions is None:
+        return (sequence_ids > 0)[:, None]
+    return sequence_ids[:, None] == jnp.arange(1, cls_positions.shape[1] + 1)[:, None]
+
+
+def _every_token(hidden, sequence_ids, cls_positions):
+    return hidden
+
+
+# Functions (hidden [B, L, H], sequence_ids [B, L], cls_positions [B, S] or None) -> [B, H] without and
+# [B, S, H] with cls_positions; "none" returns [B, L, H].
+POOLINGS: dict[str, Callable[..., jax.Array]] = {
+    "cls": _cls,
+    "mean": _mean,
+    "max": _max,
+    "last": _last,
+    "none": _every_token,
+}

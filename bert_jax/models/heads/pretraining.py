@@ -1,0 +1,118 @@
+"""The masked LM head, the head for replaced tokens, and the model of pre-training."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+
+from bert_jax.kernels import tied_table
+from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
+from bert_jax.models.encoder import Encoder, Pooler
+from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
+from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identity
+
+
+class MaskedLanguageModelHead(Module):
+    """Dense, activation, norm, a product with the word embeddings and a bias: [B, P, H] -> [B, P, V]."""
+
+    head: MaskedLMHead = MASKED_LM
+
+    def setup(self):
+        """Creates the parts."""
+        config, head = self.config, self.head
+        self.transform, self.activate = identity, identity
+        if head.transform:
+            width = (config.embedding_width,)
+            self.transform = self.dense(None, width, ("embed",), ("embed_out",), use_bias=head.transform_bias)
+            self.activate = ACTIVATIONS[head.activation or config.hidden_act]
+        self.transform_norm = self.norm() if head.norm else identity
+        self.bias = None
+        if not head.tied:
+            self.decoder = self.dense(
+                None, (config.vocab_size,), ("embed",), ("vocab",), use_bias=head.decoder_bias
+            )
+        elif head.decoder_bias:
+            self.bias = self.table("bias", ("vocab",), (config.vocab_size,), nn.initializers.zeros)
+        self.logits = self._tied if head.tied else self._own
+
+    def __call__(self, x, word_embeddings, late=False):
+        """Returns the logits [B, P, V] of states [B, P, H].
+
+        With `late`, they may be `LateLogits`, where a loss is computed faster from these.
+        """
+        return self.logits(self.transform_norm(self.activate(self.transform(x))), word_embeddings, late)
+
+    def _tied(self, x, word_embeddings, late):
+        if late and number_of_chunks(x.shape[0] * x.shape[1], x.shape[2]) > 1:
+            return LateLogits(x, word_embeddings, self.bias)
+        return tied_table.logits(x, word_embeddings, self.bias)
+
+    def _own(self, x, word_embeddings, late):
+        return self.decoder(x)
+
+
+class ReplacedTokenHead(Module):
+    """Dense, activation and one logit for each token: [B, L, H] -> [B, L] (ELECTRA, section 2)."""
+
+    def setup(self):
+        """Creates the parts."""
+        self.dense_layer = self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))
+        self.activate = ACTIVATIONS[self.config.hidden_act]
+        self.out = self.dense(None, (1,), ("embed",), ("classes",))
+
+    def __call__(self, x):
+        """Returns the logits [B, L] that a token was replaced, for states [B, L, H]."""
+        return self.out(self.activate(self.dense_layer(x)))[..., 0]
+
+
+class PretrainingModel(Module):
+    """Encoder with the masked LM and, if `next_sentence`, the next-sentence head (paper, section 3.1)."""
+
+    head: MaskedLMHead = MASKED_LM
+    next_sentence: bool = True
+
+    def setup(self):
+        """Creates the parts."""
+        self.encoder = Encoder(self.config)
+        self.mlm = MaskedLanguageModelHead(self.config, self.head)
+        if self.next_sentence:
+            self.pooler = Pooler(self.config)
+            self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
+
+    def __call__(
+        self,
+        input_ids,
+        token_type_ids,
+        position_ids,
+        sequence_ids,
+        masked_positions,
+        cls_positions,
+        deterministic=True,
+        late_logits=False,
+        vectors=None,
+    ):
+        """Returns the logits at the given positions only.
+
+        Args:
+            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
+            token_type_ids: int32 [B, L].
+            position_ids: int32 [B, L].
+            sequence_ids: int32 [B, L].
+            masked_positions: int32 [B, P], positions to predict; None for every token.
+            cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
+            deterministic: whether dropout is disabled.
+            late_logits: whether masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
+            vectors: as of `Encoder`.
+
+        Returns:
+            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
+            head), in the dtype of `config`.
+        """
+        word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
+        hidden = self.encoder(
+            input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word, vectors
+        )
+        masked = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
+        mlm_logits = self.mlm(masked, word, late_logits)
+        if not self.next_sentence:
+            return mlm_logits, None
+        return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))

@@ -1,0 +1,179 @@
+"""Structures of heads as values: masked LM, and classification of sequences, of tokens and of spans."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
+
+_TRUNCATED = 0.774  # variance of a standard normal distribution that is truncated at two deviations
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMHead:
+    """Structure of the masked LM head; the defaults are BERT's.
+
+    Attributes:
+        transform: whether there is a dense layer from H to E with an activation.
+        transform_bias: whether that layer has a bias.
+        activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
+        norm: whether a norm follows.
+        decoder_bias: whether the logits have a bias.
+        tied: whether the last product is with the word embeddings, or with a matrix of the head's own.
+    """
+
+    transform: bool = True
+    transform_bias: bool = True
+    activation: str | None = None
+    norm: bool = True
+    decoder_bias: bool = True
+    tied: bool = True
+
+    @property
+    def has_parameters(self) -> bool:
+        """Returns whether there is more to the head than the word embeddings."""
+        return self.transform or self.norm or self.decoder_bias or not self.tied
+
+    def initial_loss(self, config: EncoderConfig) -> float:
+        """Returns the expected cross-entropy in nats with random weights.
+
+        It is ln V plus half the variance of the logits, which is small without a norm before them.
+        """
+        truncation = 1.0 if config.initializer == "normal" else _TRUNCATED
+        variance = config.embedding_width * config.initializer_range**2 * truncation if self.norm else 0.0
+        return math.log(config.vocab_size) + variance / 2
+
+
+MASKED_LM = MaskedLMHead()
+LEAST_LENGTH = 1e-12  # that vectors are divided by, as in torch.nn.functional.normalize
+LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a classification head
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A dropout rate of a head.
+
+    Attributes:
+        default: the rate; None for `hidden_dropout_prob`.
+        field: the field of `EncoderConfig` that replaces it unless its value is None; "" for no field.
+    """
+
+    default: float | None = None
+    field: str = ""
+
+    def of(self, config: EncoderConfig) -> float:
+        """Returns the rate for an encoder."""
+        configured = getattr(config, self.field) if self.field else None
+        if configured is not None:
+            return configured
+        return config.hidden_dropout_prob if self.default is None else self.default
+
+
+NO_DROPOUT, HIDDEN_DROPOUT = Rate(0.0), Rate()
+CLASSIFIER_DROPOUT = Rate(field="classifier_dropout")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationHead:
+    """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
+
+    The defaults are those of BERT's text classifier (paper, section 4.1). A BiLSTM may come first.
+
+    Attributes:
+        pooling: a name in `POOLINGS`: "cls", "mean" or "max" over the tokens of each sequence, its "last"
+            token, or "none", which gives logits for every token.
+        drop_in, drop_out: dropout rates before the dense layer and before the output layer.
+        dense: "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a
+            separate one; "none" has no dense layer.
+        dense_bias: whether the dense layer has a bias.
+        activation: activation after it, a name in `layers.ACTIVATIONS`.
+        norm: whether a norm follows.
+        out_bias: whether the logits have a bias.
+        name: name of the output layer's parameters.
+        lstm_layers: layers of the BiLSTM between the encoder and the pooling; 0 for none.
+        lstm_size: features of each direction of the BiLSTM.
+    """
+
+    pooling: str = "cls"
+    drop_in: Rate = NO_DROPOUT
+    dense: str = "pooler"
+    dense_bias: bool = True
+    activation: str = "tanh"
+    norm: bool = False
+    drop_out: Rate = CLASSIFIER_DROPOUT
+    out_bias: bool = True
+    name: str = "classifier"
+    lstm_layers: int = 0
+    lstm_size: int = 768
+
+    def with_lstm(self, size: int, layers: int = 2) -> ClassificationHead:
+        """Returns the head with a BiLSTM, and without a dense layer between the pooling and the outputs.
+
+        A head for sequences then takes the maximum over the tokens of each. The paper has the BiLSTM (section
+        5.1), and does not say how it is pooled.
+        """
+        pooling = "none" if self.pooling == "none" else "max"
+        return dataclasses.replace(
+            self, pooling=pooling, dense="none", norm=False, lstm_layers=layers, lstm_size=size
+        )
+
+    def pooling_of(self, config: EncoderConfig) -> str:
+        """Returns the name of the pooling for an encoder, whose `classifier_pooling` has priority.
+
+        From left to right, [CLS] sees no other token, and the last token, which sees all of them, stands in
+        for it.
+        """
+        if self.pooling == "none":
+            return "none"
+        default = "last" if config.causal and self.pooling == "cls" else self.pooling
+        return config.classifier_pooling or default
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the parameter groups that fine-tuning always initializes, unlike a pre-trained pooler."""
+        dense = ("head",) if self.dense == "head" else ()
+        return (*((LSTM,) if self.lstm_layers else ()), *dense, self.name)
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """Returns the dropout rates of the head."""
+        return self.drop_in, self.drop_out
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Returns the fields of `EncoderConfig` that only heads read, and that this one reads."""
+        pooling = () if self.pooling == "none" else ("classifier_pooling",)
+        return (*(rate.field for rate in self.rates if rate.field), *pooling)
+
+
+def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> None:
+    """Refuses values of fields that only heads read, and that the heads of a run do not read.
+
+    Args:
+        given: the fields of `EncoderConfig` in the config of the run; a checkpoint may have any values.
+        read: the names of the fields that the heads read.
+        user: what the heads belong to, for the message.
+
+    Raises:
+        UserError: a field is set, and no head reads it.
+    """
+    read = set(read)
+    for name in HEAD_FIELDS:
+        if given[name] is not None and name not in read:
+            raise UserError(f"model.{name}={given[name]}: {user} does not use it; leave it at None")
+
+
+# BERT's heads: sequence and token classification (sections 4.1 and 5.3) and answer spans (section 4.2).
+SEQUENCE = ClassificationHead()
+TOKENS = ClassificationHead(pooling="none", dense="none")
+SPANS = ClassificationHead(pooling="none", dense="none", drop_out=NO_DROPOUT, name="qa")
+# Sentence vectors have a pooling and no output layer (Reimers and Gurevych 2019, section 3).
+SENTENCE = ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
+# Vectors of tokens are a projection of their states (Khattab and Zaharia 2020, section 3.2).
+TOKEN_VECTORS = ClassificationHead(
+    pooling="none", dense="none", drop_out=NO_DROPOUT, out_bias=False, name="projection"
+)
