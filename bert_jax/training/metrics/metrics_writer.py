@@ -80,6 +80,7 @@ class MetricsWriter:
         self._trackers: Trackers | None = None
         if trackers and self._directory:
             self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
+        self._resumed = 0  # the step from which the run starts or resumes
         self._begin: tuple[float, int] | None = None
         self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
@@ -93,6 +94,7 @@ class MetricsWriter:
         Args:
             step: the number of steps done; 0 for a new run.
         """
+        self._resumed, self._begin = step, None
         if self._bars:
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
@@ -177,7 +179,8 @@ class MetricsWriter:
 
     def at_step(self, step: int) -> None:
         """Advances the progress bar. It is called at every step with the last step known to be done."""
-        if self._begin is None:  # The time left excludes one-time work before this, such as compiling.
+        if self._begin is None and step > self._resumed:
+            # The time left is estimated from the steps after the first one, which includes one-time work.
             self._begin = time.monotonic(), step
             if self._bars:
                 self._bars.update(self._steps, started=self._begin[0], first=step)

@@ -165,6 +165,30 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
 
 
+def test_the_time_left_is_that_of_the_steps_after_the_first(tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bert_jax.training.metrics.metrics_writer.time.monotonic", lambda: now[0])
+    writer = MetricsWriter(tmp_path, total_steps=1000, terminal=False)
+
+    def train(start, first_seconds):
+        """Dispatches 100 steps of half a second, of which the first takes longer, and writes two of them."""
+        writer.rewind(start)
+        writer.at_step(start)
+        now[0] += first_seconds
+        writer.write(start + 1, {"loss": 7.0})
+        for step in range(start + 2, start + 101):
+            now[0] += 0.5
+            writer.at_step(step)
+        writer.write(start + 100, {"loss": 6.0})
+
+    train(0, first_seconds=60.0)
+    train(50, first_seconds=90.0)  # as a run does that goes back to an earlier checkpoint
+    writer.close()
+    assert [line.partition("0000")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "", "  left 7:30", "", "  left 7:05",
+    ]  # fmt: skip
+
+
 def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
