@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -171,10 +172,12 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
                 f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
                 f"{config.decay_steps}; set fewer, or a later end of the decay"
             )
+        shorter = total_steps // 10
         raise UserError(
-            f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "
-            f"the run; add --config.optimizer.warmup_steps={total_steps // 10} for a tenth of them, or train "
-            "for longer by --config.steps or, in fine-tuning, --config.epochs"
+            f"optimizer.warmup_steps={config.warmup_steps}: expected less than the "
+            f"{counted(total_steps, 'step')} of the run; add --config.optimizer.warmup_steps={shorter} for "
+            f"{'a tenth of them' if shorter else 'no warm-up'}, or train for longer by --config.steps or, in "
+            "fine-tuning, --config.epochs"
         )
     further = {name: getattr(config, name) for name in SCHEDULE_FIELDS.get(config.schedule, ())}
     if config.schedule == "wsd":
