@@ -106,11 +106,12 @@ def _draw(axis, runs, panel, references):
             label, value = references[name]
             axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
     figures.describe(axis, panel.title, "step")
+    figures.number(axis.xaxis, most=5, whole=True)
+    figures.number(axis.yaxis)
     axis.grid(alpha=0.25, linewidth=0.6)
     axis.margins(x=0.02)
     if panel.kind == "other":
         axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
     if (panel.kind != "other" or len(runs) > 1) and axis.get_legend_handles_labels()[0]:
         # These corners are free because losses fall and scores rise.
         corner = "upper right" if panel.kind == "loss" else "lower right"
@@ -162,7 +163,8 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     if len(values) < 20:
         return values
     half = max(1, len(values) // 40)
-    total = np.concatenate([[0.0], np.cumsum(values)])
+    # Differences to the first value, so that values that are all equal stay equal.
+    total = np.concatenate([[0.0], np.cumsum(values - values[0])])
     index = np.arange(len(values))
     low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
-    return (total[high] - total[low]) / (high - low)
+    return values[0] + (total[high] - total[low]) / (high - low)

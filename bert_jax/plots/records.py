@@ -42,6 +42,7 @@ def plot_records(report: Report, output: str) -> None:
         strict=True,
     ):
         figures.describe(axis, title, unit)
+        figures.number(axis.xaxis, most=10, whole=True)
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
         axis.grid(axis="y", alpha=0.25, linewidth=0.6)
@@ -65,4 +66,3 @@ def _bars(axis, counts: list[int], number: int, splits: int, color: str, label: 
     width = 0.8 / splits
     shares = 100 * np.array(counts[1:]) / max(1, sum(counts))
     axis.bar(places - 0.4 + (number + 0.5) * width, shares, width, color=color, label=label)
-    axis.set_xticks(places)

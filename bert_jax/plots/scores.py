@@ -38,6 +38,7 @@ def plot_scores(panels: Mapping[str, Mapping[str, Sequence[float]]], output: str
                 axis.plot(values, [number] * len(values), "o", color=color, markersize=4, alpha=0.6)
                 axis.vlines(np.mean(values), number - 0.35, number + 0.35, color=color, linewidth=2)
         figures.describe(axis, name, "")
+        figures.number(axis.xaxis, most=4)
         axis.set_yticks(range(len(arms)), arms, fontsize=8)
         axis.set_ylim(len(arms) - 0.4, -0.6)
         axis.grid(axis="x", alpha=0.25, linewidth=0.6)

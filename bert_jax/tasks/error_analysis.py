@@ -123,6 +123,8 @@ def plot_numbers(
 ) -> None:
     """Plots predicted numbers against the labels, with the diagonal if both have the same scale."""
     with _saved_axes(path, (4.6, 4.4), "label", what, f"{len(targets):,} examples") as axis:
+        figures.number(axis.xaxis, most=5)
+        figures.number(axis.yaxis)
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         if same_scale:
             ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
@@ -150,6 +152,7 @@ def plot_confidence(
             linewidth=0.5,
         )
         axis.set_xlim(0, 1)
+        figures.number(axis.yaxis)
         axis.legend(frameon=False)
 
 
