@@ -6,26 +6,43 @@
     bert-jax configs --fields finetune/glue:mrpc
 
 `--config=NAME` of pretrain, finetune, estimate and bench runs one; `--config=mine.py` runs a copy that you
-changed. --fields prints every field of a config with its value: what `--config.FIELD=VALUE` can set.
+changed. --fields prints every field of a config with its value and its meaning: what `--config.FIELD=VALUE`
+can set.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
 
+with epy.lazy_imports():
+    from bert_jax.settings.typed import pretrain_config
+    from bert_jax.tasks import fields as task_fields
+
 ARGUMENTS = "[NAME]"
+
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+_VALUES_WIDTH = 44  # fields with a longer value have their meaning below
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.boolean("fields", "Print the fields and values of the config instead of the file.")
+    define.boolean(
+        "fields", "Print the fields of the config, their values and meanings, instead of the file."
+    )
     define.string("output", "Write the copy to this file instead of printing it.")
     define.overwrite()
 
@@ -47,8 +64,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
             raise UserError(
                 "--fields and --output exclude each other: the list of fields is not a config file"
             )
-        config = config_files.load(args[0])
-        print("\n".join(f"{field} = {value!r}" for field, value in config_fields.flatten(config)))
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        print(describe_fields(config_files.load(args[0]), columns))
         return
     source = path.read_text(encoding="utf-8")
     if not flags.output:
@@ -64,3 +81,31 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         raise UserError(f"--output={flags.output}: {error.strerror}") from error
     shown = flags.output if files.is_remote(flags.output) else os.path.relpath(flags.output)
     print(f"wrote {flags.output}; use it as --config={shown}")
+
+
+def describe_fields(config: Mapping[str, Any], columns: int = 0) -> str:
+    """Returns the fields of a config, each with its value and its meaning beside it.
+
+    Args:
+        config: a config of pre-training or of fine-tuning.
+        columns: the width of the terminal, to which meanings are wrapped; 0 for one line per field.
+    """
+    if "task" in config:
+        declared: Mapping[str, config_fields.Field] = task_fields.declared()
+    else:
+        declared = dict(config_fields.fields(pretrain_config.PretrainConfig()))
+    values = {name: f"{name} = {value!r}" for name, value in config_fields.flatten(config)}
+    limit = min(_VALUES_WIDTH, columns // 2) if columns else _VALUES_WIDTH
+    width = max((len(value) for value in values.values() if len(value) <= limit), default=0)
+    lines = []
+    for name, value in values.items():
+        meaning = _LINK.sub(r"\1", declared[name].meaning) if name in declared else ""
+        room = max(20, columns - width - 2)
+        wrapped = textwrap.wrap(meaning, room, break_on_hyphens=False) if columns else [meaning]
+        if columns and len(value) > width:
+            lines.append(value)
+        else:
+            lines.append(f"{value:<{width}}  {''.join(wrapped[:1])}".rstrip())
+            wrapped = wrapped[1:]
+        lines += [f"{'':<{width}}  {part}" for part in wrapped]
+    return "\n".join(lines)

@@ -1,7 +1,9 @@
 import pytest
 
 from bert_jax import cli
-from bert_jax.settings import config_files
+from bert_jax.commands import configs
+from bert_jax.settings import config_fields, config_files
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
 
 
 def test_the_list_has_a_line_for_each(capsys):
@@ -27,7 +29,39 @@ def test_one_is_printed_or_copied_and_runs_as_a_file(capsys, tmp_path, monkeypat
 def test_fields_and_values(capsys):
     assert cli.main(["configs", "--fields", "finetune/squad:v2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "v2 = True" in lines and "optimizer.learning_rate = 5e-05" in lines and "data.train = ''" in lines
+    given = [line.split("  ")[0] for line in lines]
+    assert {"v2 = True", "optimizer.learning_rate = 5e-05", "data.train = ''"} <= set(given)
+    assert len(lines) == len(set(given))  # one line each where there is no terminal
+
+
+@pytest.mark.parametrize("name", ["finetune/squad:v2", "pretrain/tiny"])
+def test_every_field_has_its_meaning(name):
+    config = config_files.load(name)
+    lines = configs.describe_fields(config).splitlines()
+    values = [f"{field} = {value!r}" for field, value in config_fields.flatten(config)]
+    meanings = {value: line.removeprefix(value).strip() for value, line in zip(values, lines, strict=True)}
+    assert meanings[f"seed = {config.seed}"] == "of weights, order of the rows, masks and dropout"
+    assert all(meanings.values()) and not any("](" in meaning for meaning in meanings.values())
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_meanings_are_wrapped_beside_the_values(columns):
+    config = config_files.load("pretrain/tiny")
+    config.data.dir = "/a/folder/with/a/name/of/more/than/half/a/line"
+    config.eval.sentences = ""
+    lines = configs.describe_fields(config, columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    at = next(line for line in lines if line.startswith("seed")).index("of weights")
+    assert all(line[at - 2 : at] == "  " for line in lines if line.startswith((" ", "seed", "batch_size")))
+    after = lines[lines.index(f"data.dir = {config.data.dir!r}") + 1 :]  # too long a value for the column
+    meaning = dict(config_fields.fields(PretrainConfig()))["data.dir"].meaning
+    assert " ".join(line[at:] for line in after).startswith(meaning)
+
+
+def test_a_field_that_is_not_known_has_no_meaning():
+    config = config_files.load("pretrain/tiny").unlock()
+    config.mine = 1
+    assert "mine = 1" in configs.describe_fields(config, 80).splitlines()
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_config_may_be_a_url(capsys):
     copy = config_files.find("memory://config-files/mine.py")
     assert copy.name == "mine.py" and copy.read_text(encoding="utf-8") == source
     assert cli.main(["configs", "--fields", "memory://config-files/mine.py:rte"]) == 0
-    assert "task = 'rte'" in capsys.readouterr().out
+    assert "task = 'rte' " in capsys.readouterr().out
     with pytest.raises(UserError, match=r"config memory://config-files/other.py: cannot be read"):
         config_files.find("memory://config-files/other.py")
 
