@@ -12,6 +12,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 PyTree = Any
 
@@ -50,7 +51,7 @@ class Report:
 
     def __str__(self) -> str:
         total = len(self.loaded) + len(self.new)
-        text = f"loaded {len(self.loaded)} of {total} parameters from {self.source}"
+        text = f"loaded {len(self.loaded)} of {counted(total, 'tensor')} from {self.source}"
         for what, names in (("new", self.new), ("not used", self.unused)):
             text += f"; {what}: {', '.join(names)}" if names else ""
         return text

@@ -33,6 +33,7 @@ from bert_jax.checkpoint.steps import (
 )
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.objectives.adapters import assemble, group_parts
 
 _Result = TypeVar("_Result")
@@ -231,8 +232,8 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
     report = Report.of(step.path, wanted, params)
     if not report.loaded:
         raise UserError(
-            f"{step.path}: it has none of the {len(wanted)} parameters of this model (it has {some(params)}; "
-            f"the model has {some(wanted)})"
+            f"{step.path}: it has none of the {counted(len(wanted), 'tensor')} of this model (it has "
+            f"{some(params)}; the model has {some(wanted)})"
         )
     groups, onto = group_parts(stored), {}
     for name in report.loaded:

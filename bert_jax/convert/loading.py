@@ -165,6 +165,6 @@ def _check_report(report: checkpoint.Report, ignore: str) -> None:
     )
     complete = "|".join([*filter(None, [ignore]), *patterns])
     raise UserError(
-        f"{report.source} {' and '.join(differing)}; give another init_from or, if these parameters may be "
+        f"{report.source} {' and '.join(differing)}; give another init_from or, if these tensors may be "
         f"new or left behind, --config.init_ignore='{complete}'"
     )

@@ -77,7 +77,7 @@ def check_same(what: str, one: Model, other: Model) -> float:
     """
     if one.params.keys() != other.params.keys():
         raise UserError(
-            f"{what}: the parameters differ, {sorted(one.params.keys() ^ other.params.keys())[0]} is only on "
+            f"{what}: the tensors differ, {sorted(one.params.keys() ^ other.params.keys())[0]} is only on "
             f"one side; {_ADVICE}"
         )
     for name, array in one.params.items():

@@ -22,7 +22,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
-from bert_jax.io.wording import alternatives
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import encoder_config, stacked_parameters
@@ -340,7 +340,8 @@ def _initial_params(
             raise UserError(
                 f"init_keep={config.init_keep!r} keeps {report.new[0]}, which {report.source} does not have"
             )
-        log(f"from scratch, but for {len(report.loaded)} parameters of {report.source}: {', '.join(kept)}")
+        tensors = counted(len(report.loaded), "tensor")
+        log(f"from scratch, but for {tensors} of {report.source}: {', '.join(kept)}")
         drawn = tuple(name for name in flatten(abstract_params) if name not in kept)
         workdir.write_json(REPORT_FILE, dataclasses.asdict(dataclasses.replace(report, new=drawn)))
         return params
@@ -350,7 +351,7 @@ def _initial_params(
             config, objective, abstract_params, log, new_groups=new_groups, ignore=of_task.may_differ
         )
         log(
-            f"loaded {len(report.loaded)} parameters from {report.source}; "
+            f"loaded {counted(len(report.loaded), 'tensor')} from {report.source}; "
             f"new: {', '.join(report.new) or 'none'}; not used: {_summary(report.unused)}"
         )
         workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
@@ -382,12 +383,12 @@ def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[s
     matches = {name: [bool(pattern.fullmatch(one)) for one in each] for name, each in names.items()}
     if not any(map(any, matches.values())):
         like = ", ".join(each[0] for each in list(names.values())[:2])
-        raise UserError(f"{given} matches none of the parameters of the encoder; names are like {like}")
+        raise UserError(f"{given} matches none of the tensors of the encoder; names are like {like}")
     for name, of_layers in matches.items():
         if any(of_layers) and not all(of_layers):
             raise UserError(
                 f"{given} matches {names[name][of_layers.index(True)]} and not "
-                f"{names[name][of_layers.index(False)]}; a parameter is kept in all layers or in none"
+                f"{names[name][of_layers.index(False)]}; a tensor is kept in all layers or in none"
             )
     return tuple(name for name, of_layers in matches.items() if all(of_layers))
 

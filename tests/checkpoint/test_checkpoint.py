@@ -335,7 +335,7 @@ def test_load_params_reports_new_and_unused(copy, mesh):
     del target["mlm"]
     params, report = checkpoint.load_params(copy, target)
     assert (report.new, report.unused) == (("classifier/bias",), ("mlm/bias",))
-    assert "loaded 2 of 3 parameters" in str(report) and "not used: mlm/bias" in str(report)
+    assert "loaded 2 of 3 tensors" in str(report) and "not used: mlm/bias" in str(report)
     assert sorted(params) == ["encoder"]
 
 
@@ -354,7 +354,7 @@ def test_load_params_of_another_shape(copy, mesh):
 
 
 def test_load_params_with_nothing_in_common(copy):
-    with pytest.raises(UserError, match="none of the 1 parameters of this model"):
+    with pytest.raises(UserError, match="none of the 1 tensor of this model"):
         checkpoint.load_params(copy, {"other": jax.ShapeDtypeStruct((2,), jnp.float32)})
 
 

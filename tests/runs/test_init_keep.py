@@ -30,7 +30,7 @@ def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pr
     assert cli.main(arguments(files, tmp_path / "scratch", pretrained)) == 0
     kept = arguments(files, tmp_path / "kept", pretrained, f"--config.init_keep={EMBEDDINGS}")
     assert cli.main(kept) == 0
-    assert "from scratch, but for 5 parameters of " in capsys.readouterr().out
+    assert "from scratch, but for 5 tensors of " in capsys.readouterr().out
     theirs, drawn, found = (
         stored_params(path) for path in (pretrained, tmp_path / "scratch", tmp_path / "kept")
     )
@@ -48,7 +48,7 @@ def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pr
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (["init_keep=embeddings"], "init_keep='embeddings' matches none of the parameters of the encoder"),
+        (["init_keep=embeddings"], "init_keep='embeddings' matches none of the tensors of the encoder"),
         (["init_keep=("], "is no regular expression"),
         (["init_keep=encoder/layers/0/.*"], "and not encoder/layers/1/"),
         (["init_keep=classifier/.*"], "matches none"),

@@ -83,7 +83,7 @@ def test_many_epochs_of_little_data_are_told(records, tmp_path, continued, steps
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
-    assert re.search(f"loaded ([0-9]+) of \\1 parameters from {trained}/checkpoints/6\n", output)
+    assert re.search(f"loaded ([0-9]+) of \\1 tensors from {trained}/checkpoints/6\n", output)
     losses = [
         json.loads((path / "metrics.jsonl").read_text().splitlines()[0])["loss"]
         for path in (trained, tmp_path / "run")

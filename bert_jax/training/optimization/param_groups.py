@@ -111,7 +111,7 @@ def freeze(objective: Objective, *patterns: str) -> Objective:
     flags = {name: flag for flags in frozen.flags.values() for name, flag in flags.items()}
     unmatched = [each.pattern for each in compiled if not any(map(each.fullmatch, flags))]
     if unmatched or all(flags.values()):
-        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "every parameter")
+        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "every tensor")
         raise UserError(
             f"optimizer.freeze={pattern!r} matches {what}; names are like {', '.join(list(flags)[:2])}"
         )
@@ -169,7 +169,7 @@ def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
     tree = layers.by_name(params, factor)
     if unused:
         raise UserError(
-            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} matches no parameter, or only those that an "
+            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} matches no tensor, or only those that an "
             f"expression before it matches; names are like {', '.join(names[:2])}"
         )
     return tree

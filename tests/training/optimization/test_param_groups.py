@@ -182,7 +182,7 @@ def test_rates_of_frozen_models_are_those_of_the_layers(freeze, layers):
     "changes, message",
     [
         (dict(freeze="nothing"), "matches none; names are like"),
-        (dict(freeze=".*"), "matches every parameter"),
+        (dict(freeze=".*"), "matches every tensor"),
         (dict(freeze="("), "no regular expression"),
     ],
     ids=["nothing", "everything", "regex"],
@@ -201,7 +201,7 @@ def test_rates_of_groups():
         ("encoder/layers/stack/layer/query/kernel", np.reshape([0, 3, 0, 3], (4, 1, 1))),
     ):
         np.testing.assert_allclose(rated[name], plain[name] * factor, rtol=1e-6)
-    with pytest.raises(UserError, match="'pooler/x' matches no parameter"):
+    with pytest.raises(UserError, match="'pooler/x' matches no tensor"):
         one_update(rates="pooler/x=2")
 
 
