@@ -18,6 +18,7 @@ from bert_jax.data import google, manifests, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
+from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import UNFINISHED, claimed, finished
@@ -305,8 +306,9 @@ class _Build:
         for language, count in zip(self.languages, counts, strict=True):
             if count < self._fewest:
                 raise self._refusal(
-                    f"--nsp={self.settings['nsp']} trains on {self._fewest} documents or more of a language, "
-                    f"and {language.name} has {count}: give more of its text, or leave its --input out"
+                    f"--nsp={self.settings['nsp']} trains on {counted(self._fewest, 'document')} or more of "
+                    f"a language, and {language.name} has {count}: give more of its text, or leave its "
+                    "--input out"
                 )
 
     def _make_shards(self, parts: _Parts) -> dict[str, Any]:
@@ -346,7 +348,8 @@ class _Build:
             return -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)
         if wanted > rows["train"]:
             raise self._refusal(
-                f"--num_shards={wanted}, and there are only {rows['train']} rows: ask for fewer"
+                f"--num_shards={wanted}, and the text gives only {counted(rows['train'], 'row')}: ask "
+                "for fewer"
             )
         return max(1, wanted * rows[split] // rows["train"])
 

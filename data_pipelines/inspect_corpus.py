@@ -18,6 +18,7 @@ from bert_jax.data.inspection import Report
 from bert_jax.data.inspection.approx_distinct import DistinctSample
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from data_pipelines import cleaning, readers
 
 MOST_BYTES = 1 << 30  # of a larger corpus, only pieces with this total size are read
@@ -105,7 +106,9 @@ def inspect_corpus(
     report.facts = {"files": len(paths), "bytes": total, "input_format": input_format}
     if every > 1:
         read = sum(range_.size for range_ in ranges[::every])
-        report.facts["sampled"] = f"{read:,} bytes in {len(ranges[::every])} evenly spaced pieces were read"
+        report.facts["sampled"] = (
+            f"{read:,} bytes in {counted(len(ranges[::every]), 'evenly spaced piece')} were read"
+        )
     if cut:
         report.facts["cut"] = f"of a compressed file, the first {MOST_BYTES:,} characters were read"
     report.facts |= found.facts()
@@ -220,8 +223,8 @@ class _Found:
         problems += readers.suspicions(self.read)
         if self.read["long_documents"]:
             problems.append(
-                f"{self.read['long_documents']} documents of over {readers.MAX_DOCUMENT_BYTES >> 20} MB: are "
-                "the blank lines between documents missing?"
+                f"{counted(self.read['long_documents'], 'document')} of over "
+                f"{readers.MAX_DOCUMENT_BYTES >> 20} MB: are the blank lines between documents missing?"
             )
         example = ""
         if self._markup_example:
@@ -245,8 +248,8 @@ class _Found:
             )
         if self.read["undecodable"]:
             problems.append(
-                f"{self.read['undecodable']:,} bytes are not UTF-8: convert the files with iconv (the "
-                "replacement characters are words to the model)"
+                f"{counted(self.read['undecodable'], 'byte is', 'bytes are')} not UTF-8: convert the files "
+                "with iconv (the replacement characters are words to the model)"
             )
         if self._tokenizer and facts["unknown_share"] > _HIGH_UNKNOWN_SHARE:
             words = ", ".join(list(facts["unknown_words"])[:_SHOWN])

@@ -31,6 +31,7 @@ from bert_jax.checkpoint.steps import (
 from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 
 _SET_ASIDE = "bad-"
 _ABANDONED = "abandoned-"
@@ -186,7 +187,10 @@ class Checkpointer:
                 lost.append(step)
                 continue
             if lost:
-                self._log(f"warning: resuming from step {step}; {lost[0] - step} steps are lost")
+                self._log(
+                    f"warning: resuming from step {step}; {counted(lost[0] - step, 'step is', 'steps are')} "
+                    "lost"
+                )
             return step, state
         aside = [name for name in files.names(self._directory) if name.startswith(_SET_ASIDE)]
         if aside:

@@ -20,6 +20,7 @@ from etils import epy
 from bert_jax.commands.flags import runs
 from bert_jax.errors import UserError
 from bert_jax.io import progress
+from bert_jax.io.wording import counted
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
@@ -162,8 +163,8 @@ def report(result: dict[str, Any]) -> str:
     model, device = result["config"]["model"], result["device"]
     dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
     lines = [
-        f"model       {model['num_hidden_layers']} layers of {model['hidden_size']}, {model['dtype']}, "
-        f"dropout {dropout}, attention {model['attention']}",
+        f"model       {counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, "
+        f"{model['dtype']}, dropout {dropout}, attention {model['attention']}",
         f"device      {device['count']} x {device['kind']} ({device['platform']}); "
         f"{result['host']['processor']}; jax {result['versions']['jax']}",
     ]
@@ -193,10 +194,10 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
             f"{both('share_of_peak_without_padding', spec='.1%')} without padding"
         )
     return [
-        f"{title:<11} {step['rows']} rows of {step['length']} ({kind}), {step['fill']:.1%} filled by "
-        f"{step['sequences_per_row']:.2f} sequences",
+        f"{title:<11} {counted(step['rows'], 'row')} of {step['length']} ({kind}), {step['fill']:.1%} filled "
+        f"by {step['sequences_per_row']:.2f} sequences",
         f"            compiled in {step['compile_seconds']:.1f} s{memory}; best (median) of "
-        f"{len(step['seconds'])} steps:",
+        f"{counted(len(step['seconds']), 'step')}:",
         f"            {both('sequences_per_second')} sequences/s, "
         f"{both('tokens_per_second', spec=',.0f')} real tokens/s",
         f"            {both('model_flops_per_second', scale, '.1f')} {unit} of the model, {share}",

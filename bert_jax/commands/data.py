@@ -70,7 +70,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for line in warnings(built.manifest, of_format=not early):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
-    where = "Beam's workers" if flags.runner == "beam" else f"{processes} worker{'s' * (processes > 1)}"
+    where = "Beam's workers" if flags.runner == "beam" else counted(processes, "worker")
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
         f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text per second on "
@@ -85,8 +85,8 @@ def summary(manifest: dict[str, Any]) -> list[str]:
     for name, split in manifest["splits"].items():
         size = sum(file["bytes"] for file in split["files"])
         lines.append(
-            f"{name}: {split['rows']:,} rows of {manifest['max_seq_length']} tokens, "
-            f"{split['fill']:.2%} full; {split['sequences']:,} sequences of "
+            f"{name}: {counted(split['rows'], 'row')} of {manifest['max_seq_length']} tokens, "
+            f"{split['fill']:.2%} full; {counted(split['sequences'], 'sequence')} of "
             f"{counted(split['documents'], 'document')}, {split['tokens']:,} tokens, "
             f"{_second_segments(manifest, split)}{counted(len(split['files']), 'file')}, {size / 1e6:.1f} MB"
         )
@@ -94,13 +94,12 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         written = manifest["splits"]["train"]["languages"][name]
         lines.append(
             f"{name}: {of['share_of_text']:.2%} of the text, used {of['used']:.2f} times, is "
-            f"{of['share']:.2%} of train: {written['rows']:,} rows, {written['tokens']:,} tokens"
+            f"{of['share']:.2%} of train: {counted(written['rows'], 'row')}, {written['tokens']:,} tokens"
         )
     text = manifest["text"]
     lines.append(
-        f"text: {counted(text['documents'], 'document')}, {text['sentences']:,} sentences, "
-        f"{text['tokens']:,} tokens, "
-        f"{text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
+        f"text: {counted(text['documents'], 'document')}, {counted(text['sentences'], 'sentence')}, "
+        f"{text['tokens']:,} tokens, {text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
     )
     return lines
 
@@ -128,8 +127,9 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
         )
     if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
         found.append(
-            f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that contain them "
-            "are garbled; convert the files, for example with iconv -f LATIN1 -t UTF-8"
+            f"{counted(text['undecodable'], 'byte of the text is', 'bytes of the text are')} not UTF-8, and "
+            "the words with such bytes are garbled; convert the files, for example with iconv -f LATIN1 "
+            "-t UTF-8"
         )
     if of_format:
         found += readers.suspicions(text)

@@ -125,11 +125,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             raise UserError(f"{flags.input} has no texts; expected one per line")
     seconds = time.monotonic() - began
     for number, what in (
-        (cut, f"are longer than {embedder.max_seq_length} tokens and were cut"),
-        (texts.blank, "are blank"),
+        (cut, f"cut after {embedder.max_seq_length} tokens"),
+        (texts.blank, "blank"),
     ):
         if number:
-            log(f"warning: {number:,} of {counted(out.texts, 'text')} {what}")
+            verb = "is" if number == 1 else "are"
+            log(f"warning: {number:,} of {counted(out.texts, 'text')} {verb} {what}")
     each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
     print(
         f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "

@@ -31,6 +31,7 @@ from etils import epy
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError, check_installed
 from bert_jax.io import checks, progress
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -153,7 +154,10 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
         found = {"records": flags.records, "split": split, "checkpoint": flags.checkpoint, "scores": scores}
         print(json.dumps(found))
         return 0
-    print(f"{scores.pop('rows'):,} rows of {flags.records}, split {split}, checkpoint {flags.checkpoint}")
+    print(
+        f"{counted(int(scores.pop('rows')), 'row')} of {flags.records}, split {split}, checkpoint "
+        f"{flags.checkpoint}"
+    )
     _print_scores(scores)
     return 0
 
@@ -168,14 +172,16 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
         shown.start("scoring", 2 * len(pairs), "sentences")
         result = minimal_pairs.evaluate(scorer, pairs, shown.at)
     if unknown := int(result.unknown.sum()):
-        progress.log(f"warning: {unknown:,} of {len(pairs):,} pairs have words that the vocabulary lacks")
+        have = "has" if unknown == 1 else "have"
+        of = counted(len(pairs), "pair")
+        progress.log(f"warning: {unknown:,} of {of} {have} words that the vocabulary lacks")
     if flags.output:
         result.write(flags.output)
     summary = result.summary()
     if flags.json:
         print(json.dumps({"checkpoint": scorer.source, "minimal_pairs": summary}))
         return 0
-    print(f"{len(pairs):,} pairs of {flags.input or 'bert-jax'}, checkpoint {scorer.source}")
+    print(f"{counted(len(pairs), 'pair')} of {flags.input or 'bert-jax'}, checkpoint {scorer.source}")
     _print_table(summary)
     return 0
 
@@ -232,7 +238,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         found |= {"by_class": breakdown} if breakdown else {}
         print(json.dumps(found))
         return 0
-    print(f"{len(examples):,} examples of {path}, checkpoint {model.source}")
+    print(f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}")
     _print_scores(scores)
     if breakdown:
         _print_table(breakdown)

@@ -19,6 +19,7 @@ from etils import epy
 from bert_jax.commands.flags.models import CHECKPOINT
 from bert_jax.errors import UserError
 from bert_jax.io import files, progress
+from bert_jax.io.wording import counted
 from bert_jax.plots import curves
 from bert_jax.settings.flags import Define
 
@@ -73,7 +74,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     curves.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
     rows = [row for of_run in runs.values() for row in of_run]
     steps = [row["step"] for row in rows]
-    print(f"wrote {output} ({len(rows)} rows, steps {min(steps)} to {max(steps)})")
+    print(f"wrote {output} ({counted(len(rows), 'row')}, steps {min(steps):,} to {max(steps):,})")
 
 
 def _names(directories: list[str]) -> dict[str, str]:

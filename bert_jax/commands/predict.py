@@ -96,7 +96,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     with progress.of_batches("predicting") as on_batch:
         predictions = model.predict(examples, on_batch)
     predictions.write(flags.output)
-    print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
+    print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}")
     return 0
 
 
@@ -172,7 +172,7 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
             # Every task of GLUE has these.
             assert isinstance(predictions, task_predictions.TablePredictions)
             files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
-            print(f"{name}: {len(examples):,} predictions of {model.source}")
+            print(f"{name}: {counted(len(examples), 'prediction')} of {model.source}")
     missing = tables.write_submission(output, files)
     print(f"wrote {output}" + (f"; the server also expects {', '.join(missing)}" if missing else ""))
     return 0

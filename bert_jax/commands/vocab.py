@@ -69,8 +69,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         of = f" of {line.input}" if several else ""
         seen = "held out" if trained.held_out else "learned from"
         print(
-            f"{line.vocabulary} on {line.units:,} {line.unit}s {seen}{of}: "
-            f"{line.tokens_per_unit:.3f} tokens per {line.unit}, {line.unknown_rate:.3%} [UNK]"
+            f"{line.vocabulary} on {counted(line.units, line.unit)} {seen}{of}: {line.tokens_per_unit:.3f} "
+            f"tokens per {line.unit}, {line.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
         print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
@@ -109,10 +109,10 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
             found = vocabulary.words.find(options, tokenizer, progress)
     except OSError as error:
         raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
-    first = ", ".join(f"{word.text} {word.count:,} times" for word in found.words[:3])
+    first = ", ".join(f"{word.text} {counted(word.count, 'time')}" for word in found.words[:3])
     print(
-        f"{options.output}: {counted(len(found.words), 'word')}, each at least {options.min_frequency} times "
-        f"in {found.bytes / 1e6:,.1f} MB of text: {first}, ..."
+        f"{options.output}: {counted(len(found.words), 'word')}, each at least "
+        f"{counted(options.min_frequency, 'time')} in {found.bytes / 1e6:,.1f} MB of text: {first}, ..."
     )
     text = "held-out text" if found.held_out else "this text"
     print(

@@ -13,6 +13,7 @@ from bert_jax.convert import formats, loading, parity
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
+from bert_jax.io.wording import counted
 
 
 def convert(
@@ -129,6 +130,6 @@ def _may_be_replaced(output: str) -> bool:
 def _describe(model: Model) -> str:
     count = sum(array.size for array in model.params.values())
     config = model.config
-    size = f"{config.num_hidden_layers} layers of {config.hidden_size}, {count:,} parameters"
+    size = f"{counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, {count:,} parameters"
     head = "no head" if model.head == "none" else f"head {model.head}"
-    return f"{size}, {head}" + (f" of {len(model.labels)} labels" if model.labels else "")
+    return f"{size}, {head}" + (f" of {counted(len(model.labels), 'label')}" if model.labels else "")

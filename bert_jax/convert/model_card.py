@@ -15,6 +15,7 @@ from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError, is_installed
 from bert_jax.io import files, json_files
+from bert_jax.io.wording import counted
 from bert_jax.workdir import run_directory
 
 with epy.lazy_imports():
@@ -54,11 +55,12 @@ def make(model: Model, source: str, command: str) -> str:
         *head,
         "---",
         "",
-        f"# {model.family.name}, {config.num_hidden_layers} layers of {config.hidden_size}",
+        f"# {model.family.name}, {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}",
         "",
-        f"{parameters:,} parameters: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, feed-forward size {config.intermediate_size}, "
-        f"{config.max_position_embeddings} positions, {config.vocab_size:,} embeddings"
+        f"{parameters:,} parameters: {counted(config.num_hidden_layers, 'layer')}, hidden size "
+        f"{config.hidden_size}, {counted(config.num_attention_heads, 'head')}, feed-forward size "
+        f"{config.intermediate_size}, {config.max_position_embeddings} positions, {config.vocab_size:,} "
+        "embeddings"
         + (f", {'uncased' if model.tokenizer.lower_case else 'cased'}." if model.tokenizer else "."),
     ]
     if model.labels:
@@ -160,7 +162,7 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
 def _title(run: Mapping[str, Any]) -> list[str]:
     config = run["config"]
     model = config["model"]
-    size = f"{model['num_hidden_layers']} layers of {model['hidden_size']}"
+    size = f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}"
     lines = [f"# {config['task']}, fine-tuned: BERT, {size}"]
     return [*lines, "", f"Labels: {', '.join(run['labels'])}."] if run.get("labels") else lines
 

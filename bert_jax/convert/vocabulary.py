@@ -17,6 +17,7 @@ from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import change_rows
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
@@ -207,8 +208,8 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
     new = [token for token in dict.fromkeys(tokens) if token not in known]
     if not new:
         raise UserError(
-            f"none of the {len(tokens)} tokens to add is new to {tokenizer.path}; expected words or ##pieces "
-            "that it lacks"
+            f"none of the {counted(len(tokens), 'token')} to add is new to {tokenizer.path}; expected words "
+            "or ##pieces that it lacks"
         )
     normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
     split = pre_tokenizers.BertPreTokenizer()

@@ -92,8 +92,8 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
             copy.write(part)
         if size >= 0 and copy.tell() != size:
             raise UserError(
-                f"{url}/{name} has {copy.tell()} bytes, and the manifest says {size}: it is not whole; copy "
-                "it there again"
+                f"{url}/{name} has {counted(copy.tell(), 'byte')}, and the manifest says {size}: it is not "
+                "whole; copy it there again"
             )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from bert_jax.data import tf_example, tfrecord
 from bert_jax.data.rows import Dataset
+from bert_jax.io.wording import counted
 
 SCHEMA = "packed"
 _PER_SEQUENCE = {  # features and their dtypes
@@ -134,17 +135,24 @@ class PackedDataset(Dataset):
             return "a feature is not a whole number of integers"
         ids = np.frombuffer(features["input_ids"], self._id_dtype)
         if not 0 < len(ids) <= self.max_seq_length:
-            return f"the row has {len(ids)} tokens, and the manifest says at most {self.max_seq_length}"
+            return (
+                f"the row has {counted(len(ids), 'token')}, and the manifest says at most "
+                f"{self.max_seq_length}"
+            )
         if int(ids.max()) >= self.vocab_size:
             return f"the token id {int(ids.max())} is outside the vocabulary of {self.vocab_size}"
         starts, first_lengths, labels = (
             np.frombuffer(features[name], dtype).astype(np.int32) for name, dtype in _PER_SEQUENCE.items()
         )
         if not len(starts) == len(first_lengths) == len(labels):
-            return f"{len(starts)} starts, {len(first_lengths)} first lengths and {len(labels)} labels"
+            return (
+                f"{counted(len(starts), 'start')}, {counted(len(first_lengths), 'first length')} and "
+                f"{counted(len(labels), 'label')}"
+            )
         if not 0 < len(starts) <= self.max_sequences_per_row:
             return (
-                f"the row has {len(starts)} sequences, the manifest says at most {self.max_sequences_per_row}"
+                f"the row has {counted(len(starts), 'sequence')}, the manifest says at most "
+                f"{self.max_sequences_per_row}"
             )
         if not _sound_sequences(np.array([len(ids)]), starts[None], first_lengths[None], labels[None]).all():
             return "the starts, first lengths or labels of its sequences do not fit the row"

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 
 class Dataset(abc.ABC):
@@ -95,9 +96,9 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
     file = tfrecord.RecordFile(path, index_dir)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
-            f"{path} has {len(file)} records in {file.size} bytes, and the manifest beside it says "
-            f"{entry['rows']} in "
-            f"{entry['bytes']}: the folder is not as `bert-jax data` left it; copy it again, or make it anew"
+            f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}, and the manifest "
+            f"beside it says {entry['rows']} in {entry['bytes']}: the folder is not as `bert-jax data` left "
+            "it; copy it again, or make it anew"
         )
     if "crc32c" in entry:
         verification.check(file, entry["crc32c"])

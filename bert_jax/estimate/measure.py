@@ -13,6 +13,7 @@ from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_
 from bert_jax.estimate.chips.gpus import Hosts
 from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
+from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.runs import layer_runs
 from bert_jax.parallel import sharding
@@ -49,7 +50,7 @@ def estimate(
     def compile_(parts: int) -> Compiled | DoesNotFit:
         if parts not in tried:
             batch_size = parts * step.unit
-            log(f"compiling for {batch_size:,} rows, {_rows_per_chip(step, batch_size)} per chip")
+            log(f"compiling for {counted(batch_size, 'row')}, {_rows_per_chip(step, batch_size)} per chip")
             result = tried[parts] = step.compile(batch_size)
             if isinstance(result, Compiled):
                 memory = f"{result.memory['total'] / _GIB:.2f} GiB per chip"

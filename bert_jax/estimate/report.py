@@ -39,9 +39,9 @@ def lines(result: dict[str, Any]) -> list[str]:
 def _model(model: dict[str, Any]) -> str:
     dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
     return (
-        f"{model['num_hidden_layers']} layers of {model['hidden_size']}, {model['dtype']}, "
-        f"dropout {dropout}, attention {model['attention']}, remat {model['remat']}, "
-        f"scan_unroll {model['scan_unroll']}"
+        f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, {model['dtype']}, "
+        f"dropout {dropout}, attention {model['attention']}, remat {model['remat']}, scan_unroll "
+        f"{model['scan_unroll']}"
     )
 
 
@@ -52,15 +52,15 @@ def _hardware(result: dict[str, Any]) -> str:
         gpus, hosts = counted(topology["chips"], "GPU"), counted(topology["hosts"], "host")
         return f"{topology['name']}, {gpus} of {hosts}; mesh {mesh}"
     several = f"{topology['slices']} slices of " if topology["slices"] > 1 else ""
-    return f"{several}{topology['name']}, {topology['chips']:,} chips; mesh {mesh}"
+    return f"{several}{topology['name']}, {counted(topology['chips'], 'chip')}; mesh {mesh}"
 
 
 def _batch(result: dict[str, Any]) -> str:
     rows = result["rows"]
     parts = f", in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
     return (
-        f"{result['batch_size']:,} rows of {rows['length']}, {result['rows_per_chip']} per chip{parts}; "
-        f"{rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
+        f"{counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} per "
+        f"chip{parts}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
         f"{rows['predictions']} predicted ({rows['source']})"
     )
 
@@ -85,7 +85,7 @@ def _memory(result: dict[str, Any]) -> list[str]:
         largest = result["largest_batch"]
         if largest["batch_size"]:
             texts.append(
-                f"the largest batch that fits, to within an eighth: {largest['batch_size']:,} rows, "
+                f"the largest batch that fits, to within an eighth: {counted(largest['batch_size'], 'row')}, "
                 f"{largest['rows_per_chip']} per chip"
             )
         else:
@@ -162,7 +162,8 @@ def _step(result: dict[str, Any]) -> list[str]:
 
 def _unknown_loops(result: dict[str, Any]) -> list[str]:
     loops = result["loops_of_unknown_length"]
-    return [f"{loops} loops of unknown length are counted once"] if loops else []
+    found = counted(loops, "loop of unknown length is", "loops of unknown length are")
+    return [f"{found} counted once"] if loops else []
 
 
 def _speed(result: dict[str, Any]) -> str:
@@ -175,8 +176,8 @@ def _speed(result: dict[str, Any]) -> str:
 def _run(result: dict[str, Any]) -> str:
     cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
     return (
-        f"{result['steps']:,} steps: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} chip-hours"
-        f"{cost}; without startup, evaluation and checkpoints"
+        f"{counted(result['steps'], 'step')}: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} "
+        f"chip-hours{cost}; without startup, evaluation and checkpoints"
     )
 
 

@@ -6,9 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 
-def counted(number: int, noun: str) -> str:
-    """Returns a number and its noun, such as "1 file" or "1,234 files"; the plural ends in s."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number and its noun, such as "1 file" or "1,234 files".
+
+    Args:
+        number: the number.
+        noun: what follows the number 1; a noun, also with its verb, such as "row is".
+        plural: what follows any other number; by default, `noun` with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def alternatives(values: Iterable[object]) -> str:

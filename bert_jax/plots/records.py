@@ -5,6 +5,7 @@ import numpy as np
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
+from bert_jax.io.wording import counted
 from bert_jax.plots import figures
 
 _COLORS = (figures.COLORS[0], figures.COLORS[4])
@@ -31,7 +32,7 @@ def plot_records(report: Report, output: str) -> None:
     figure, ((*axes,),) = figures.subplots((13.2, 3.6), columns=3)
     length = len(next(iter(splits.values()))["row_lengths"]) - 1
     for number, (name, facts) in enumerate(splits.items()):
-        style = dict(color=_COLORS[number % len(_COLORS)], label=f"{name}, {facts['rows']:,} rows")
+        style = dict(color=_COLORS[number % len(_COLORS)], label=f"{name}, {counted(facts['rows'], 'row')}")
         _steps(axes[0], facts["sequence_lengths"], length, 1, **style)
         _steps(axes[1], facts["row_lengths"], length, 100 / length, **style)
         _bars(axes[2], facts["sequences_per_row"], number, len(splits), **style)

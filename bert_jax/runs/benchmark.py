@@ -20,6 +20,7 @@ import optax
 import bert_jax
 from bert_jax.convert import families
 from bert_jax.data import best_fit, loader, packed
+from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
@@ -200,12 +201,15 @@ def time_train_step(
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
     )
-    log(f"compiling the train step for {rows} rows of {length} tokens")
+    log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
     began = time.perf_counter()
     step = step.lower(abstract, batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
     host_memory.keep_activations(step, mesh.size)
-    log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} of warm-up")
+    log(
+        f"compiled in {compile_seconds:.1f} s; timing {wording.counted(steps, 'step')} after "
+        f"{_WARM_UP_STEPS} of warm-up"
+    )
     state = init_state(objective, optimizer, mesh, seed)
 
     seconds, counted = [], []

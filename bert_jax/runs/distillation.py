@@ -13,6 +13,7 @@ from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
 from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
@@ -178,7 +179,10 @@ def read_teacher(
     check_shapes(model.source, model.params, wanted)
     params = {name: model.params[name].astype(like.dtype) for name, like in wanted.items()}
     count = sum(x.size for x in params.values())
-    log(f"teacher: {model.source}, {objective.teacher.config.computed_layers} layers, {count:,} parameters")
+    log(
+        f"teacher: {model.source}, {counted(objective.teacher.config.computed_layers, 'layer')}, "
+        f"{count:,} parameters"
+    )
     return dataclasses.replace(objective, teacher_params=nest(params))
 
 
@@ -228,8 +232,8 @@ def student_layers(text: str, count: int, teacher: EncoderConfig) -> tuple[int, 
         return parse_layers(text, "init_layers")
     if count > many:
         raise UserError(
-            f"distillation.init_layers=spread: the student has {count} layers and the teacher {many}; set "
-            f"--config.model.num_hidden_layers={max(1, many // 2)}"
+            f"distillation.init_layers=spread: the student has {counted(count, 'layer')} and the teacher "
+            f"{many}; set --config.model.num_hidden_layers={max(1, many // 2)}"
         )
     # 0, 2, 4, 7, 9 and 11 of 12 layers, as in DistilBERT.
     return tuple(round(i * (many - 1) / max(1, count - 1)) for i in range(count))

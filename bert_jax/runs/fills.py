@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference import engine, fill_mask
 from bert_jax.inference.engine import Row
+from bert_jax.io.wording import counted
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.parallel import sharding
@@ -93,9 +94,12 @@ class Sentences:
         """Logs how many sentences are left out, if any are."""
         if self.left_out:
             total = self.left_out + len(self.texts)
+            verb, their, have = (
+                ("is", "its", "it has") if self.left_out == 1 else ("are", "their", "they have")
+            )
             log(
-                f"{self.left_out} of {total} sentences in eval.sentences are not filled: the vocabulary "
-                f"lacks most of their words, or they have more than {self.limit} tokens"
+                f"{self.left_out} of {counted(total, 'sentence')} in eval.sentences {verb} not filled: the "
+                f"vocabulary lacks most of {their} words, or {have} more than {self.limit} tokens"
             )
 
     def batch(self, size: int) -> dict[str, np.ndarray]:

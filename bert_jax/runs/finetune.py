@@ -141,8 +141,8 @@ def finetune(
             )
         training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops, compilation)
         if shapes := training_batches.packing:
-            rows = f"{alternatives(shapes.rows)} rows of {shapes.length} tokens"
-            log(f"a batch of {config.batch_size} examples is packed into {rows}")
+            rows = f"{alternatives(shapes.rows)} row{'s' * (shapes.rows != (1,))} of {shapes.length} tokens"
+            log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")
         state = loop.fit(
             workdir=workdir,
             config=config,
@@ -399,7 +399,7 @@ def _summary(names):
 
 
 def _describe(split, examples, data, task):
-    parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
+    parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_seq_length}"

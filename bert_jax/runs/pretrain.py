@@ -18,6 +18,7 @@ from bert_jax.data import loader, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.models.heads import structures
@@ -123,7 +124,8 @@ def pretrain(
             sentences.describe(writer.message)
         if config.causal_steps:
             writer.message(
-                f"the first {config.causal_steps:,} steps learn from left to right, the others masked LM"
+                f"the first {counted(config.causal_steps, 'step learns', 'steps learn')} from left to "
+                "right, the others masked LM"
             )
         if described := describe(objective):
             writer.message(described)

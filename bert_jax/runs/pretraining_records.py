@@ -14,6 +14,7 @@ from bert_jax.data import cache, google, loader, manifests, records, token_count
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT
 from bert_jax.settings.ramps import Ramp
 from bert_jax.settings.typed.pretrain_config import PretrainConfig, PretrainDataConfig
@@ -117,14 +118,14 @@ class RunRecords:
         if (most := getattr(self.longest, "max_predictions", None)) is not None:
             log(f"the records come with their masks, at most {most} a row")
         if copies := config.masking.copies:
-            log(f"each row has {copies} set{'s' * (copies > 1)} of masks, one an epoch in turn")
+            log(f"each row has {counted(copies, 'set')} of masks, one an epoch in turn")
         if not self.held_out:
             log("no evaluation: the records have no split for it, or data.eval_split is empty")
         for name, held_out in (("", self.held_out), (" of data.replay", self.replay_held_out)):
             for dataset in held_out.values():
                 rows = len(dataset)
                 used = min(eval_batches(config, dataset) * config.batch_size, rows)
-                log(f"evaluating on {used:,} of {rows:,} held-out rows{name}")
+                log(f"evaluating on {used:,} of {counted(rows, 'held-out row')}{name}")
 
     def _describe_length(self, length: int, dataset: Dataset, config: PretrainConfig, log) -> None:
         limited, rows = budget.of(config) is not None, len(dataset)
@@ -135,11 +136,11 @@ class RunRecords:
         epochs = (total - replayed) / rows
         used = [size for size in sizes.values if size]
         low, high = min(used), max(used)
-        batch = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        batch = counted(low, "row") if low == high else f"{low:,} to {high:,} rows"
         own = f", {100 * (1 - share):.4g}% of them from here" if self.replay else ""
         log(
-            f"{rows:,} rows of {length} tokens in {config.data.dir}; {'at most ' * limited}"
-            f"{steps:,} steps of {batch} rows{own}: {_of_epochs(epochs)}"
+            f"{counted(rows, 'row')} of {length} tokens in {config.data.dir}; {'at most ' * limited}"
+            f"{counted(steps, 'step')} of {batch}{own}: {_of_epochs(epochs)}"
         )
         most = _MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS
         if not limited and epochs > most:
@@ -156,8 +157,8 @@ class RunRecords:
             return
         rows = len(self.replay[length])
         log(
-            f"{rows:,} rows of {length} tokens in {config.data.replay}, {100 * share:.4g}% of the batches: "
-            f"{_of_epochs(replayed / rows)}"
+            f"{counted(rows, 'row')} of {length} tokens in {config.data.replay}, {100 * share:.4g}% of the "
+            f"batches: {_of_epochs(replayed / rows)}"
         )
         if not limited and replayed / rows > most:
             log(

@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax.convert.sentences import unit_length
 from bert_jax.errors import optional_imports
+from bert_jax.io.wording import counted
 from bert_jax.serving.batching import Batcher, Overloaded
 from bert_jax.serving.services import Embedding, FillMask, Service, as_list
 from bert_jax.tasks.readers.report import Malformed
@@ -157,7 +158,7 @@ class Server:
         if not isinstance(items, list) or not items:
             raise _Refused(400, f"expected a list of one or more items in {service.field!r}")
         if len(items) > self._limit:
-            raise _Refused(413, f"a request has at most {self._limit:,} items, found {len(items):,}")
+            raise _Refused(413, f"a request has at most {counted(self._limit, 'item')}, found {len(items):,}")
         parsed = []
         for number, item in enumerate(items):
             try:

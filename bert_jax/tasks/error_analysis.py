@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_jax.errors import install_hint, is_installed
 from bert_jax.io import atomic, files, scratch
+from bert_jax.io.wording import counted
 from bert_jax.plots import figures
 
 _MOST_LABELS = 40  # a plot with more labels would be illegible
@@ -122,7 +123,7 @@ def plot_numbers(
     same_scale: bool = True,
 ) -> None:
     """Plots predicted numbers against the labels, with the diagonal if both have the same scale."""
-    with _saved_axes(path, (4.6, 4.4), "label", what, f"{len(targets):,} examples") as axis:
+    with _saved_axes(path, (4.6, 4.4), "label", what, counted(len(targets), "example")) as axis:
         figures.number(axis.xaxis, most=5)
         figures.number(axis.yaxis)
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")

@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.training.evaluators import Batches
 from bert_jax.training.metrics.throughput import TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
@@ -126,7 +127,10 @@ def go_back(
     """
     checkpointer.wait()
     detour = plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
-    log(f"warning: {skipped}; going back to step {detour.step}, without the next {detour.left_out} batches")
+    log(
+        f"warning: {skipped}; going back to step {detour.step}, without the next "
+        f"{counted(detour.left_out, 'batch', 'batches')}"
+    )
     detour.write(workdir)
     return _complete(detour, workdir, checkpointer)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
@@ -152,8 +153,8 @@ class TrainRun:
                 self._go_back(skipped)
         if self.budget and (share := self._budget_share()) < 1:
             self.writer.message(
-                f"warning: the run ends after its {self.last} steps with {share:.1%} of its budget spent, "
-                "in the middle of its schedule; set more steps"
+                f"warning: the run ends after its {counted(self.last, 'step')} with {share:.1%} of its "
+                "budget spent, in the middle of its schedule; set more steps"
             )
 
     def _dispatch(self, profiler: Profiler) -> None:
@@ -224,8 +225,8 @@ class TrainRun:
         if self._is_skipped():
             skipped = self._step_metrics.skipped_in_row
             self.writer.message(
-                f"warning: the last {skipped} steps were skipped; what is saved as step {self.step} has the "
-                f"parameters of step {self.step - skipped}"
+                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
+                f"step {self.step} has the parameters of step {self.step - skipped}"
             )
         self.writer.flush()
         with self._step_metrics.timed("save"):

@@ -81,12 +81,13 @@ def without_examples(report: dict[str, Any]) -> dict[str, Any]:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """Returns the report as a few lines for the terminal."""
-    found = [f"cleaning: {report['documents_kept']:,} of {report['documents']:,} documents kept"]
+    found = [f"cleaning: {report['documents_kept']:,} of {counted(report['documents'], 'document')} kept"]
     for step, one in report["steps"].items():
         line = (
-            f"  {step}: {one['documents_dropped']:,} documents ({one['documents_dropped_share']:.2%}) and "
-            f"{one['passages_dropped']:,} passages dropped, {one['bytes_dropped'] / 1e6:.2f} MB "
-            f"({one['bytes_dropped_share']:.2%}); {counted(one['documents_changed'], 'document')} changed"
+            f"  {step}: {counted(one['documents_dropped'], 'document')} "
+            f"({one['documents_dropped_share']:.2%}) and {counted(one['passages_dropped'], 'passage')} "
+            f"dropped, {one['bytes_dropped'] / 1e6:.2f} MB ({one['bytes_dropped_share']:.2%}); "
+            f"{counted(one['documents_changed'], 'document')} changed"
         )
         common = [f"{reason} {count:,}" for reason, count in list(one["reasons"].items())[:4]]
         found.append(line + (f" ({', '.join(common)})" if common else ""))

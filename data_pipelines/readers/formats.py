@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.errors import UserError, check_installed
 from bert_jax.io import compression, files
+from bert_jax.io.wording import counted
 from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Document, Fields, Range
 
@@ -102,8 +103,8 @@ def suspicions(counts: Mapping[str, int]) -> list[str]:
     found = []
     if doc_lines:
         found.append(
-            f"{doc_lines:,} lines of the text begin with <doc: are the files WikiExtractor's? give "
-            "--input_format=wikiextractor"
+            f"{counted(doc_lines, 'line of the text begins', 'lines of the text begin')} with <doc: are the "
+            "files WikiExtractor's? give --input_format=wikiextractor"
         )
     if lines >= _FEW_LINES:
         words, sentences = words / lines, 1 + ends / lines

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
 from data_pipelines.readers.documents import Document, Fields, Range, text_document
 from data_pipelines.readers.lines import Line, Lines, open_lines
@@ -80,13 +81,13 @@ def _check(range_: Range, fields: Fields) -> None:
     if seen:
         shown = ", ".join(list(names)[:20]) or "none"
         raise UserError(
-            f"--text_field={fields.text}: none of the first {seen} lines of {range_.path} has a text of that "
-            f"name; their fields are {shown}"
+            f"--text_field={fields.text}: none of the first {counted(seen, 'line')} of {range_.path} has a "
+            f"text of that name; their fields are {shown}"
         )
     if bad:
         raise UserError(
-            f"{range_.path}: none of the first {bad} lines is a JSON object; expected one on each line "
-            "(--input_format=jsonl)"
+            f"{range_.path}: none of the first {counted(bad, 'line')} is a JSON object; expected one on each "
+            "line (--input_format=jsonl)"
         )
 
 

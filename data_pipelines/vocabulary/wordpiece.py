@@ -22,6 +22,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
+from bert_jax.io.wording import counted
 from bert_jax.tokenization import interface, normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
@@ -101,7 +102,7 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
         covered += number
     if covered < min(character_coverage, LEAST_COVERAGE) * total:
         raise UserError(
-            f"--size={size} is too small: with the {max(0, room)} tokens besides the special ones "
+            f"--size={size} is too small: with the {counted(max(0, room), 'token')} besides the special ones "
             f"{covered / total:.2%} of the text's characters can be spelled, and {LEAST_COVERAGE:.1%} is "
             "the least; give a greater --size"
         )

@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
 from bert_jax.io.progress import Progress
+from bert_jax.io.wording import counted
 from bert_jax.tokenization import Tokenizer, normalization
 from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 from data_pipelines.vocabulary import sample
@@ -93,8 +94,8 @@ def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     words = _best(counts, pieces, tokenizer, options)
     if not words:
         raise UserError(
-            f"no word that {options.add_to} splits occurs {options.min_frequency} times in the text; give "
-            "more text, or a lower --min_frequency"
+            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')} in the "
+            "text; give more text, or a lower --min_frequency"
         )
     held_out = bool(part.held_out.documents)
     measured = _count(part.held_out, tokenizer, progress) if held_out else counts

@@ -82,7 +82,7 @@ def test_vectors_of_every_format(embed, model, suffix):
     expected = Embedder(model, layers=[-2, -1]).embed(USED)
     np.testing.assert_allclose(vectors, expected, atol=1e-6 if suffix == ".jsonl" else 0)
     assert f"wrote {path}: 6 texts, 46 tokens, 32 numbers per text" in said.out
-    assert "1 of 6 texts are blank" in said.err
+    assert "1 of 6 texts is blank" in said.err
 
 
 def test_states_as_extract_features_has_them(embed, model):
@@ -149,7 +149,7 @@ def test_pairs(embed, model):
 
 def test_cut_texts_are_counted(embed):
     _, said = embed("--max_seq_length=6", "--normalize")
-    assert "warning: 2 of 6 texts are longer than 6 tokens and were cut" in said.err
+    assert "warning: 2 of 6 texts are cut after 6 tokens" in said.err
 
 
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):

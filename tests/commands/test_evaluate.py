@@ -45,7 +45,7 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     command = ["evaluate", f"--checkpoint={checkpoint}", "--minimal_pairs", f"--input={pairs}"]
     assert cli.main([*command, f"--output={output}", "--json"]) == 0
     captured = capsys.readouterr()
-    assert "warning: 1 of 2 pairs have words that the vocabulary lacks" in captured.err
+    assert "warning: 1 of 2 pairs has words that the vocabulary lacks" in captured.err
     scores = minimal_pairs.evaluate(SentenceScorer(checkpoint), minimal_pairs.read(str(pairs)))
     assert json.loads(captured.out)["minimal_pairs"] == scores.summary()
     lines = [line.split("\t") for line in output.read_text().splitlines()]

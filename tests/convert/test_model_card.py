@@ -35,7 +35,7 @@ def run(tmp_path_factory, vocabulary):
 
 def test_a_run(run):
     lines = model_card.of_run(str(run)).splitlines()
-    assert lines[0] == "# cola, fine-tuned: BERT, 1 layers of 32" and "Labels: 0, 1." in lines
+    assert lines[0] == "# cola, fine-tuned: BERT, 1 layer of 32" and "Labels: 0, 1." in lines
     rows = dict(line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and line != "| | |")
     expected = {"task": "cola", "data": "glue", "started from": "runs/mini", "steps": "30", "epochs": "2.0"}
     expected |= {"batch size": "16", "tokens a row": "16", "seed": "0", "dev file, SHA-256": "ab12"}

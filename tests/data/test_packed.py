@@ -168,7 +168,7 @@ SOUND = {
         ({"input_ids": u2(*range(10, 29), 1000)}, "the token id 1000 is outside the vocabulary of 1000"),
         ({"input_ids": None}, "no feature 'input_ids'"),
         ({"starts": None}, "no feature 'starts'"),
-        ({"starts": u2(0)}, "1 starts, 2 first lengths and 2 labels"),
+        ({"starts": u2(0)}, "1 start, 2 first lengths and 2 labels"),
         ({"starts": b"", "first_lengths": b"", "next_sentence_labels": b""}, "the row has 0 sequences"),
         (
             dict.fromkeys(("starts", "first_lengths", "next_sentence_labels"), u2(0, 1, 1, 1, 1)),

@@ -58,7 +58,7 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--short_seq_prob=1.5", "expected a probability"),
         ("--dupe_factor=0", "--dupe_factor=0: expected at least 1"),
         ("--eval_fraction=0.9", "--eval_fraction=0.9"),
-        ("--num_shards=1000000", "there are only"),
+        ("--num_shards=1000000", "the text gives only"),
         ("--num_shards=-1", "--num_shards=-1"),
         ("--workers=-2", "--workers=-2"),
         ("--masked_lm_prob=0.2", "--masked_lm_prob=0.2 is not for --schema=packed"),
@@ -161,6 +161,15 @@ def test_another_format_is_reported_before_the_build(options, tmp_path, capsys, 
         flags = [f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
         cli.main(["data", f"--input={tmp_path}/text.txt.gz", *flags])
     assert before[0].count("warning: a line of the text has ") == 1
+
+
+def test_a_corpus_of_one_row_is_singular(options, tmp_path, capsys):
+    (tmp_path / "one.txt").write_text("A house in the sun.\n\n")
+    flags = [f"--input={tmp_path}/one.txt", f"--vocab={options.vocab}", "--nsp=none", "--eval_fraction=0"]
+    assert cli.main(["data", *flags, f"--output_dir={options.output_dir}", "--workers=1"]) == 0
+    train, text, _ = capsys.readouterr().out.splitlines()
+    assert train.startswith("train: 1 row of ") and "; 1 sequence of 1 document, " in train
+    assert text.startswith("text: 1 document, 1 sentence, ")
 
 
 def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):

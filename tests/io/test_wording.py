@@ -10,6 +10,11 @@ def test_counted(number, expected):
     assert wording.counted(number, "file") == expected
 
 
+@pytest.mark.parametrize("number, expected", [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are")])
+def test_counted_with_a_verb(number, expected):
+    assert wording.counted(number, "row is", "rows are") == expected
+
+
 @pytest.mark.parametrize(
     "values, expected", [([15], "15"), ([15, 16], "15 or 16"), ([15, 16, 19], "15, 16, or 19")]
 )

@@ -74,12 +74,19 @@ def test_picture(tmp_path):
     assert 0.01 < np.mean(pixels < 200) < 0.5  # neither empty nor black
 
 
+def test_the_command_counts_one_row(tmp_path, capsys):
+    write_metrics(tmp_path, steps=1)
+    assert cli.main(["plot", f"--workdir={tmp_path}"]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path}/curves.png (1 row, steps 1 to 1)\n"
+
+
 def test_the_command(tmp_path, capsys):
     assert cli.main(["plot", f"--workdir={tmp_path}"]) == 2
     assert "it contains no metrics" in capsys.readouterr().err
     write_metrics(tmp_path)
     assert cli.main(["plot", f"--workdir={tmp_path}", "--reference=loss:a: b:6.3"]) == 0
     assert (tmp_path / "curves.png").exists()
+    assert capsys.readouterr().out == f"wrote {tmp_path}/curves.png (105 rows, steps 1 to 100)\n"
     for arguments, message in (
         ([f"--workdir={tmp_path}/none"], "no such directory"),
         ([], "plot needs --workdir=DIR"),

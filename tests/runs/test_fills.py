@@ -94,7 +94,7 @@ def test_objectives_that_wrap_masked_lm(pretrain, filled, tmp_path, fields):
 def test_sentences_of_unknown_words_are_left_out_and_that_is_said(pretrain, tmp_path):
     fields = {"steps": 2, "eval.every": 0, "optimizer.warmup_steps": 1}
     code, output, _ = pretrain(**fields | {"eval.sentences": GIVEN})
-    assert code == 0 and "1 of 3 sentences in eval.sentences are not filled: the vocabulary lacks" in output
+    assert code == 0 and "1 of 3 sentences in eval.sentences is not filled: the vocabulary lacks" in output
     assert [table["step"] for table in read_tables(tmp_path / "run", "eval/fills")] == [2]
     code, output, _ = pretrain(tmp_path / "default", **fields)
     assert code == 0 and "4 of 4 sentences in eval.sentences are not filled" in output

@@ -63,6 +63,15 @@ def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):
     assert code == 0 and "nothing to train" in output
 
 
+def test_one_step_of_one_row_is_singular(records, tmp_path):
+    config = defaults.pretrain("tiny")
+    config.update(steps=1, batch_size=1)
+    config.data.dir, said = str(records), []
+    config = pretrain_config.pretraining(config)
+    pretraining_records.open_records(config, tmp_path, said.append).describe(config, said.append)
+    assert said[0] == f"64 rows of 32 tokens in {records}; 1 step of 1 row: 0.0156 epochs"
+
+
 @pytest.mark.parametrize(
     "continued, steps, warns",
     [(True, 160, False), (True, 168, True), (False, 400, False), (False, 408, True)],

@@ -124,7 +124,7 @@ def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
     run.fit()
     assert run.saved() == [6, 8, 12]
     assert run.logged(
-        "warning: the last 1 steps were skipped; what is saved as step 12 has the parameters of step 11"
+        "warning: the last 1 step was skipped; what is saved as step 12 has the parameters of step 11"
     )
 
 

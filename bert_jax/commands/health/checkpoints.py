@@ -8,6 +8,7 @@ from etils import epy
 
 from bert_jax.commands.health.check import OK, PROBLEM, Check
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 with epy.lazy_imports():
     from bert_jax import convert
@@ -23,8 +24,8 @@ def check_checkpoint(path: str) -> Check:
         return Check("checkpoint", PROBLEM, str(error), f"bert-jax inspect {path}")
     count = sum(map(math.prod, assembled.shapes(config, ("encoder",)).values()))
     detail = (
-        f"{families.of(config).name}, {config.num_hidden_layers} layers of {config.hidden_size}, {count:,} "
-        f"parameters; {tokenizer.kind} vocabulary of {tokenizer.vocab_size:,} tokens, rows "
+        f"{families.of(config).name}, {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
+        f"{count:,} parameters; {tokenizer.kind} vocabulary of {tokenizer.vocab_size:,} tokens, rows "
         f"{tokenizer.template.pair}"
     )
     return Check("checkpoint", OK, detail)

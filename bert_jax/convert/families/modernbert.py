@@ -10,6 +10,7 @@ from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord, Tr
 from bert_jax.convert.param_mapping import LAYERS, head, modules, norm, table, vector
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
+from bert_jax.io.wording import counted
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead, MaskedLMHead, Rate
@@ -41,7 +42,8 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     kinds = fields.get("layer_types") or [_LOCAL if i % every else _GLOBAL for i in range(number)]
     unknown = sorted(set(kinds) - {_GLOBAL, _LOCAL})
     if unknown or len(kinds) != number:
-        problem = f"{unknown[0]!r}" if unknown else f"{len(kinds)} entries for {number} layers"
+        entries = f"{counted(len(kinds), 'entry', 'entries')} for {counted(number, 'layer')}"
+        problem = f"{unknown[0]!r}" if unknown else entries
         raise UserError(f"layer_types has {problem}; expected {_GLOBAL} or {_LOCAL} for each layer")
     is_local = [kind == _LOCAL for kind in kinds]
     theta = _theta(fields, _GLOBAL, "global_rope_theta", 160_000.0)

@@ -16,6 +16,7 @@ import numpy as np
 from bert_jax.data import tf_example, tfrecord
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 SCHEMA = "google"
 _NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
@@ -219,7 +220,7 @@ def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray
     if np.any(np.searchsorted(ends, edges) != width * np.arange(1, len(rows) + 1)) or np.any(
         data[edges - 1] > 127
     ):
-        raise ValueError(f"{name} does not have {width} values")
+        raise ValueError(f"{name} does not have {counted(width, 'value')}")
     if len(ends) == len(data):
         return data.reshape(len(rows), width).astype(np.int64)
     starts = np.concatenate(([0], ends[:-1] + 1))
@@ -237,5 +238,5 @@ def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
         ValueError: a row has another number of values.
     """
     if any(len(row[name]) != 4 * width for row in rows):
-        raise ValueError(f"{name} does not have {width} values")
+        raise ValueError(f"{name} does not have {counted(width, 'value')}")
     return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)

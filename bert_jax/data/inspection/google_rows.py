@@ -14,6 +14,7 @@ from bert_jax.data.inspection.report import Report
 from bert_jax.data.inspection.rows import LABELS, Counts, inspect_splits
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 
 _SETTINGS = [
     *"max_seq_length max_predictions_per_seq seed dupe_factor whole_word_mask max_ngram".split(),
@@ -103,8 +104,8 @@ class _GoogleCounts(Counts):
         yield from super().problems(facts)
         if specials := self.sums["specials"]:
             yield (
-                f"{specials} rows are to predict [PAD], [CLS] or [SEP]: were they made with another "
-                "vocabulary?"
+                f"{counted(specials, 'row is', 'rows are')} to predict [PAD], [CLS] or [SEP]: were they made "
+                "with another vocabulary?"
             )
 
     def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:

@@ -14,6 +14,7 @@ from bert_jax.data.inspection.approx_distinct import DistinctSample
 from bert_jax.data.inspection.report import Report
 from bert_jax.data.inspection.vocabularies import load_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.tokenization import templates
 
 _CHUNK = 512
@@ -116,11 +117,12 @@ class Counts:
                 "case?"
             )
         if not self._repeated and facts["duplicate_rows"] > _HIGH_DUPLICATE_SHARE * facts["rows"]:
-            yield f"{facts['duplicate_rows']} rows are duplicates: does the corpus repeat documents?"
+            duplicates = counted(facts["duplicate_rows"], "row is a duplicate", "rows are duplicates")
+            yield f"{duplicates}: does the corpus repeat documents?"
         if misplaced := self.sums["misplaced"]:
             yield (
-                f"{misplaced} sequences are not [CLS] A [SEP] B [SEP]: were they made with another "
-                "vocabulary?"
+                f"{counted(misplaced, 'sequence is', 'sequences are')} not [CLS] A [SEP] B [SEP]: were they "
+                "made with another vocabulary?"
             )
 
 

@@ -9,6 +9,7 @@ from bert_jax.estimate.analysis.gpu_program import SLICES, Program
 from bert_jax.estimate.analysis.hlo import Array, Module, walk
 from bert_jax.estimate.analysis.timing import Compute
 from bert_jax.estimate.chips.tpus import Chip
+from bert_jax.io.wording import counted
 
 _MIB, _GIB = 2.0**20, 2.0**30
 
@@ -145,9 +146,10 @@ def _traffic(
         if one.kind == "all-reduce" and "fsdp" in one.axes and one.payload > _MIB and mesh_shape["fsdp"] > 1
     ]
     if reduced:
+        times = counted(sum(one.times for one in reduced), "time")
         lines.append(
-            f"{_total(reduced) / _GIB:.2f} GiB per step are all-reduced over fsdp "
-            f"({sum(one.times for one in reduced)} times) and then sliced: a reduce-scatter would send half"
+            f"{_total(reduced) / _GIB:.2f} GiB per step are all-reduced over fsdp ({times}) and then "
+            "sliced: a reduce-scatter would send half"
         )
     return lines
 

@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search.index import Result
+from bert_jax.io.wording import counted
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers.tables import Examples
 
@@ -35,7 +36,7 @@ class Reranker:
         if not task.scores_pairs:
             raise UserError(
                 f"--rerank={model.source}: a run of {task.title}"
-                + (f" with {labels} labels" if labels else "")
+                + (f" with {counted(labels, 'label')}" if labels else "")
                 + "; expected reranking, late interaction, a regression on pairs of texts, or a "
                 "classification with two labels"
             )

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.models import collected
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.distillation import losses
@@ -57,7 +58,7 @@ class Models:
     def depths(self) -> str:
         """Returns the numbers of layers, for messages."""
         return (
-            f"the student has {self.student.computed_layers} layers and the teacher "
+            f"the student has {counted(self.student.computed_layers, 'layer')} and the teacher "
             f"{self.teacher.computed_layers}"
         )
 
@@ -173,7 +174,8 @@ def _check_relation_layer(models: Models) -> str | None:
 
 def _check_heads(models: Models) -> str | None:
     mine, theirs = models.student.num_attention_heads, models.teacher.num_attention_heads
-    return None if mine == theirs else f"the student has {mine} attention heads and the teacher {theirs}"
+    heads = counted(mine, "attention head")
+    return None if mine == theirs else f"the student has {heads} and the teacher {theirs}"
 
 
 def _check_divided_heads(models: Models) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax.inference import minimal_pairs
 from bert_jax.io import atomic, markdown
+from bert_jax.io.wording import counted
 from bert_jax.plots import curves, scores
 from bert_jax.runs.experiment import orders
 from bert_jax.runs.experiment.runner import PRETRAINING, Runner, spent_by_step
@@ -61,7 +62,7 @@ def _tables(runner: Runner) -> Iterator[str]:
         yield _costs(runner, arms)
     yield _scores(runner, arms, columns(runner))
     if most := runner.experiment.train_rows:
-        yield f"Fine-tunings train on the first {most:,} rows of their data."
+        yield f"Fine-tunings train on the first {counted(most, 'row')} of their data."
     for measure in runner.experiment.measures:
         if isinstance(measure, MinimalPairs):
             yield _scores(runner, arms, list(_metrics(runner, measure)))

@@ -22,6 +22,7 @@ import ml_collections
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import counted
 from bert_jax.runs import pretrain
 from bert_jax.settings.experiments import Budget
 from bert_jax.settings.ramps import Ramp
@@ -191,4 +192,4 @@ def _only(config: ml_collections.ConfigDict, kind: Kind) -> ml_collections.Confi
 
 def _name(kind: Kind) -> str:
     length = f" of {kind.length} tokens" if kind.length else ""
-    return f"{kind.rows} rows{length}{', left to right' if kind.causal else ''}"
+    return f"{counted(kind.rows, 'row')}{length}{', left to right' if kind.causal else ''}"

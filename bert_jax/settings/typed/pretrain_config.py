@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, fixed, free, option
@@ -118,8 +119,8 @@ class PretrainConfig(RunConfig):
             ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
             if ramp.values[-1] != self.batch_size:
                 raise UserError(
-                    f"batch_ramp={self.batch_ramp!r} ends with {ramp.values[-1]} rows, and batch_size is "
-                    f"{self.batch_size}; set both to the rows of the last steps"
+                    f"batch_ramp={self.batch_ramp!r} ends with {counted(ramp.values[-1], 'row')}, and "
+                    f"batch_size is {self.batch_size}; set both to the rows of the last steps"
                 )
         lengths = self.lengths
         if lengths is None or not self.constant_tokens:
@@ -129,8 +130,8 @@ class PretrainConfig(RunConfig):
         def more_rows(rows: int, length: int) -> int:
             if rows * longest % length:
                 raise UserError(
-                    f"constant_tokens: {rows} rows of {longest} tokens are no whole number of rows of "
-                    f"{length} tokens; choose other lengths or batch sizes"
+                    f"constant_tokens: {counted(rows, 'row')} of {longest} tokens cannot be divided into "
+                    f"rows of {length} tokens; choose other lengths or batch sizes"
                 )
             return rows * longest // length
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.text.task import TextClassification, TextRegression
@@ -136,7 +137,7 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     for task, found in scores.items():
         shown = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
         lines.append(f"{task:<8}  {shown}")
-    return [*lines, f"{'average':<8}  {average(scores):.4f} over {len(scores)} tasks"]
+    return [*lines, f"{'average':<8}  {average(scores):.4f} over {counted(len(scores), 'task')}"]
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
@@ -113,7 +114,8 @@ class MultipleChoiceTask(TableTask):
         count = len(examples.choices[0])
         if count != len(self.labels):
             raise UserError(
-                f"{examples.path}: {count} choices a question; the model was trained with {len(self.labels)}"
+                f"{examples.path}: {counted(count, 'choice')} a question; the model was trained with "
+                f"{len(self.labels)}"
             )
         starts = examples.texts_b or [""] * len(examples)
         endings = [

@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
 from bert_jax.tasks.readers.report import FileReport, Malformed
@@ -190,7 +191,9 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
         parts = given["text"]
         starts = given.get("answer_start") or [UNKNOWN] * len(parts)
         if not isinstance(starts, list) or len(starts) != len(parts):
-            raise Malformed(f"'answers' has {len(parts)} texts, expected as many values of answer_start")
+            raise Malformed(
+                f"'answers' has {counted(len(parts), 'text')}, expected as many values of answer_start"
+            )
         given = [{"text": text, "answer_start": start} for text, start in zip(parts, starts, strict=True)]
     answers = [] if given is None else given
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):

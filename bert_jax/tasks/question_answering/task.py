@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import FinetuneTask
@@ -155,8 +156,8 @@ class QuestionAnsweringTask(FinetuneTask):
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
         """Returns the numbers of contexts, windows, truncated questions and questions without an answer."""
         parts = [
-            f"{len(examples.contexts):,} contexts, {len(rows):,} windows",
-            f"{rows.cut_questions:,} questions cut at {self.config.max_query_length}",
+            f"{counted(len(examples.contexts), 'context')}, {counted(len(rows), 'window')}",
+            f"{counted(rows.cut_questions, 'question')} cut at {self.config.max_query_length}",
         ]
         if self.config.v2:
             parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")

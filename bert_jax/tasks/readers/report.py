@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, Self, TypeVar
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 _MAX_DESCRIBED = 5
@@ -68,8 +69,8 @@ class FileReport:
         """Raises UserError if the fraction of malformed rows exceeds `max_malformed`."""
         if self.malformed_count > max_malformed * self.rows:
             raise UserError(
-                f"{self.malformed[0]} ({self.malformed_count} of {self.rows} {self.unit} are malformed, more "
-                f"than {max_malformed:.0%}: nothing was read)"
+                f"{self.malformed[0]} ({self._malformed('is', 'are')} malformed, more than "
+                f"{max_malformed:.0%}: nothing was read)"
             )
 
     def first(self, count: int) -> Self:
@@ -84,7 +85,12 @@ class FileReport:
         if self.malformed_count:
             parts.insert(
                 0,
-                f"{self.malformed_count} of {self.rows} {self.unit} are malformed and were left out "
+                f"{self._malformed('is malformed and was', 'are malformed and were')} left out "
                 f"(first: {self.malformed[0]})",
             )
         return f"{self.path}: {'; '.join(parts)}" if parts else ""
+
+    def _malformed(self, one: str, several: str) -> str:
+        """Returns the numbers of malformed rows and of all rows, and the verb for the former."""
+        verb = one if self.malformed_count == 1 else several
+        return f"{self.malformed_count} of {counted(self.rows, self.unit.removesuffix('s'))} {verb}"

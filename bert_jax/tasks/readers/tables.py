@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, columnar, files
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
 from bert_jax.tasks.readers.file_rows import (
     CHOICE,
@@ -235,7 +236,7 @@ def _listed(
     expected = len(before[0]) if before else 0
     if len(texts) < least or (expected and len(texts) != expected):
         found = f"{expected} in the first row" if expected else f"expected {least} or more"
-        raise Malformed(f"{len(texts)} {kind.strip()}s, {found}")
+        raise Malformed(f"{counted(len(texts), kind.strip())}, {found}")
     return texts
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.objectives.reranking import Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
@@ -100,7 +101,7 @@ class RerankingTask(TableTask):
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
         """Returns the number of candidates."""
-        return f"{rows.rows_per_example} candidates of each query"
+        return f"{counted(rows.rows_per_example, 'candidate')} of each query"
 
     def objective(self) -> Reranking:
         """Returns the objective for groups of candidates."""

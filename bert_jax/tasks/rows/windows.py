@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 
 _MAX_SHOWN = 4  # different numbers of windows that `describe` lists separately
 
@@ -199,4 +200,4 @@ def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> 
     if rest := numbers[_MAX_SHOWN:].tolist():
         parts.append(f"{found[_MAX_SHOWN:].sum():,} in {rest[0]}" + (f" to {rest[-1]}" if rest[1:] else ""))
     of_cut = f"; {what} cut in {cut:,}" if cut else ""
-    return f"{len(examples):,} windows (examples: {', '.join(parts)}{of_cut})"
+    return f"{counted(len(examples), 'window')} (examples: {', '.join(parts)}{of_cut})"

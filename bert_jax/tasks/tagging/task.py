@@ -204,7 +204,7 @@ class TaggingTask(FinetuneTask):
             scheme, invalid = entities.detect_scheme(examples.tags)
             if invalid:
                 examples.notes.append(
-                    f"{invalid} tags are invalid in {scheme} and were mended as conlleval reads them"
+                    f"{counted(invalid, 'tag is', 'tags are')} invalid in {scheme} and read as by conlleval"
                 )
             examples.tags = [entities.to_bio2(tags) for tags in examples.tags]
 
@@ -233,7 +233,7 @@ class TaggingTask(FinetuneTask):
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         """Returns the numbers of words, of additional rows, and of entities by type."""
-        parts = [f"{len(data.word_tokens):,} words"]
+        parts = [f"{counted(len(data.word_tokens), 'word')}"]
         if windows_more := len(data) - len(examples):
             parts.append(f"{counted(windows_more, 'row')} more than sentences, for those longer than a row")
         if examples.tags and self.of_entities:

@@ -235,7 +235,7 @@ def _json_sentence(row, line, document, word, tag, id):
     words = json_list(row, word)
     tags = json_list(row, tag) if tag else []
     if tag and len(tags) != len(words):
-        raise Malformed(f"{len(words)} words and {len(tags)} tags")
+        raise Malformed(f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}")
     if not words:
         raise Malformed(f"no words in {word!r}")
     name = row.get(id) if id else None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError, optional_imports
+from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
@@ -90,7 +91,9 @@ class MultiLabel(TextTask):
         examples = super().read_training(path)
         self.labels = tuple(sorted({label for labels in examples.labels for label in labels}))
         if not self.labels:
-            raise UserError(f"{path}: none of the {len(examples)} rows has a label; check data.label")
+            raise UserError(
+                f"{path}: none of the {counted(len(examples), 'row')} has a label; check data.label"
+            )
         return examples
 
     def parse_label(self, text: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def test_a_config_without_fields_is_the_base_model_and_sizes_are_written_whole(s
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling is"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, "rope_type is 'yarn'; only 'default'"),
         ({"num_hidden_layers": 2, "layer_types": [GLOBAL, "chunked"]}, "layer_types has 'chunked'"),
-        ({"num_hidden_layers": 2, "layer_types": [GLOBAL]}, "layer_types has 1 entries for 2 layers"),
+        ({"num_hidden_layers": 2, "layer_types": [GLOBAL]}, "layer_types has 1 entry for 2 layers"),
         ({"layer_types": "global"}, "layer_types is"),
         ({"num_hidden_layers": "many"}, "num_hidden_layers is"),
         ({"classifier_pooling": "max"}, "classifier_pooling='max' is unknown"),

@@ -224,4 +224,4 @@ def test_inspecting_rows_that_cannot_be(foreign, tmp_path, capsys):
     code, report = inspect(capsys, tmp_path / "records", f"--vocab={tmp_path / 'vocab.txt'}")
     assert code == 1 and report["facts"]["train"]["damaged_rows"] == 1
     text = "\n".join(report["problems"])
-    assert "the token id 100 is outside" in text and "1 rows are to predict [PAD], [CLS] or [SEP]" in text
+    assert "the token id 100 is outside" in text and "1 row is to predict [PAD], [CLS] or [SEP]" in text

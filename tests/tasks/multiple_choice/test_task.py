@@ -234,7 +234,11 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("q\ta\tb\ty\nx\t1\t2\t2\n", {}, r":2: the right choice is 2 of 2, counted from 0 .1 of 1 rows"),
+        (
+            "q\ta\tb\ty\nx\t1\t2\t2\n",
+            {},
+            r":2: the right choice is 2 of 2, counted from 0 .1 of 1 row is",
+        ),
         ("q\ta\tb\ty\nx\t1\t2\tC\n", {}, r":2: the right choice is 2 of 2, counted from 0"),
         ("q\ta\tb\ty\nx\t1\t2\t-1\n", {}, r":2: the right choice is -1 of 2"),
         (
@@ -242,7 +246,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
             {},
             r":2: label 'yes' is neither the number nor the letter of a choice",
         ),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choices, expected 2 or more"),
+        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choice, expected 2 or more"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": ""}, "which columns hold the choices"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the label"),

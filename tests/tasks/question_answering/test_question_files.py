@@ -110,7 +110,7 @@ BAD = {
     "odd-start": (question(start="4"), "question 'q1': answer_start is '4', expected a whole number"),
     "lengths": (
         question(answers={"text": ["a"], "answer_start": [1, 2]}),
-        "'answers' has 1 texts, expected as many",
+        "'answers' has 1 text, expected as many",
     ),
     "no-object": ("q1", r"data\[0\].paragraphs\[0\].qas\[1\]: is not an object"),
     "misaligned": (
@@ -130,11 +130,11 @@ def test_a_bad_question_is_left_out_or_stops_the_run(write, item, message):
     assert found.ids == [each["id"] for each in good]
     assert found.rows == 41 and found.malformed_count == 1
     assert re.search(
-        rf"dev.json: 1 of 41 questions are malformed and were left out \(first: .*{message}", found.warning()
+        rf"dev.json: 1 of 41 questions is malformed and was left out \(first: .*{message}", found.warning()
     )
     with pytest.raises(UserError, match=message) as error:
         read_questions(write(squad(good[0], item, *good[1:10])), training=True)
-    assert str(error.value).startswith(path) and "(1 of 11 questions are malformed, more than 5%" in str(
+    assert str(error.value).startswith(path) and "(1 of 11 questions is malformed, more than 5%" in str(
         error.value
     )
     assert "\n" not in str(error.value)

@@ -101,7 +101,7 @@ def test_columns_by_number_with_a_header(tmp_path):
         (b"text\ty\nx\t1\n", r":1: no column 'a' for data.text_a; the header has 'text', 'y'"),
         (b"a,y\nx,1\n", r"is it CSV"),
         (b"\xff\xfea\x00", "UTF-16"),
-        (b"a\ty\nx\t1\textra\n", r":2: 3 columns, 2 in the header \(1 of 1 rows are malformed, more than 5%"),
+        (b"a\ty\nx\t1\textra\n", r":2: 3 columns, 2 in the header \(1 of 1 row is malformed, more than 5%"),
         (b"a\ty\nx\t\n", r":2: an empty label in column 'y'"),
         (b"a\ty\n\xe9\t1\n", ":2: not UTF-8"),
     ],

@@ -86,7 +86,7 @@ def test_a_few_malformed_sentences_are_left_out(tmp_path, bad, message):
     path = written(tmp_path, GOOD + bad + "\nlast O\n")
     found = read_sentences(path)
     assert found.words[-2:] == [["w39"], ["last"]] and (found.rows, found.ids[-1]) == (42, "41")
-    assert f"1 of 42 sentences are malformed and were left out (first: {path}{message}" in found.warning()
+    assert f"1 of 42 sentences is malformed and was left out (first: {path}{message}" in found.warning()
     with pytest.raises(UserError, match="malformed, more than 5%"):
         read_sentences(written(tmp_path, GOOD[: GOOD.index("w9")] + bad))
 
@@ -113,7 +113,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("f", "a O\n", {"format": "tsv"}, "data.format=tsv: expected"),
         ("f.jsonl", "{}", {}, "f.jsonl:1: no 'words' in the object"),
         ("f.jsonl", '{"words": ["a"]}', {}, "no 'tags' in the object; it has 'words'"),
-        ("f.jsonl", '{"words": ["a"], "tags": []}', {}, "1 words and 0 tags"),
+        ("f.jsonl", '{"words": ["a"], "tags": []}', {}, "1 word and 0 tags"),
         ("f.jsonl", '{"words": ["a"], "tags": [3]}', {}, "'tags' holds int, expected strings"),
         ("f.jsonl", '{"words": "a b", "tags": "O O"}', {}, "'words' is str, expected a list"),
         ("f.jsonl", '{"words": [], "tags": []}', {}, "no words in 'words'"),
