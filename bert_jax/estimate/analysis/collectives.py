@@ -87,12 +87,12 @@ def find(
             kind = "reduce-scatter"
         elif visit.fused:
             # A collective that is fused with the computation it overlaps with appears in the fusions that
-            # start, continue and end it.
+            # start, continue and end it. Several collectives may have the same channel.
             overlapped = True
             channel = re.search(r"channel_id=\d+", visit.instruction.attributes)
+            if channel and channel[0] in begun and not _is_started(visit):
+                continue
             if channel:
-                if channel[0] in begun:
-                    continue
                 begun.add(channel[0])
         found.append(_collective(visit, kind, overlapped, mesh_shape, chip, positions))
     return found
@@ -117,6 +117,11 @@ def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -
         seconds=passes * payload * (slices - 1) / slices / chip.dcn_bandwidth,
         op_name=visit.instruction.op_name,
     )
+
+
+def _is_started(visit: Visit) -> bool:
+    """Returns whether a fusion starts an asynchronous collective."""
+    return any("AsyncCollectiveStart" in part.attributes for part in visit.computation.values())
 
 
 def _is_sliced(visit: Visit) -> bool:

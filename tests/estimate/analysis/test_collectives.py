@@ -137,3 +137,27 @@ ENTRY %main (x: f32[960,8,128]) -> token[] {{
     (found,) = collectives.find(hlo.parse(text), {"data": 4, "fsdp": 2, "tensor": 1}, V5E, slices)
     assert (found.kind, found.axes, found.group, found.overlapped) == ("all-reduce", ("slices",), 2, True)
     assert found.seconds == pytest.approx(2 * 960 * 8 * 128 * 4 / 2 / 3.125e9)
+
+
+def test_asynchronous_collectives_of_one_channel_are_several():
+    def fused(number, part, marker):
+        end = f', custom_call_target="{marker}"' if marker else ""
+        return f"""\
+%{part}-{number} (input: f32[{number},128]) -> f32[{number},128] {{
+  %input = f32[{number},128]{{1,0}} parameter(0)
+  %sum = f32[{number},128]{{1,0}} all-reduce(%input), channel_id=1, replica_groups={{{{0,1,2,3}}}}, to_apply=%add
+  ROOT %end = f32[{number},128]{{1,0}} custom-call(%sum){end}
+}}
+"""
+
+    parts = {"start": "AsyncCollectiveStart", "more": "", "end": "AsyncCollectiveDone"}
+    calls = "\n".join(
+        f"  {'ROOT ' * (part == 'end' and number == 16)}%{part}.{number} = f32[{number},128] fusion(%x), "
+        f"kind=kCustom, calls=%{part}-{number}"
+        for number in (8, 16)
+        for part in parts
+    )
+    text = "\n".join(fused(number, *part) for number in (8, 16) for part in parts.items())
+    text += f"\nENTRY %main (x: f32[8,128]) -> f32[16,128] {{\n  %x = f32[8,128] parameter(0)\n{calls}\n}}\n"
+    found = collectives.find(hlo.parse(text), {"data": 4, "fsdp": 1, "tensor": 1}, V5E, LINE)
+    assert [(one.payload, one.overlapped) for one in found] == [(4 * 8 * 128, True), (4 * 16 * 128, True)]
