@@ -42,6 +42,12 @@ def row_ids(ids: jax.Array) -> Iterator[None]:
         _row_ids.reset(token)
 
 
+def row_numbers(rows: int) -> jax.Array:
+    """Returns uint32 [rows], the numbers of rows in the whole batch: those of `row_ids`, or 0, 1, 2, ..."""
+    ids = _ids_in_context(rows)
+    return jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids
+
+
 def _ids_in_context(rows: int) -> jax.Array | None:
     """Returns uint32 [rows] from `row_ids`; None outside of it, where the rows are 0, 1, 2, ..."""
     ids = _row_ids.get()

@@ -78,8 +78,8 @@ Axes = tuple[str | None, ...]
 def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) -> Callable:
     """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
 
-    This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh the kernel is returned
-    unchanged.
+    This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh, or where an enclosing
+    `shard_map` has split the arrays, the kernel is returned unchanged.
 
     Args:
         kernel: a function of arrays.
@@ -87,6 +87,7 @@ def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) ->
         out_axes: logical axes of the kernel's result.
     """
     *specs, out = map(nn.logical_to_mesh_axes, (*in_axes, out_axes))
-    if out is None or jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if out is None or mesh.empty or mesh.are_all_axes_manual:
         return kernel
     return jax.shard_map(kernel, in_specs=tuple(specs), out_specs=out, check_vma=False)

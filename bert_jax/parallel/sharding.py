@@ -15,12 +15,14 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
+from bert_jax.kernels.dropout import row_ids
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.typed.run_config import MeshConfig
 
@@ -217,6 +219,42 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
     """Maps the logical sharding constraints of models that are traced inside the context to the mesh."""
     with jax.set_mesh(mesh), nn.logical_axis_rules([(name, axes) for name, axes in RULES]):
         yield
+
+
+def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) -> Any:
+    """Returns sums over the rows of a batch, added up over the devices once.
+
+    Where only `data` splits the arrays of the mesh in context, each device computes the function from its own
+    rows, with their dropout, as a program without any communication; the sum over the devices comes last.
+    Elsewhere, the function is computed from all rows, and XLA's partitioner inserts the sums.
+
+    Args:
+        function: (given, rows) -> tree of sums over the rows.
+        given: a tree of arrays that all devices have.
+        rows: a tree of arrays [B, ...] that are split over `data`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    # The partitioner can't leave out one axis of several: with data=2 fsdp=2 tensor=2, it aborts.
+    if mesh.empty or mesh.size == 1 or mesh.shape["data"] < mesh.size:
+        return function(given, rows)
+
+    def of_device(given, rows, numbers):
+        with row_ids(numbers), nn.logical_axis_rules([]):
+            return jax.tree.map(_sum_over_data, function(given, rows))
+
+    numbers = jnp.arange(jax.tree.leaves(rows)[0].shape[0])
+    replicated, split = PartitionSpec(), PartitionSpec("data")
+    of_devices = jax.shard_map(
+        of_device, in_specs=(replicated, split, split), out_specs=replicated, check_vma=False
+    )
+    return of_devices(given, rows, numbers)
+
+
+def _sum_over_data(x: jax.Array) -> jax.Array:
+    """Returns the sum of x over `data`. Stacked layers are added up one by one, each once it is known."""
+    if x.ndim < 3:
+        return jax.lax.psum(x, "data")
+    return jnp.concatenate([jax.lax.psum(layer, "data") for layer in jnp.split(x, len(x))])
 
 
 def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunction:

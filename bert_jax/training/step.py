@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.kernels.dropout import row_ids
+from bert_jax.kernels.dropout import row_ids, row_numbers
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
+from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig, SpikesConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget
@@ -121,10 +122,14 @@ def make_train_step(
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         rngs = {"dropout": dropout_key}
-        if accumulate_steps == parts_of_loss:
+        if objective.compares_rows:
             (loss, pairs), grads = gradient(state.params, batch, rngs)
         else:
-            (loss, pairs), grads = _accumulate(gradient, state.params, batch, rngs, accumulate_steps)
+
+            def of_rows(given, rows):
+                return _accumulate(gradient, given[0], rows, given[1], accumulate_steps)
+
+            (loss, pairs), grads = sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
 
         grad_norm = optax.tree.norm(grads)
         spent = state.spent
@@ -178,34 +183,39 @@ def make_train_step(
 
 
 def _accumulate(gradient, params, batch, rngs, parts):
-    """Returns the sums of the results of `gradient` over the parts of the batch.
+    """Returns the sums of the results of `gradient` over the parts of a batch.
 
     Each row has the same dropout as in the whole batch.
     """
-    split = split_rows(batch, parts)
-    of_part = jnp.arange(jax.tree.leaves(split)[0].shape[1])
+    if parts == 1:
+        return gradient(params, batch, rngs)
+
+    def of_part(part):
+        numbers, rows = part
+        with row_ids(numbers):
+            return gradient(params, rows, rngs)
+
+    numbers = row_numbers(jax.tree.leaves(batch)[0].shape[0])
+    split = split_rows((numbers, batch), parts)
 
     def body(total, part):
-        index, rows = part
-        with row_ids(of_part * parts + index):
-            return jax.tree.map(jnp.add, total, gradient(params, rows, rngs)), None
+        return jax.tree.map(jnp.add, total, of_part(part)), None
 
-    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), rngs)
+    shapes = jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], split))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]
+    return jax.lax.scan(body, zeros, split)[0]
 
 
 def _in_parts(outputs, params, batch, rngs, parts):
     """Returns the outputs of all rows of a batch, of which the activations are recomputed part by part."""
-    split = split_rows(batch, parts)
-    of_part = jnp.arange(split["input_ids"].shape[1])
 
     @jax.checkpoint
-    def of_one(index, rows):
-        with row_ids(of_part * parts + index):
+    def of_one(numbers, rows):
+        with row_ids(numbers):
             return outputs(params, rows, rngs)
 
-    return join_rows(jax.lax.map(lambda part: of_one(*part), (jnp.arange(parts), split)))
+    numbers = row_numbers(batch["input_ids"].shape[0])
+    return join_rows(jax.lax.map(lambda part: of_one(*part), split_rows((numbers, batch), parts)))
 
 
 def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:

@@ -247,6 +247,19 @@ def test_parts_are_the_whole_batch(name, parts):
 
 
 @pytest.mark.parametrize("name", MAKE)
+def test_devices_that_add_up_their_own_rows_are_one_device(name):
+    alone, _, state_of_one, _ = train(name, sizes=(1, 1, 1))
+    lines, _, state, _ = train(name, sizes=(8, 1, 1))
+    for mine, reference in zip(lines, alone, strict=True):
+        for key in reference:
+            assert mine[key] == pytest.approx(reference[key], rel=3e-5, abs=1e-6), key
+    for mine, reference in zip(
+        jax.tree.leaves(state.params), jax.tree.leaves(state_of_one.params), strict=True
+    ):
+        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
+
+
+@pytest.mark.parametrize("name", MAKE)
 def test_the_loss_is_the_scaled_sum(name):
     objective, _ = objective_and_batches(name)
     for line in train(name)[0]:

@@ -1,15 +1,17 @@
 import jax
 import pytest
 
-from bert_jax.parallel import sharding
+from bert_jax.parallel import compiler_options, sharding
 from bert_jax.parallel.compiler_options import enable_compilation_cache, for_mesh, options
 
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
 
 def test_what_is_chosen():
-    assert options("tpu", ONE | {"data": 256}) == {}
+    assert options("tpu", ONE) == {}
+    assert "xla_tpu_enable_async_collective_fusion_fuse_all_reduce" in options("tpu", ONE | {"data": 256})
     assert options("cpu", ONE | {"fsdp": 8}) == {}
+    assert options("tpu", ONE | {"data": 4, "tensor": 2}) == {}
     assert options("gpu", ONE) == {}
     assert list(options("tpu", ONE | {"fsdp": 4})) == ["xla_jf_spmd_threshold_for_windowed_einsum_mib"]
     assert options("tpu", ONE | {"tensor": 4}) == {}
@@ -24,6 +26,13 @@ def test_this_jaxlib_knows_the_options_of_gpus(option, value):
     assert jax.jit(lambda x: x + 1, compiler_options={option: value})(x)[0] == 2
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such"):
         jax.jit(lambda x: x + 2, compiler_options={f"{option}_no_such": value})(x)
+
+
+def test_an_option_that_the_compiler_does_not_have_is_left_out():
+    device = jax.devices()[0]
+    assert compiler_options._is_known("xla_gpu_enable_latency_hiding_scheduler", True, device)
+    with pytest.warns(UserWarning, match="has no option xla_no_such"):
+        assert not compiler_options._is_known("xla_no_such", True, device)
 
 
 def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):

@@ -145,7 +145,7 @@ def test_asynchronous_collectives_of_one_channel_are_several():
         return f"""\
 %{part}-{number} (input: f32[{number},128]) -> f32[{number},128] {{
   %input = f32[{number},128]{{1,0}} parameter(0)
-  %sum = f32[{number},128]{{1,0}} all-reduce(%input), channel_id=1, replica_groups={{{{0,1,2,3}}}}, to_apply=%add
+  %sum = f32[{number},128]{{1,0}} all-reduce(%input), channel_id=1, replica_groups={{{{0,1,2,3}}}}
   ROOT %end = f32[{number},128]{{1,0}} custom-call(%sum){end}
 }}
 """
