@@ -135,7 +135,7 @@ def measure(
             mesh=mesh,
             steps=steps,
             accumulate_steps=config.accumulate_steps,
-            check_update=not optimizers.keeps_parameters_finite(config.optimizer),
+            check=optimizers.finite_check(config.optimizer),
             seed=config.seed,
             objective=objective,
             log=progress.log,

@@ -21,7 +21,7 @@ from bert_jax.runs import benchmark, distillation, pretraining_objectives
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.adapters import adapt
-from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
@@ -165,7 +165,7 @@ class TrainStep:
                 optimizer,
                 schedule,
                 config.accumulate_steps,
-                check_update=not keeps_parameters_finite(config.optimizer),
+                check=finite_check(config.optimizer),
             ),
             self.mesh,
             jax.tree.map(lambda leaf: leaf.sharding, self.state),

@@ -150,7 +150,7 @@ def time_train_step(
     mesh: jax.sharding.Mesh | None = None,
     steps: int = 10,
     accumulate_steps: int = 1,
-    check_update: bool = False,
+    check: str = "nothing",
     seed: int = 0,
     objective: Objective | None = None,
     log: Callable[[str], None] = lambda line: None,
@@ -166,7 +166,7 @@ def time_train_step(
         mesh: the device mesh; by default all devices, with data parallelism.
         steps: the number of steps to time, after the warm-up steps.
         accumulate_steps: the number of parts in which the gradient is computed; see `step.make_train_step`.
-        check_update: whether the new parameters are checked; the default optimizers do not need it.
+        check: as of `make_train_step`; Adam needs nothing.
         seed: the seed of the parameters, the masks and dropout.
         objective: what is learned with these masks, with what is frozen or adapted; by default the task.
         log: called with a line before the compilation and before the timing.
@@ -197,7 +197,7 @@ def time_train_step(
     batch = sharding.global_batch(host, mesh)
     abstract = abstract_state(objective, optimizer, mesh)
     step = sharding.jit_train_step(
-        make_train_step(objective, optimizer, schedule, accumulate_steps, check_update=check_update),
+        make_train_step(objective, optimizer, schedule, accumulate_steps, check=check),
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
     )

@@ -27,7 +27,7 @@ from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState, abstract_state
@@ -90,11 +90,9 @@ def fit(
     _describe(abstract, mesh, writer.message)
     if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
-    check_update = not keeps_parameters_finite(config.optimizer)
+    check = finite_check(config.optimizer)
     train_step = sharding.jit_train_step(
-        make_train_step(
-            objective, optimizer, schedule, config.accumulate_steps, spikes, check_update, budget
-        ),
+        make_train_step(objective, optimizer, schedule, config.accumulate_steps, spikes, check, budget),
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
     )

@@ -20,6 +20,8 @@ from bert_jax.training.budget import Budget
 from bert_jax.training.state import TrainState
 
 SPIKE_METRICS = ("loss", "grad_norm")
+# For parameters p with a smaller norm, a trust ratio |p| / |u| is finite: |u|, if not 0, is at least 4e-23.
+_LARGEST_NORM = 1e15
 
 
 def spike_rule(config: RunConfig) -> SpikesConfig | None:
@@ -60,7 +62,7 @@ def make_train_step(
     schedule: Callable,
     accumulate_steps: int = 1,
     spikes: SpikesConfig | None = None,
-    check_update: bool = True,
+    check: str = "update",
     budget: Budget | None = None,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Returns the train step.
@@ -72,9 +74,9 @@ def make_train_step(
     loss of the whole batch, too: only the model is computed in parts, and again in the backward pass, so that
     the activations of one part are in memory at a time (gradient caching, Gao et al. 2021).
 
-    A step is skipped if its loss, its gradient norm, the new parameters or the new optimizer state are not
-    finite, or if it is a spike. A skipped step leaves the parameters and the optimizer state unchanged and
-    sets the metric `skipped` to 1.
+    A step is skipped if its loss or its gradient norm is not finite, if the new parameters or the new
+    optimizer state might not be finite (see `check`), or if it is a spike. A skipped step leaves the
+    parameters and the optimizer state unchanged and sets the metric `skipped` to 1.
 
     Args:
         objective: the training objective.
@@ -82,7 +84,9 @@ def make_train_step(
         schedule: maps a step to its learning rate; with a budget, maps the parts of it that have been spent.
         accumulate_steps: the number of parts in which the gradient of a batch is computed.
         spikes: the rule for spikes, or None.
-        check_update: whether to check that the new parameters and the new optimizer state are finite.
+        check: what is checked besides the loss and the gradients (see `optimizers.finite_check`): "update",
+            that the new parameters and the new optimizer state are finite, "norm", that the norm of the
+            parameters is below 1e15, or "nothing".
         budget: the budget of the run, or None. The batches of a budget of time have the entry
             `budget.ELAPSED`.
 
@@ -149,7 +153,9 @@ def make_train_step(
             return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
 
         accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        if check_update:
+        if check == "norm":
+            accepted &= optax.tree.norm(state.params) < _LARGEST_NORM
+        elif check == "update":
             # The update is computed twice. Storing it until all values are known to be finite would take as
             # much memory as the state, and additional reads and writes. The barrier prevents XLA from merging
             # the two computations.

@@ -34,7 +34,7 @@ from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
 from bert_jax.tasks.xnli.task import Xnli
 from bert_jax.training.metrics.flops import RowFlops
 from bert_jax.training.optimization import param_groups
-from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
 
@@ -309,8 +309,8 @@ def _packed_rows():
 
 def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps=1):
     spikes = spike_rule(config)
-    check_update = not keeps_parameters_finite(config.optimizer)
-    step = make_train_step(task, optimizer, schedule, accumulate_steps, spikes, check_update)
+    check = finite_check(config.optimizer)
+    step = make_train_step(task, optimizer, schedule, accumulate_steps, spikes, check)
     state = abstract_state(task, optimizer, mesh(), spikes.window if spikes else 0)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return sharding.jit_train_step(step, mesh(), shardings).lower(state, batch, np.uint32(0))

@@ -1,9 +1,14 @@
+import dataclasses
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.models import packed_batch, tiny_task
 
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
@@ -51,6 +56,32 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(run):
         np.testing.assert_array_equal(a, b)
     after, metrics = step(state, packed_batch(rows=4))
     assert metrics["skipped"] == 0 and np.isfinite(metrics["grad_norm"])
+
+
+class Sum(Objective):
+    """The sum of the parameters, a loss that is finite where LAMB's update may not be."""
+
+    def init(self, key):
+        return {"kernel": nn.Partitioned(jnp.ones(2), names=("embed",))}
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def weights(self, batch):
+        return {"task": jnp.float32(1)}
+
+    def loss(self, params, batch, rngs):
+        return {"task": (1e-3 * jnp.sum(params["kernel"]), jnp.float32(1))}, {}
+
+
+@pytest.mark.parametrize("size, skipped", [(1e14, 0), (1e16, 1), (np.inf, 1)])
+def test_a_step_of_parameters_with_a_huge_norm_is_skipped(size, skipped):
+    objective, mesh = Sum(), sharding.make_mesh(devices=jax.devices()[:1])
+    state = init_state(objective, optax.identity(), mesh, 0)
+    state = dataclasses.replace(state, params={"kernel": jnp.asarray([size, 1.0])})
+    step = make_train_step(objective, optax.identity(), lambda step: 0.1, check="norm")
+    batch = {"input_ids": jnp.zeros((2, 2), jnp.int32)}
+    assert jax.jit(step)(state, batch, np.uint32(0))[1]["skipped"] == skipped
 
 
 def test_a_batch_with_nothing_to_learn_gives_zeros(run):

@@ -235,27 +235,32 @@ def _arguments(text: str) -> dict[str, Any]:
         ) from error
 
 
-def keeps_parameters_finite(config: OptimizerConfig) -> bool:
-    """Returns whether finite gradients guarantee finite parameters.
+def finite_check(config: OptimizerConfig) -> str:
+    """Returns what a train step has to check, besides its gradients, so that the parameters stay finite.
 
-    If they do, the train step need not check the update. An element of Adam's direction is bounded by
-    (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) (from the Cauchy-Schwarz inequality; 7.3 for b1=.9 and b2=.999),
-    and bias correction multiplies it by less than 1 / (1 - b1). With a learning rate of at most 1, and weight
-    decay that does not overshoot, the parameters cannot overflow float32. There is no such bound for LAMB,
-    whose trust ratio makes updates proportional to the parameters, and none is known for other optimizers or
+    Nothing for Adam: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2))
+    (from the Cauchy-Schwarz inequality; 7.3 for b1=.9 and b2=.999), and bias correction multiplies it by less
+    than 1 / (1 - b1). With a learning rate of at most 1, and weight decay that does not overshoot, the
+    parameters cannot overflow float32. LAMB's trust ratio makes the update of a layer as large as its
+    parameters, so that these have to be far from an overflow, too. No bound is known for other optimizers or
     for `rates`.
 
     Args:
         config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
+
+    Returns:
+        "nothing", "norm", the norm of the parameters, or "update"; see `step.make_train_step`.
     """
-    return (
-        config.name in ("adamw", "adamw_bias_corrected", _STABLE_ADAMW)
-        and not config.rates
+    bounded = (
+        not config.rates
         and 0 <= config.b1**2 < config.b2 < 1
         and config.eps > 0
         and config.learning_rate <= 1
         and 0 <= config.learning_rate * config.weight_decay <= 1
     )
+    if bounded and config.name in ("adamw", "adamw_bias_corrected", _STABLE_ADAMW):
+        return "nothing"
+    return "norm" if bounded and config.name in WITH_TRUST_RATIO else "update"
 
 
 def make_optimizer(

@@ -197,7 +197,7 @@ def test_muon_orthogonalizes_the_matrices_of_each_layer():
 def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
     """Gradients that grow as 1 / b1^t against b2^t maximize it; after calm steps one large one does."""
     config = settings(name=name, clip_norm=0.0)
-    assert optimizers.keeps_parameters_finite(config)
+    assert optimizers.finite_check(config) == "nothing"
     tx, _ = optimizers.make_optimizer(config, 10**6, None)
     ratio = (config.b2 / config.b1) ** 0.5
     gradients = jnp.asarray([1e-20 * ratio**t for t in range(400)] + [1e-12] * calm + [1e18], jnp.float32)
@@ -214,16 +214,30 @@ def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
 @pytest.mark.parametrize(
     "fields, expected",
     [
-        ({}, True),
-        ({"learning_rate": 2.0}, False),
-        ({"learning_rate": 1.0, "weight_decay": 1.5}, False),
-        ({"b1": 0.9995}, False),  # the first moment outlives the second
-        ({"eps": 0.0}, False),
-        ({"name": "lamb"}, False),
-        ({"name": "lion"}, False),
-        ({"rates": "classifier/.*=10"}, False),
+        ({}, "nothing"),
+        ({"learning_rate": 2.0}, "update"),
+        ({"learning_rate": 1.0, "weight_decay": 1.5}, "update"),
+        ({"b1": 0.9995}, "update"),  # the first moment outlives the second
+        ({"eps": 0.0}, "update"),
+        ({"name": "lamb"}, "norm"),
+        ({"name": "lamb_uncorrected"}, "norm"),
+        ({"name": "lamb", "eps": 0.0}, "update"),
+        ({"name": "lion"}, "update"),
+        ({"rates": "classifier/.*=10"}, "update"),
     ],
 )
-def test_which_optimizers_keep_parameters_finite(fields, expected):
-    config = settings(**fields)
-    assert optimizers.keeps_parameters_finite(config) == expected
+def test_what_a_step_checks(fields, expected):
+    assert optimizers.finite_check(settings(**fields)) == expected
+
+
+@pytest.mark.parametrize("name", optimizers.WITH_TRUST_RATIO)
+@pytest.mark.parametrize("size", [1e-30, 1.0, 0.99e15])
+@pytest.mark.parametrize("gradient", [1e-42, 1e-30, 1.0, 1e18])
+def test_updates_of_lamb_are_at_most_as_large_as_the_parameters(name, size, gradient):
+    config = settings(name=name, clip_norm=0.0, weight_decay=0.0, warmup_steps=0, learning_rate=1.0)
+    tx, _ = optimizers.make_optimizer(config, 10, None)
+    params = {"kernel": jnp.asarray([size, 0.0, 0.0], jnp.float32)}
+    grads = {"kernel": jnp.asarray([gradient, -gradient, 0.0], jnp.float32)}
+    updates, state = tx.update(grads, tx.init(params), params)
+    assert np.all(np.abs(updates["kernel"]) <= max(1.01 * size, 10.0))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((updates, state)))
