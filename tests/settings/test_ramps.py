@@ -59,7 +59,7 @@ def test_lengths_with_as_many_tokens_in_every_batch():
         ({"length_ramp": "1=128"}, "length_ramp='1=128': expected steps that begin with 0"),
         (
             {"length_ramp": "0=200, 5=512", "constant_tokens": True},
-            "8 rows of 512 tokens are no whole number of",
+            "8 rows of 512 tokens cannot be divided into rows of",
         ),
         ({"constant_tokens": True}, "constant_tokens=True: length_ramp is empty"),
     ],
