@@ -35,7 +35,7 @@ def command(files, workdir, pretrained, *more):
         "--config.epochs=40",
         "--config.eval.every=100",
         "--config.optimizer.learning_rate=0.003",
-        "--config.model.classifier_pooling=mean",  # with [CLS], two seeds of four do not learn it
+        "--config.model.classifier_pooling=mean",  # with [CLS], three seeds of four do not learn it
         *fine_tuned.NO_DROPOUT,
     )
     return fine_tuned.command(files, workdir, pretrained, *flags, *more, label="labels")
