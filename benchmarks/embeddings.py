@@ -52,6 +52,7 @@ def write_pairs(args: argparse.Namespace, path: Path) -> None:
 def ours(args: argparse.Namespace, pairs: Path, seed: int) -> dict:
     """Returns the rate and the score of a run of `bert-jax finetune`."""
     workdir = args.output / f"run-{seed}"
+    model = json.loads((Path(args.model) / "config.json").read_text())
     columns = ("sentence1", "sentence2") if args.scored else ("first", "second")
     fields = {
         "init_from": args.model,
@@ -67,6 +68,9 @@ def ours(args: argparse.Namespace, pairs: Path, seed: int) -> dict:
         "seed": seed,
         "eval.every": 10**6,
         "log_every": 10,
+        # Those of the folder, which sentence-transformers has; ModernBERT's name their own, which are 0 here.
+        "model.hidden_dropout_prob": model.get("hidden_dropout_prob", 0),
+        "model.attention_probs_dropout_prob": model.get("attention_probs_dropout_prob", 0),
     }
     if args.scored:
         fields |= {"loss": "cosent", "data.label": "score"}
