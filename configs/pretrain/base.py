@@ -14,8 +14,9 @@ Where a batch does not fit, set accumulate_steps. pretrain/base_v5e is the same 
 probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=pretrain/base`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without
-the hashing of masks in the kernels; 5,018 full rows a second, 48% MFU; 14 hours for the million steps.
+--config=pretrain/base`): 3.99 of 16 GiB a chip; a step of 43 ms, without the hashing of masks in the kernels
+and with 6 ms of all-reduces beside the computation; 5,961 full rows a second, 57% MFU; 12 hours for the
+million steps.
 
 And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities keeps cuDNN's attention
 out: 15.9 GiB on each; at least 9.8 ms for the products at the peak, 33 ms for the 110 GB that each moves,
