@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support import states
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.kernels.dropout import dropout
@@ -237,26 +238,14 @@ def train(name, parts=1, sizes=(2, 2, 2)):
 def test_parts_are_the_whole_batch(name, parts):
     whole, _, whole_state, _ = train(name)
     lines, _, state, _ = train(name, parts)
-    for mine, reference in zip(lines, whole, strict=True):
-        for key in reference:
-            assert mine[key] == pytest.approx(reference[key], rel=3e-5, abs=1e-6), key
-    for mine, reference in zip(
-        jax.tree.leaves(state.params), jax.tree.leaves(whole_state.params), strict=True
-    ):
-        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
+    states.assert_close_runs((lines, state.params), (whole, whole_state.params))
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_devices_that_add_up_their_own_rows_are_one_device(name):
     alone, _, state_of_one, _ = train(name, sizes=(1, 1, 1))
     lines, _, state, _ = train(name, sizes=(8, 1, 1))
-    for mine, reference in zip(lines, alone, strict=True):
-        for key in reference:
-            assert mine[key] == pytest.approx(reference[key], rel=3e-5, abs=1e-6), key
-    for mine, reference in zip(
-        jax.tree.leaves(state.params), jax.tree.leaves(state_of_one.params), strict=True
-    ):
-        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
+    states.assert_close_runs((lines, state.params), (alone, state_of_one.params))
 
 
 @pytest.mark.parametrize("name", MAKE)

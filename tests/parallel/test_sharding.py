@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
+from support import states
 from support.models import packed_batch, tiny_task
 
 from bert_jax import checkpoint
@@ -122,13 +123,7 @@ def test_parameters_and_moments_are_really_sharded(mesh_sizes):
 def test_accumulation_is_the_whole_batch_with_its_dropout(mesh_sizes, accumulate_steps):
     whole, state, _ = run((1, 1, 1))
     parts, state_of_parts, _ = run(mesh_sizes, accumulate_steps)
-    for mine, reference in zip(parts, whole, strict=True):
-        for name in reference:
-            assert mine[name] == pytest.approx(reference[name], rel=3e-5, abs=1e-6), name
-    for mine, reference in zip(
-        jax.tree.leaves(state_of_parts.params), jax.tree.leaves(state.params), strict=True
-    ):
-        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
+    states.assert_close_runs((parts, state_of_parts.params), (whole, state.params))
 
 
 def test_accumulated_gradients_are_reduced_once():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import checkpoint
@@ -56,3 +57,12 @@ def restore_latest(directory, target):
         return checkpointer.restore_latest(target), lines
     finally:
         checkpointer.close()
+
+
+def assert_close_runs(one, other):
+    """Checks that two runs, each the metrics of its steps and its parameters, differ by rounding alone."""
+    for mine, reference in zip(one[0], other[0], strict=True):
+        for name in reference:
+            assert mine[name] == pytest.approx(reference[name], rel=3e-5, abs=1e-6), name
+    for mine, reference in zip(jax.tree.leaves(one[1]), jax.tree.leaves(other[1]), strict=True):
+        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5

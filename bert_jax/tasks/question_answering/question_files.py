@@ -50,7 +50,7 @@ class Questions(FileReport):
         starts: the character of the context at which the first answer begins, or `NO_ANSWER` or `UNKNOWN`.
     """
 
-    unit = "questions"
+    unit = "question"
     columns = ("ids", "questions", "context_of", "answers", "starts")
 
     path: str

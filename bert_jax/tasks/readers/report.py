@@ -24,7 +24,7 @@ class FileReport:
     """Base class of the examples read from one file. Subclasses define `path`.
 
     Attributes:
-        unit: what a row is called in messages.
+        unit: what a row is called in messages, in the singular.
         columns: the names of the lists that have an entry for each example, or are empty.
         path: the path of the file.
         rows: the number of rows of the file, including the malformed ones, which are left out of the
@@ -34,7 +34,7 @@ class FileReport:
         notes: descriptions of what was corrected while reading.
     """
 
-    unit: ClassVar[str] = "rows"
+    unit: ClassVar[str] = "row"
     columns: ClassVar[tuple[str, ...]] = ()
     path: str
 
@@ -93,4 +93,4 @@ class FileReport:
     def _malformed(self, one: str, several: str) -> str:
         """Returns the numbers of malformed rows and of all rows, and the verb for the former."""
         verb = one if self.malformed_count == 1 else several
-        return f"{self.malformed_count} of {counted(self.rows, self.unit.removesuffix('s'))} {verb}"
+        return f"{self.malformed_count} of {counted(self.rows, self.unit)} {verb}"

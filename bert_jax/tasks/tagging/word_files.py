@@ -40,7 +40,7 @@ class TaggedSentences(FileReport):
         has_documents: whether the file marks where documents begin.
     """
 
-    unit = "sentences"
+    unit = "sentence"
     columns = ("words", "tags", "documents", "lines", "ids")
 
     path: str
