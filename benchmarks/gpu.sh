@@ -10,10 +10,9 @@
 #   PYTHON=python3              runs bert_jax
 #   WHEELS=.wheels              installed beside this Python for the time of the run, such as google_crc32c's and
 #                               ml_collections', made by: pip download --no-deps -d .wheels NAME...
-#   PEER=.peer/hf_torch_pretrain.py   called as PEER SIZE BATCH LENGTH [--strong] [--dropout P] [--steps N]
 #   PEER_PYTHON=$PYTHON         runs the peer
 #   SECONDS_IN_ALL=570          after which nothing more is started
-#   OUTPUT=gpu-benchmark        table.md, rows.json, log.txt; by default $OUT, where that is set
+#   OUTPUT=gpu-benchmark        table.md, table.png, results.jsonl, log.txt; by default $OUT, where that is set
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
@@ -21,13 +20,12 @@ export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" # one device, as the peer uses
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${TMPDIR:-/tmp}/bert_jax-gpu-xla}"
 PYTHON="${PYTHON:-python3}"
-PEER="${PEER:-.peer/hf_torch_pretrain.py}"
 WHEELS="${WHEELS:-.wheels}"
 PEER_PYTHON="${PEER_PYTHON:-$PYTHON}"
 OUTPUT="${OUTPUT:-${OUT:-gpu-benchmark}}"
 end=$((SECONDS + ${SECONDS_IN_ALL:-570}))
 small=()
-[ "${1:-}" = --small ] && small=(--small --rounds=1)
+[ "${1:-}" = --small ] && small=(--small)
 mkdir -p "$OUTPUT"
 
 lacks() {
@@ -58,12 +56,9 @@ if [ -n "$need" ]; then
   echo "gpu.sh: $PYTHON has no $need; install them or name another: PYTHON=/path/to/python $0" >&2
   exit 1
 fi
-peer=(--peer="$PEER" --peer_python="$PEER_PYTHON")
+peer=(--peer_python="$PEER_PYTHON")
 need=$(lacks "$PEER_PYTHON" torch transformers)
-if [ ! -f "$PEER" ]; then
-  echo "gpu.sh: no peer at $PEER: measuring bert_jax alone"
-  peer=()
-elif [ -n "$need" ]; then
+if [ -n "$need" ]; then
   echo "gpu.sh: $PEER_PYTHON has no $need: measuring bert_jax alone"
   peer=()
 fi
@@ -88,5 +83,15 @@ else
     "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" </dev/null || echo "- tests that need a GPU: FAILED"
 fi
 
-"$PYTHON" benchmarks/gpu_table.py "${peer[@]}" --seconds=$((end - SECONDS)) --output="$OUTPUT" \
+for check in attention "gradients ${small[*]}"; do
+  # shellcheck disable=SC2086 # a check and its flag
+  timeout 120 "$PYTHON" benchmarks/gpu_checks.py $check </dev/null || echo "- $check: FAILED"
+done
+
+# The first variant does the peers' work, and stands beside them in every round.
+variants=padded:0.1:0.1:bfloat16,packed:0.1:0.1:bfloat16,packed:0.1:0.0:bfloat16,padded:0.0:0.0:bfloat16
+variants=$variants,packed:0.1:0.0:float32
+[ -z "$memory" ] && variants=${variants//bfloat16/float32}
+"$PYTHON" benchmarks/compare "${peer[@]}" --kinds=matrix,train,finetune,forward --models=large,base --lengths=512,128 \
+  --variants="$variants" --spread --stock --patience=0 --seconds=$((end - SECONDS)) --output="$OUTPUT" \
   ${memory:+--memory_gib=$((memory / 1024))} "${small[@]}" </dev/null

@@ -1,0 +1,104 @@
+"""Times bert_jax beside PyTorch and ONNX Runtime on this machine, in turn: table.md and table.png.
+
+    python benchmarks/compare --peer_python=PYTHON --models=mini,base --kinds=train,forward --output=DIR
+
+Without --peer_python it measures bert_jax alone. With the same output again, it adds rounds to what is there.
+On a GPU, benchmarks/gpu.sh calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+import plan
+import tables
+import turns
+
+
+def _list(text: str) -> list[str]:
+    return [one for one in text.split(",") if one]
+
+
+def _variants(args) -> list[str]:
+    """Returns ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE of everything that the flags ask for."""
+    if args.variants:
+        return _list(args.variants)
+    return [
+        f"{rows}:{dropout}:{dropout}:{dtype}"
+        for dtype in _list(args.dtypes)
+        for dropout in _list(args.dropout)
+        for rows in _list(args.rows)
+    ]
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("compare", description=__doc__, formatter_class=layout)
+    add = parser.add_argument
+    add("--output", type=Path, required=True)
+    add("--peer_python", default="", help="a Python with torch and transformers, and onnxruntime on a CPU")
+    add("--kinds", default=",".join(plan.KINDS), help="default: %(default)s")
+    add("--models", default="mini,base", help="sizes or pre-training configs; default: %(default)s")
+    add("--lengths", default="128,512", help="tokens a row; default: %(default)s")
+    add("--rows", default="padded,packed", help="full, padded, packed; default: %(default)s")
+    add("--dropout", default="0.1,0.0", help="default: %(default)s")
+    add("--dtypes", default="float32", help="float32, bfloat16; default: %(default)s")
+    add(
+        "--variants",
+        default="",
+        help="ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE,... in place of the three flags above",
+    )
+    add("--rounds", type=int, default=3, help="turns of each side; default: %(default)s")
+    add("--spread", action="store_true", help="a round has the first variant and a part of the others")
+    add("--batch", type=int, default=0, help="rows a step; default: by model, length and device")
+    add("--steps", type=int, default=10, help="timed steps of a process; default: %(default)s")
+    add("--stock", action="store_true", help="PyTorch as transformers' documentation shows it, too")
+    add("--memory_gib", type=float, default=0.0, help="of the GPU; 0 on a CPU")
+    add("--seconds", type=float, default=1e9, help="after which nothing more is started")
+    add("--patience", type=float, default=60.0, help="seconds to wait for other processes before each turn")
+    add("--corpus", nargs=3, metavar=("FILES", "FORMAT", "VOCAB"), help="text for records")
+    add("--small", action="store_true", help="tiny shapes, to try it out")
+    args = parser.parse_args()
+    if unknown := set(_list(args.kinds)) - set(plan.KINDS):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}; expected {', '.join(plan.KINDS)}")
+    output = args.output.resolve()
+    made = plan.Plan(
+        kinds=_list(args.kinds),
+        models=["tiny"] if args.small else _list(args.models),
+        lengths=[32] if args.small else [int(one) for one in _list(args.lengths)],
+        variants=_variants(args),
+        rounds=args.rounds,
+        spread=args.spread,
+        batch=4 if args.small else args.batch,
+        steps=2 if args.small else args.steps,
+        memory_gib=args.memory_gib,
+        peer_python=args.peer_python,
+        stock=args.stock,
+        output=output,
+        corpus=tuple(args.corpus) if args.corpus else None,
+        small=args.small,
+    )
+    session = turns.Session(args.seconds, output, args.patience)
+    kept = output / "results.jsonl"
+    results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    first = 1 + max((one["round"] for one in results), default=-1)
+    for turn in made.preparations():
+        session.run(turn, -1)
+    for number in range(args.rounds):
+        for turn in made.round(number):
+            results += session.run(turn, first + number)
+        if results:
+            title = f"bert_jax on {os.cpu_count()} cores" if not args.memory_gib else "bert_jax on a GPU"
+            tables.picture(results, output / "table.png", title)
+            (output / "table.md").write_text(tables.table(results) + "\n")
+    print(f"{platform.platform()}, {os.cpu_count()} processors\n", file=sys.stderr)
+    print((output / "table.md").read_text() if results else "nothing was measured")
+
+
+if __name__ == "__main__":
+    main()

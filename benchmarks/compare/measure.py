@@ -1,0 +1,72 @@
+"""What the processes of all sides share: their arguments, timing, and how results are passed to the runner.
+
+It imports the standard library alone, because each side runs in a Python of its own. A process prints each
+result as a line of JSON after `PREFIX`, with these fields:
+
+- `what`: the case, which is equal on all sides: `kind`, `model`, `batch`, `length` and those of a variant.
+- `side`: who computed it, such as "bert_jax" or "PyTorch, compiled".
+- `unit`: that of `best` and `median`: "sequences/s" or another rate, of which more is better, or "s".
+- `flops`, model FLOPs for one sequence; `memory_bytes`, `peak_bytes` and `compile_seconds`, where known.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+PREFIX = "RESULT "
+
+
+def emit(**result) -> None:
+    print(PREFIX + json.dumps(result), flush=True)
+
+
+def timed(call: Callable[[], object], repeats: int, warm_up: int = 2) -> list[float]:
+    """Returns the seconds of each call after the warm-up; `call` waits for its result."""
+    seconds = []
+    for _ in range(warm_up + repeats):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return seconds[warm_up:]
+
+
+def rates(amount: float, seconds: list[float]) -> dict[str, float]:
+    """Returns the best and the median rate of calls that process `amount` each."""
+    return {"best": amount / min(seconds), "median": amount / statistics.median(seconds)}
+
+
+def durations(seconds: list[float]) -> dict[str, float]:
+    return {"best": min(seconds), "median": statistics.median(seconds)}
+
+
+def variant(text: str) -> dict:
+    """Returns the fields of ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE."""
+    rows, dropout, attention_dropout, dtype = text.split(":")
+    rates = {"dropout": float(dropout), "attention_dropout": float(attention_dropout)}
+    return {"rows": rows, **rates, "dtype": dtype}
+
+
+def case(kind: str, args, variant: Mapping = MappingProxyType({})) -> dict:
+    """Returns the case `what` of a result, from the arguments of a process."""
+    return {"kind": kind, "model": args.model, "batch": args.batch, "length": args.length, **variant}
+
+
+def add_parts(parts) -> None:
+    """Adds the arguments of the parts that all sides have to subparsers of argparse."""
+    part = parts.add_parser("matrix")
+    part.add_argument("--dtype", choices=["bfloat16", "float32"], default="float32")
+    part.add_argument("--size", type=int, default=2048)
+    part.add_argument("--repeats", type=int, default=10)
+    for name in ("train", "finetune", "forward", "first_step", "checkpoint"):
+        part = parts.add_parser(name)
+        part.add_argument("model")
+        part.add_argument("batch", type=int)
+        part.add_argument("length", type=int)
+        part.add_argument("variants", nargs="+", metavar="VARIANT")
+        part.add_argument("--steps", type=int, default=10)
+        part.add_argument("--scratch", default=None, help="a directory for files that are deleted again")
+        part.add_argument("--folder", help="what `ours.py prepare` wrote for this model")

@@ -1,0 +1,329 @@
+"""What bert_jax is timed on. `python benchmarks/compare` runs each part in a process of its own.
+
+MODEL is a size such as "base" or a pre-training config such as "pretrain/albert:base"; a VARIANT is
+ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+
+import measure
+import numpy as np
+
+SIDE = "bert_jax"
+_VOCABULARY = 30522  # of a config that takes it from the records
+_CLASSES = 2
+
+
+def config_of(model: str, variant: dict | None = None):
+    """Returns the `EncoderConfig` of a model, with the dropout rates and the dtype of a variant."""
+    from bert_jax.models import config, sizes
+    from bert_jax.settings import config_files
+    from bert_jax.settings.typed import pretrain_config
+
+    if "/" in model:
+        fields = pretrain_config.pretraining(config_files.load(model, "pretrain")).model.to_dict()
+        fields["vocab_size"] = fields["vocab_size"] or _VOCABULARY
+    else:
+        fields = sizes.named(model).to_dict()
+    if variant:
+        fields["hidden_dropout_prob"] = variant["dropout"]
+        fields["attention_probs_dropout_prob"] = variant["attention_dropout"]
+        fields["dtype"] = variant["dtype"]
+    return config.from_dict(fields)
+
+
+def batch_of(args, rows: str) -> dict[str, np.ndarray]:
+    from bert_jax.runs import benchmark
+
+    return benchmark.synthetic_batch(rows, args.batch, args.length, config_of(args.model).vocab_size)
+
+
+def one_device():
+    import jax
+
+    from bert_jax.parallel import sharding
+
+    return sharding.make_mesh(devices=jax.devices()[:1])
+
+
+def prepare(args) -> None:
+    """Writes what the peers need: config.json, with --onnx a graph of random weights, and rows of batches."""
+    from bert_jax.convert import families
+    from bert_jax.convert.formats import huggingface_export
+    from bert_jax.convert.model import Model
+    from bert_jax.export import folder as export
+    from bert_jax.models import assembled
+
+    args.folder.mkdir(parents=True, exist_ok=True)
+    config = config_of(args.model)
+    module = families.of(config).module(config, ("encoder",), "none", 0)
+    params = {name: np.zeros(one.shape, np.float32) for name, one in assembled.parameters(module).items()}
+    model = Model(config, params)
+    huggingface_export.write_description(model, args.folder)
+    if args.onnx:
+        rng = np.random.default_rng(0)
+        for name, array in params.items():
+            array += 0.02 * rng.standard_normal(array.shape, np.float32) + name.endswith("scale")
+        export.write(model, str(args.folder), export.ONNX, log=print)
+    for batch, length in (map(int, shape.split("x")) for shape in args.rows):
+        shape = types.SimpleNamespace(model=args.model, batch=batch, length=length)
+        for rows in ("full", "padded"):
+            made = batch_of(shape, rows)
+            arrays = {name: made[name] for name in ("input_ids", "lengths")}
+            np.savez(args.folder / f"{rows}-{batch}x{length}.npz", **arrays)
+
+
+def matrix(args) -> None:
+    """What the device reaches at all: products of random matrices, several a call so that launching costs
+    nothing. Constant ones take less power, and reach more than any model does."""
+    import jax
+    import jax.numpy as jnp
+
+    size, inner = args.size, 10
+    a, b = (
+        jax.random.normal(key, (size, size)).astype(args.dtype) for key in jax.random.split(jax.random.key(0))
+    )
+    a = a * jnp.asarray(size**-0.5, args.dtype)  # so that the numbers stay as large as they are
+    product = jax.jit(lambda a, b: jax.lax.fori_loop(0, inner, lambda _, c: a @ c, b))
+    seconds = measure.timed(lambda: product(a, b).block_until_ready(), args.repeats)
+    measure.emit(
+        what={"kind": "matrix", "size": size, "dtype": args.dtype},
+        side=SIDE,
+        unit="FLOP/s",
+        **measure.rates(2 * size**3 * inner, seconds),
+        device=jax.devices()[0].device_kind,
+    )
+
+
+def train(args) -> None:
+    """The pre-training step in the given variants, one after the other."""
+    import jax
+
+    from bert_jax.runs import benchmark
+
+    mesh, peak = one_device(), 0
+    for variant in map(measure.variant, args.variants):
+        config = config_of(args.model, variant)
+        if jax.default_backend() == "gpu":
+            config = config.replace(scan_unroll=0)
+        task = benchmark.make_task(config, args.length)
+        optimizer, schedule = _optimizer(task)
+        batch = batch_of(args, variant["rows"])
+        result = benchmark.time_train_step(task, optimizer, schedule, batch, mesh=mesh, steps=args.steps)
+        before, peak = peak, _peak_bytes() or 0
+        measure.emit(
+            what=measure.case("train", args, variant),
+            side=SIDE,
+            unit="sequences/s",
+            **result["sequences_per_second"],
+            flops=result["model_flops_per_row"] / result["sequences_per_row"],
+            memory_bytes=result["memory_bytes"],
+            # The device counts from the start of the process: of a variant that needs less than one before
+            # it, nothing is known.
+            peak_bytes=peak if peak > before else None,
+            compile_seconds=result["compile_seconds"],
+        )
+
+
+def finetune(args) -> None:
+    """The step of fine-tuning a classifier."""
+    from bert_jax.objectives.classification import Classification
+    from bert_jax.training.metrics import flops
+
+    mesh = one_device()
+    for variant in map(measure.variant, args.variants):
+        task = Classification(config_of(args.model, variant).replace(scan_unroll=0), _CLASSES)
+        made = batch_of(args, variant["rows"])
+        arrays = {name: made[name] for name in ("input_ids", "lengths")} | {
+            "first_lengths": made["lengths"],
+            "targets": np.arange(args.batch, dtype=np.int32) % _CLASSES,
+            "weights": np.ones(args.batch, np.float32),
+        }
+        call = _step(task, arrays, mesh)
+        first = measure.timed(call, 1, warm_up=0)[0]
+        seconds = measure.timed(call, args.steps)
+        measure.emit(
+            what=measure.case("finetune", args, variant),
+            side=SIDE,
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+            flops=flops.row_flops(task)(args.length),
+            compile_seconds=first - min(seconds),
+            peak_bytes=_peak_bytes(),
+        )
+
+
+def forward(args) -> None:
+    """The last hidden states of rows of one text."""
+    import jax
+
+    from bert_jax.convert import families
+    from bert_jax.kernels import platform
+    from bert_jax.models.row_inputs import INPUTS, row_inputs
+    from bert_jax.objectives.classification import Classification
+    from bert_jax.parallel import sharding
+    from bert_jax.training.metrics import flops
+
+    mesh = one_device()
+    for variant in map(measure.variant, args.variants):
+        config = config_of(args.model, variant)
+        config = config.replace(
+            execution=config.execution.for_inference(platform.target(), variant["dtype"])
+        ).replace(scan_unroll=0)
+        module = families.of(config).module(config, ("encoder",), "none", 0)
+        made = batch_of(args, variant["rows"])
+        inputs = row_inputs(made["input_ids"], made["lengths"])
+        arrays = [jax.device_put(inputs[name]) for name in INPUTS]
+        with sharding.on_mesh(mesh):
+            params = sharding.unbox(jax.jit(module.init)(jax.random.key(0), *arrays))
+            apply = jax.jit(lambda params, *arrays, module=module: module.apply(params, *arrays)["hidden"])
+
+            def call(apply=apply, params=params, arrays=arrays):
+                apply(params, *arrays).block_until_ready()
+
+            first = measure.timed(call, 1, warm_up=0)[0]
+            seconds = measure.timed(call, args.steps)
+        measure.emit(
+            what=measure.case("forward", args, variant),
+            side=SIDE,
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+            flops=flops.row_flops(Classification(config, _CLASSES))(args.length) / 3,
+            compile_seconds=first - min(seconds),
+        )
+
+
+def first_step(args) -> None:
+    """One pre-training step in a new process; the runner takes the time of the whole process."""
+    from bert_jax.parallel import compiler_options
+    from bert_jax.runs import benchmark
+
+    (variant,) = map(measure.variant, args.variants)
+    compiler_options.enable_compilation_cache()
+    task = benchmark.make_task(config_of(args.model, variant), args.length)
+    _step(task, batch_of(args, variant["rows"]), one_device())()
+
+
+def checkpoint(args) -> None:
+    """How long training waits for a checkpoint of a model and its optimizer, and until it is stored."""
+    from bert_jax.checkpoint.saving import Checkpointer
+    from bert_jax.runs import benchmark
+    from bert_jax.training.state import init_state
+
+    (variant,) = map(measure.variant, args.variants)
+    task = benchmark.make_task(config_of(args.model, variant), args.length)
+    optimizer, _ = _optimizer(task)
+    state = init_state(task, optimizer, one_device(), 0)
+    stalls, stored = [], []
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        saver = Checkpointer(folder, keep=1)
+        for step in range(1 + args.steps):
+            began = time.perf_counter()
+            saver.save(step, state)
+            stalls.append(time.perf_counter() - began)
+            saver.wait()
+            stored.append(time.perf_counter() - began)
+        saver.close()
+    for kind, seconds in (("checkpoint, training waits", stalls), ("checkpoint, stored", stored)):
+        measure.emit(what=measure.case(kind, args), side=SIDE, unit="s", **measure.durations(seconds[1:]))
+
+
+def records(args) -> None:
+    """`bert-jax data` on a text, and the loader on its records."""
+    import subprocess
+
+    from bert_jax.data import records as stored
+    from bert_jax.runs import benchmark
+    from data_pipelines import readers
+
+    size = sum(Path(path).stat().st_size for path in readers.list_inputs(args.input))
+    command = [sys.executable, "-m", "bert_jax", "data", f"--input={args.input}"]
+    command += [f"--input_format={args.input_format}", f"--vocab={args.vocab}", "--max_seq_length=128"]
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        seconds = []
+        for number in range(args.steps):
+            began = time.perf_counter()
+            subprocess.run([*command, f"--output_dir={folder}/{number}"], check=True, stdout=sys.stderr)
+            seconds.append(time.perf_counter() - began)
+        dataset = stored.open_dataset(f"{folder}/0", "train")
+        loaded = [benchmark.time_loader(dataset, 32)["tokens_per_second"] for _ in range(args.steps)]
+    measure.emit(
+        what={"kind": "records"}, side=SIDE, unit="MB of text/s", **measure.rates(size / 1e6, seconds)
+    )
+    measure.emit(
+        what={"kind": "loader", "batch": 32, "length": 128},
+        side=SIDE,
+        unit="real tokens/s",
+        best=max(loaded),
+        median=float(np.median(loaded)),
+    )
+
+
+def _step(objective, arrays, mesh):
+    """Returns a function that makes one step of training from where the last one ended."""
+    import jax
+
+    from bert_jax.parallel import sharding
+    from bert_jax.training.state import init_state
+    from bert_jax.training.step import make_train_step
+
+    optimizer, schedule = _optimizer(objective)
+    state = init_state(objective, optimizer, mesh, 0)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    step = sharding.jit_train_step(make_train_step(objective, optimizer, schedule), mesh, shardings)
+    batch = sharding.global_batch(arrays, mesh)
+
+    def call():
+        nonlocal state
+        state, metrics = step(state, batch, np.uint32(0))
+        jax.block_until_ready((state, metrics))
+
+    return call
+
+
+def _optimizer(objective):
+    from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+    from bert_jax.training.optimization.optimizers import make_optimizer
+
+    return make_optimizer(OptimizerConfig(warmup_steps=10), 1000, objective)
+
+
+def _peak_bytes() -> int | None:
+    """Returns the most that was allocated on the first device since the process began; None if unknown."""
+    import jax
+
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def main() -> None:
+    if importlib.util.find_spec("google_crc32c") is None:
+        # It checks records, which most parts do not read, and is not on every machine with a GPU.
+        sys.modules["google_crc32c"] = types.SimpleNamespace(value=None)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = parser.add_subparsers(dest="part", required=True)
+    part = parts.add_parser("prepare")
+    part.add_argument("model")
+    part.add_argument("folder", type=Path)
+    part.add_argument("rows", nargs="*", help="BATCHxLENGTH")
+    part.add_argument("--onnx", action="store_true")
+    measure.add_parts(parts)
+    part = parts.add_parser("records")
+    for name in ("input", "input_format", "vocab"):
+        part.add_argument(name)
+    part.add_argument("--steps", type=int, default=3)
+    part.add_argument("--scratch", default=None)
+    args = parser.parse_args()
+    functions = (prepare, matrix, train, finetune, forward, first_step, checkpoint, records)
+    {function.__name__: function for function in functions}[args.part](args)
+
+
+if __name__ == "__main__":
+    main()

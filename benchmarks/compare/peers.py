@@ -1,0 +1,300 @@
+"""What the other libraries are timed on: transformers in PyTorch, and ONNX Runtime.
+
+`python benchmarks/compare` runs each part in a process of its own, of a Python that has them. The
+architecture and the rows are read from the folder that `ours.py prepare` wrote. By default each is at its
+best: scaled-dot-product attention, torch.compile, a fused AdamW, and the head of masked LM on the predicted
+positions alone. --stock is what the documentation of transformers shows: eager PyTorch, and logits at every
+position.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+
+import measure
+import numpy as np
+
+_PREDICTED = 0.15
+
+
+def load(args, auto: str, variant: dict, **fields):
+    """Returns a transformers model with random weights, and the device."""
+    import torch
+    import transformers
+
+    # There is no library to compute them with, and a message for each would be all that is seen.
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(args.folder)
+    rates = {
+        "dropout": ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout"),
+        "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
+    }
+    for rate, names in rates.items():
+        for name in names:
+            if hasattr(config, name):
+                setattr(config, name, variant[rate])
+    for name, value in fields.items():
+        setattr(config, name, value)
+    config._attn_implementation = "eager" if args.stock else "sdpa"
+    config.reference_compile = False  # ModernBERT's own; the whole step is compiled here
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if auto == "AutoModelForPreTraining" and config.model_type != "bert":
+        auto = "AutoModelForMaskedLM"
+    return getattr(transformers, auto).from_config(config).to(device), device
+
+
+def rows(args, variant: dict, device: str) -> dict:
+    """Returns the rows that bert_jax computes: ids, and a mask where they have padding."""
+    import torch
+
+    found = np.load(os.path.join(args.folder, f"{variant['rows']}-{args.batch}x{args.length}.npz"))
+    real = np.arange(args.length) < found["lengths"][:, None]
+    arrays = {"input_ids": torch.from_numpy(found["input_ids"].astype(np.int64)).to(device)}
+    if not real.all():
+        arrays["attention_mask"] = torch.from_numpy(real.astype(np.int64)).to(device)
+    return arrays
+
+
+def side(args) -> str:
+    return "PyTorch" if args.stock else "PyTorch, compiled"
+
+
+def waits(device: str, call):
+    """Returns a function that waits for what a call has started."""
+    import torch
+
+    def waiting():
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return waiting
+
+
+def step(args, model, device: str, variant: dict, loss):
+    """Returns a function that makes one step of training; `loss` returns the loss."""
+    import torch
+
+    fused = {} if args.stock else {"fused": True}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, **fused)
+    loss = loss if args.stock else torch.compile(loss)
+
+    def call():
+        with torch.autocast(device, torch.bfloat16, enabled=variant["dtype"] == "bfloat16"):
+            found = loss()
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return waits(device, call)
+
+
+def pretraining(args, variant: dict):
+    """Returns a function that makes one step of masked LM, for a BERT with next-sentence prediction too."""
+    import torch
+
+    model, device = load(args, "AutoModelForPreTraining", variant)
+    model.train()
+    inputs = rows(args, variant, device)
+    ids = inputs["input_ids"]
+    count = max(1, round(args.length * _PREDICTED))
+    generator = torch.Generator().manual_seed(0)
+    places = torch.stack(
+        [torch.randperm(args.length, generator=generator)[:count] for _ in range(args.batch)]
+    )
+    places = places.sort().values.to(device)
+    targets = ids.gather(1, places)
+    inputs["input_ids"] = ids.scatter(1, places, 103)
+    every = torch.full_like(ids, -100).scatter(1, places, targets)
+    next_sentence = (torch.arange(args.batch, device=device) % 2).long()
+    labels = {"labels": every}
+    if model.config.model_type == "bert":
+        labels["next_sentence_label"] = next_sentence
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    def stock():
+        return model(**inputs, **labels).loss
+
+    def gathered():
+        out = model.base_model(**inputs)
+        hidden = out[0].gather(1, places[..., None].expand(-1, -1, out[0].shape[-1]))
+        if model.config.model_type == "bert":
+            logits, relation = model.cls(hidden, out[1])
+            return cross_entropy(logits.float().flatten(0, 1), targets.flatten()) + cross_entropy(
+                relation.float(), next_sentence
+            )
+        return cross_entropy(
+            HEADS[model.config.model_type](model, hidden).float().flatten(0, 1), targets.flatten()
+        )
+
+    return step(args, model, device, variant, stock if args.stock else gathered)
+
+
+# By family: the head of masked LM on hidden states.
+HEADS = {
+    "roberta": lambda model, hidden: model.lm_head(hidden),
+    "albert": lambda model, hidden: model.predictions(hidden),
+    "modernbert": lambda model, hidden: model.decoder(model.head(hidden)),
+    "distilbert": lambda model, hidden: model.vocab_projector(
+        model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+    ),
+}
+
+
+def train(args) -> None:
+    for variant in map(measure.variant, args.variants):
+        seconds = measure.timed(pretraining(args, variant), args.steps)
+        measure.emit(
+            what=measure.case("train", args, variant),
+            side=side(args),
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+        )
+
+
+def finetune(args) -> None:
+    import torch
+
+    for variant in map(measure.variant, args.variants):
+        model, device = load(args, "AutoModelForSequenceClassification", variant, num_labels=2)
+        model.train()
+        inputs = rows(args, variant, device)
+        labels = (torch.arange(args.batch, device=device) % 2).long()
+        call = step(
+            args,
+            model,
+            device,
+            variant,
+            lambda model=model, inputs=inputs, labels=labels: torch.nn.functional.cross_entropy(
+                model(**inputs).logits.float(), labels
+            ),
+        )
+        seconds = measure.timed(call, args.steps)
+        measure.emit(
+            what=measure.case("finetune", args, variant),
+            side=side(args),
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+        )
+
+
+def forward(args) -> None:
+    if args.onnx:
+        return onnx(args)
+    import torch
+
+    for variant in map(measure.variant, args.variants):
+        model, device = load(args, "AutoModel", variant)
+        model.eval()
+        inputs = rows(args, variant, device)
+        apply = model if args.stock else torch.compile(model)
+
+        def call(apply=apply, inputs=inputs, device=device, variant=variant):
+            with (
+                torch.inference_mode(),
+                torch.autocast(device, torch.bfloat16, enabled=variant["dtype"] == "bfloat16"),
+            ):
+                return apply(**inputs)[0]
+
+        seconds = measure.timed(waits(device, call), args.steps)
+        measure.emit(
+            what=measure.case("forward", args, variant),
+            side=side(args),
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+        )
+
+
+def onnx(args) -> None:
+    import onnxruntime
+
+    path = os.path.join(args.folder, "onnx/model.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for variant in map(measure.variant, args.variants):
+        found = np.load(os.path.join(args.folder, f"{variant['rows']}-{args.batch}x{args.length}.npz"))
+        ids = found["input_ids"].astype(np.int64)
+        mask = (np.arange(args.length) < found["lengths"][:, None]).astype(np.int64)
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        given = {one.name: given[one.name] for one in session.get_inputs()}
+        seconds = measure.timed(lambda given=given: session.run(["last_hidden_state"], given), args.steps)
+        measure.emit(
+            what=measure.case("forward", args, variant),
+            side="ONNX Runtime",
+            unit="sequences/s",
+            **measure.rates(args.batch, seconds),
+        )
+
+
+def first_step(args) -> None:
+    """One pre-training step in a new process; the runner takes the time of the whole process."""
+    (variant,) = map(measure.variant, args.variants)
+    pretraining(args, variant)()
+
+
+def checkpoint(args) -> None:
+    """How long torch.save of a model and its optimizer takes, for which training waits."""
+    import torch
+
+    (variant,) = map(measure.variant, args.variants)
+    model, _ = load(args, "AutoModelForPreTraining", variant)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    seconds = []
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        for number in range(1 + args.steps):
+            began = time.perf_counter()
+            torch.save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/{number % 2}"
+            )
+            seconds.append(time.perf_counter() - began)
+    for kind in ("checkpoint, training waits", "checkpoint, stored"):
+        measure.emit(
+            what=measure.case(kind, args), side="PyTorch", unit="s", **measure.durations(seconds[1:])
+        )
+
+
+def matrix(args) -> None:
+    """As of `ours.py`: products of random matrices."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = True  # as jax does by default
+    dtype, inner = getattr(torch, args.dtype), 10
+    a, b = (torch.randn(args.size, args.size, device=device).to(dtype) for _ in "ab")
+    a = a * args.size**-0.5
+
+    def product():
+        y = b
+        for _ in range(inner):
+            y = a @ y
+
+    seconds = measure.timed(waits(device, product), args.repeats)
+    measure.emit(
+        what={"kind": "matrix", "size": args.size, "dtype": args.dtype},
+        side="PyTorch",
+        unit="FLOP/s",
+        **measure.rates(2 * args.size**3 * inner, seconds),
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stock", action="store_true")
+    parser.add_argument("--onnx", action="store_true", help="forward in ONNX Runtime")
+    measure.add_parts(parser.add_subparsers(dest="part", required=True))
+    args = parser.parse_args()
+    functions = (matrix, train, finetune, forward, first_step, checkpoint)
+    {function.__name__: function for function in functions}[args.part](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Whether a GPU computes what a CPU computes; benchmarks/gpu.sh runs this before it times anything.
+
+    python benchmarks/gpu_checks.py attention
+    python benchmarks/gpu_checks.py gradients [--small]
+
+Each result is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import sys
+import types
+
+
+def emit(**result) -> None:
+    print(json.dumps(result), flush=True)
+
+
+def attention(args) -> None:
+    """Fused attention beside the plain one, on packed rows: results and gradients."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from bert_jax.kernels.attention import attention as attend
+    from bert_jax.models import row_inputs
+    from bert_jax.runs import benchmark
+
+    if jax.default_backend() != "gpu":
+        emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
+        return
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(name, qkv, weights, ids):
+        def loss(qkv):
+            out = attend(*qkv, ids, implementation=name) * (ids > 0)[:, :, None, None].astype(qkv.dtype)
+            return jnp.sum((out * weights).astype(jnp.float32)), out
+
+        return jax.grad(loss, has_aux=True)(qkv)
+
+    worst = {}
+    for length in (128, 512):
+        batch = benchmark.synthetic_batch("packed", 4, length, 30522)
+        ids = row_inputs.packed_inputs({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
+        keys = jax.random.split(jax.random.key(0))
+        qkv = jax.random.normal(keys[0], (3, 4, length, 12, 64), jnp.bfloat16)
+        weights = jax.random.normal(keys[1], (4, length, 12, 64), jnp.bfloat16)
+        for plain, fused in zip(
+            *(gradients(name, qkv, weights, ids) for name in ("xla", "cudnn")), strict=True
+        ):
+            plain, fused = np.asarray(plain, np.float32), np.asarray(fused, np.float32)
+            difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
+            worst[length] = max(worst.get(length, 0.0), difference)
+    emit(largest_difference=worst, ok=all(value < 0.03 for value in worst.values()))
+
+
+# (dtype, precision of float32 products, tokens a row, how far the gradient may be from the CPU's, as a part
+# of its length). 127 is odd, and 24 shorter than any tile.
+GRADIENTS = (
+    ("float32", "highest", 128, 1e-4),
+    ("float32", "default", 128, 1e-2),
+    ("float32", "default", 127, 1e-2),
+    ("bfloat16", "default", 128, 5e-2),
+    ("bfloat16", "default", 127, 5e-2),
+    ("bfloat16", "default", 24, 5e-2),
+)
+
+
+def gradients(args) -> None:
+    """The loss and the gradient of a pre-training batch on the default device beside the CPU's in float32."""
+    import jax
+    import numpy as np
+    import optax
+
+    from bert_jax.models.config import EncoderConfig, Execution
+    from bert_jax.parallel import sharding
+    from bert_jax.runs import benchmark
+
+    def of(dtype, precision, length, device):
+        model = EncoderConfig(
+            num_hidden_layers=2,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            execution=Execution(dtype),
+            **(dict(vocab_size=1000, hidden_size=128, num_attention_heads=2) if args.small else {}),
+        )
+        task = benchmark.make_task(model, length)
+        mesh = sharding.make_mesh(devices=[device])
+        batch = sharding.global_batch(benchmark.synthetic_batch("packed", 8, length, model.vocab_size), mesh)
+
+        def mean_loss(params, batch):
+            losses, _ = task.loss(params, task.prepare(batch, jax.random.key(1), True), None)
+            return sum(total / weight for total, weight in losses.values())
+
+        with sharding.on_mesh(mesh), jax.default_matmul_precision(precision):
+            # Drawn on the CPU, so that both start from the very same numbers.
+            with jax.default_device(jax.devices("cpu")[0]):
+                params = jax.tree.map(np.asarray, sharding.unbox(task.init(jax.random.key(0))))
+            loss, gradient = jax.jit(jax.value_and_grad(mean_loss))(jax.device_put(params, device), batch)
+            return float(loss), jax.tree.map(np.asarray, gradient)
+
+    on = jax.devices()[0]
+    expected = {}
+    for dtype, precision, length, bound in GRADIENTS:
+        if length not in expected:
+            expected[length] = of("float32", "highest", length, jax.devices("cpu")[0])
+        loss, gradient = of(dtype, precision, length, on)
+        reference, direction = expected[length]
+        apart = float(optax.tree.norm(optax.tree.sub(gradient, direction)) / optax.tree.norm(direction))
+        emit(
+            dtype=dtype,
+            precision=precision,
+            length=length,
+            device=on.device_kind,
+            loss=loss,
+            loss_on_cpu=reference,
+            gradient_apart=apart,
+            ok=apart < bound and abs(loss - reference) < bound * abs(reference),
+        )
+
+
+def main() -> None:
+    if importlib.util.find_spec("google_crc32c") is None:
+        # It checks records, of which none are read here, and is not on every machine with a GPU.
+        sys.modules["google_crc32c"] = types.SimpleNamespace(value=None)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("attention")
+    commands.add_parser("gradients").add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    {"attention": attention, "gradients": gradients}[args.command](args)
+
+
+if __name__ == "__main__":
+    main()
