@@ -19,8 +19,10 @@ from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_size
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
 # their compiled shapes.
 _PLAN_SEED = 0
-_TRIED_BATCHES, _MOST_COUNTED = 32, 2000
-_COUNTED = 4  # sampled batches for each batch of the run, so that with any seed few batches need more rows
+_TRIED_BATCHES = 32
+# Sampled batches for each batch of the run, so that few runs of any seed compile for a batch that needs more
+# rows than the samples. The limits on batches and examples keep the time below a second.
+_COUNTED, _COUNTED_BATCHES, _COUNTED_EXAMPLES = 16, 2000, 250_000
 _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
 # Random batches are preferred up to this ratio of their FLOPs to those of batches sorted by length, because
 # the latter are biased samples.
@@ -95,7 +97,8 @@ def plan(
         return None
 
     sequences, multiple = length // shortest, multiple * parts
-    orders = _orders(data, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
+    counted = min(_COUNTED * steps, _COUNTED_BATCHES, max(_TRIED_BATCHES, _COUNTED_EXAMPLES // batch_size))
+    orders = _orders(data, batch_size, counted)
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
