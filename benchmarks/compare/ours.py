@@ -26,10 +26,9 @@ def config_of(model: str, variant: dict | None = None):
     """Returns the `EncoderConfig` of a model, with the dropout rates and the dtype of a variant."""
     from bert_jax.models import config, sizes
     from bert_jax.settings import config_files
-    from bert_jax.settings.typed import pretrain_config
 
     if "/" in model:
-        fields = pretrain_config.pretraining(config_files.load(model, "pretrain")).model.to_dict()
+        fields = config_files.load(model, "pretrain").model.to_dict()
         fields["vocab_size"] = fields["vocab_size"] or _VOCABULARY
     else:
         fields = sizes.named(model).to_dict()
