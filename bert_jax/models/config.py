@@ -17,7 +17,7 @@ NORM_PLACEMENTS = ("post", "pre")
 NORMS = ("layernorm", "rmsnorm")
 FEED_FORWARDS = ("mlp", "glu")
 INITIALIZERS = ("truncated_normal", "megatron", "normal")
-ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
+ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "triton", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
 
