@@ -35,10 +35,11 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental.pallas import triton as plgpu
 
 _MASKED = -1e9
-# Number of products of D by each pair of a query and a key.
-FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 7
-# Names of the kernels in a compiled program, which are those of the functions below.
-FORWARD, BACKWARD = "_attention_forward", "_attention_backward"
+# Number of products of D by each pair of a query and a key, forward and backward.
+_FORWARD, _BACKWARD = 2, 7
+# Start of the name scope of a kernel, which ends with the FLOPs of its products. A compiled program says nothing
+# else about them, because the kernel is opaque to XLA.
+FLOPS_SCOPE = "triton_attention_flops_"
 
 
 def flash_attention(
@@ -111,8 +112,8 @@ def forward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
 
 def backward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
     """Returns the blocks of the backward pass for rows of `length` tokens."""
-    wide = head_size * itemsize > 128
-    return _divide(length, 64, 32 if wide else 64, 4, 2)
+    size = head_size * itemsize
+    return _divide(length, 64, 32 if size > 128 else 64, 8 if size > 256 else 4, 2)
 
 
 def _divide(length, block, step, warps, stages):
@@ -137,6 +138,7 @@ def _attend_fwd(how, query, key, value, by_row):
         (words, _spans(how, sequence_ids, blocks), sequence_ids),
         (query, key, value),
         (),
+        products=_FORWARD,
         results=1,
         result_by_query=True,
     )
@@ -157,6 +159,7 @@ def _attend_bwd(how, residuals, gradient):
         (words, jnp.concatenate(spans, axis=-1), sequence_ids),
         (query, key, value, gradient),
         (total, inner),
+        products=_BACKWARD,
         results=3,
     )
     return *gradients, (None, None)
@@ -200,7 +203,7 @@ def _spans(how, sequence_ids, blocks, of_keys=False):
     return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
 
 
-def _call(kernel, how, blocks, by_row, arrays, by_query, results, result_by_query=False):
+def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, result_by_query=False):
     """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
 
     A program reads what its head has of a row, and writes its block of it.
@@ -212,6 +215,7 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, results, result_by_quer
         by_row: the words of `flash_attention`, the steps of `_spans` and the sequence ids.
         arrays: arrays [B, L, N, D].
         by_query: float32 arrays [B, N, L].
+        products: number of products of D by each pair of a query and a key.
         results: number of results [B, L, N, D].
         result_by_query: whether there is one more result, float32 [B, N, L].
     """
@@ -227,7 +231,7 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, results, result_by_quer
     if result_by_query:
         parts.append(pl.BlockSpec((None, None, size), lambda i, head, row: (row, head, i)))
         shapes.append(jax.ShapeDtypeStruct((batch, heads, length), jnp.float32))
-    return pl.pallas_call(
+    call = pl.pallas_call(
         functools.partial(kernel, how, blocks),
         grid=(length // size, heads, batch),
         in_specs=whole,
@@ -235,7 +239,11 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, results, result_by_quer
         out_shape=shapes,
         compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
         interpret=how.interpret,
-    )(*by_row, *arrays, *by_query)
+    )
+    # Of rows of one sequence: how many steps the ids leave out is known only when the kernel runs.
+    pairs = batch * heads * int(_near(how, length, blocks).sum()) * size * blocks.step
+    with jax.named_scope(f"{FLOPS_SCOPE}{2 * products * pairs * head_size}"):
+        return call(*by_row, *arrays, *by_query)
 
 
 def _at_row(dimensions):
