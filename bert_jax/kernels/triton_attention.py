@@ -37,8 +37,8 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _MASKED = -1e9
 # Number of products of D by each pair of a query and a key, forward and backward.
 _FORWARD, _BACKWARD = 2, 7
-# Start of the name scope of a kernel, which ends with the FLOPs of its products. A compiled program says nothing
-# else about them, because the kernel is opaque to XLA.
+# Start of the name scope of a kernel, which ends with the FLOPs of its products. Without it a compiled program
+# would not show them, because the kernel is opaque to XLA.
 FLOPS_SCOPE = "triton_attention_flops_"
 
 
@@ -150,7 +150,7 @@ def _attend_bwd(how, residuals, gradient):
     _, length, _, head_size = query.shape
     blocks = backward_blocks(length, head_size, query.dtype.itemsize)
     # The sum over keys of probability times its gradient, which is also that over D of output times gradient.
-    inner = jnp.einsum("blnd,blnd->bnl", out, gradient, preferred_element_type=jnp.float32)
+    inner = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1).swapaxes(1, 2)
     spans = [_spans(how, sequence_ids, blocks, of_keys) for of_keys in (False, True)]
     gradients = _call(
         _attention_backward,
@@ -222,7 +222,8 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, resu
     batch, length, heads, head_size = arrays[0].shape
     whole = [
         *(pl.BlockSpec((None, *x.shape[1:]), _at_row(x.ndim)) for x in by_row),
-        *[pl.BlockSpec((None, length, None, head_size), lambda i, head, row: (row, 0, head, 0))] * len(arrays),
+        *[pl.BlockSpec((None, length, None, head_size), lambda i, head, row: (row, 0, head, 0))]
+        * len(arrays),
         *[pl.BlockSpec((None, None, length), lambda i, head, row: (row, head, 0))] * len(by_query),
     ]
     size = blocks.block
