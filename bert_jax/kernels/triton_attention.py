@@ -37,8 +37,8 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _MASKED = -1e9
 # Number of products of D by each pair of a query and a key, forward and backward.
 _FORWARD, _BACKWARD = 2, 7
-# Start of the name scope of a kernel, which ends with the FLOPs of its products. Without it a compiled program
-# would not show them, because the kernel is opaque to XLA.
+# Start of the name scope of a kernel, which ends with the FLOPs of its products. The kernel is opaque to XLA,
+# so a compiled program would not show them otherwise.
 FLOPS_SCOPE = "triton_attention_flops_"
 
 

@@ -168,11 +168,8 @@ class _Graph:
             if name in _NAMES:
                 continue
             attribute = operation.attributes[name]
-            if name.endswith("backend_config"):
-                text = _backend_config(attribute)
-            else:
-                text = self._resolve(attribute)
-            found.append(f"{name} = {text}")
+            read = _backend_config if name.endswith("backend_config") else self._resolve
+            found.append(f"{name} = {read(attribute)}")
         return "; ".join(found)
 
     def _resolve(self, attribute: ir.Attribute) -> str:

@@ -1,6 +1,7 @@
-"""Runs what Triton is given to compile, in numpy: the operations of the project's kernels, one program after
-the other. It stands in for a GPU, where Triton's code would run; Pallas's own interpreter runs the kernel before
-it is translated to these operations."""
+"""Runs in numpy what Triton is given to compile: the operations of the project's kernels, program by program.
+
+It stands in for a GPU. Pallas's own interpreter runs a kernel before it is translated to these operations.
+"""
 
 import dataclasses
 import itertools
@@ -11,9 +12,11 @@ from support import program_digests
 
 
 def kernels(module):
-    """Yields (kernel, grid, warps) of each call of a kernel in a lowered program, in the order of its text."""
+    """Yields (kernel, grid) of each call of a kernel in a lowered program, in the order of its text."""
     for operation in _walk(module.operation):
-        if operation.name == "stablehlo.custom_call" and "triton" in str(operation.attributes["call_target_name"]):
+        if operation.name == "stablehlo.custom_call" and "triton" in str(
+            operation.attributes["call_target_name"]
+        ):
             config = ir.DictAttr(operation.attributes["mhlo.backend_config"])
             grid = [ir.IntegerAttr(config[f"grid_{axis}"]).value for axis in "xyz"]
             yield program_digests.triton_kernel(config), grid
@@ -121,7 +124,9 @@ class _Program:
             case "tt.get_program_id":
                 return np.int32(self.place[ir.IntegerAttr(attributes["axis"]).value])
             case "tt.make_range":
-                return np.arange(*(ir.IntegerAttr(attributes[end]).value for end in ("start", "end")), dtype=dtype)
+                return np.arange(
+                    *(ir.IntegerAttr(attributes[end]).value for end in ("start", "end")), dtype=dtype
+                )
             case "tt.splat" | "tt.broadcast":
                 if isinstance(first, _Pointer):
                     return _Pointer(first.array, np.broadcast_to(first.offset, shape))
