@@ -10,7 +10,7 @@ from support import lowering, triton_programs
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import attention, triton_attention
-from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words, row_ids
+from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words
 from bert_jax.parallel import sharding
 
 KEY = jax.random.key(5)
@@ -46,8 +46,7 @@ def value_and_gradients(form, causal, window, rate, query, key, value, weights, 
         (2, 192, 2, 32, True, 0, 0.1),
         (1, 256, 1, 64, False, 0, 0.5),
         (1, 192, 2, 32, False, 50, 0.1),
-        (1, 192, 1, 16, True, 10, 0.3),
-        (1, 48, 1, 128, False, 0, 0.1),
+        (1, 48, 1, 128, True, 10, 0.3),
     ],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(
@@ -136,55 +135,58 @@ def test_devices_that_split_rows_and_heads_compute_the_same():
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
-def test_rows_of_a_part_have_the_dropout_of_the_whole_batch():
-    query, key, value, _, ids = inputs(3, 32, 2, 16)
-
-    def attend(rows):
-        return attention._triton(*(x[rows] for x in (query, key, value, ids)), False, 0, 0.5, KEY)
-
-    part = np.array([2, 1])
-    whole = attend(np.arange(3))[part]
-    with row_ids(part):
-        np.testing.assert_allclose(attend(part), whole, atol=1e-6)
-    assert np.abs(attend(part) - whole).max() > 0.1
-
-
-@pytest.mark.parametrize("causal, window, rate", [(False, 0, 0.3), (True, 0, 0.0), (False, 20, 0.1)])
+@pytest.mark.parametrize("causal, window, rate", [(True, 0, 0.3), (False, 20, 0.0)])
 def test_what_triton_is_given_computes_the_same(causal, window, rate):
     """The operations of the kernels as Triton reads them, run in numpy."""
-    query, key, value, gradient, ids = (np.asarray(x) for x in inputs(2, 64, 2, 16))
-    how = triton_attention._How(causal, window, rate, interpret=True)
-    words = np.concatenate([kernel_words(KEY, 2), np.full((2, 1), 3, np.int32)], axis=1)
-    by_row = words, ids
-    out, residuals = triton_attention._attend_fwd(how, query, key, value, by_row)
-    expected = triton_attention._attend_bwd(how, residuals, gradient)[:3]
-    totals = np.asarray(residuals[-1])
+    length, head_size = 192, 16
+    query, key, value, gradient, ids = (np.asarray(x) for x in inputs(1, length, 1, head_size))
+    words = np.concatenate([kernel_words(KEY, 1), np.full((1, 1), 3, np.int32)], axis=1)
 
-    compiled = triton_attention._How(causal, window, rate, interpret=False)
+    def form(interpret):
+        how = triton_attention._How(causal, window, rate, interpret)
 
-    def program(query, key, value, words, ids, gradient):
-        out, residuals = triton_attention._attend_fwd(compiled, query, key, value, (words, ids))
-        return out, triton_attention._attend_bwd(compiled, residuals, gradient)[:3]
+        def forward_and_backward(query, key, value, words, ids, gradient):
+            out, residuals = triton_attention._attend_fwd(how, query, key, value, (words, ids))
+            *gradients, _ = triton_attention._attend_bwd(how, residuals, gradient)
+            return out, residuals[-1], gradients
 
-    lowered = lowering.lower(program, "cuda", query, key, value, words, ids, gradient)
-    (forward, grid), (backward, grid_of_backward) = triton_programs.kernels(lowered.compiler_ir())
+        return forward_and_backward
+
+    given = query, key, value, words, ids, gradient
+    out, totals, expected = jax.jit(form(True))(*given)
+    module = lowering.lower(form(False), "cuda", *given).compiler_ir()
+    (forward, grid), (backward, grid_of_backward) = triton_programs.kernels(module)
 
     def spans(blocks, *of_keys):
+        how = triton_attention._How(causal, window, rate, True)
         found = [triton_attention._spans(how, jnp.asarray(ids), blocks, which) for which in of_keys]
         return np.concatenate(found, axis=-1)
 
-    found, found_totals = np.zeros_like(query), np.zeros_like(totals)
-    blocks = triton_attention.forward_blocks(64, 16, 4)
-    triton_programs.run(
-        forward, grid, [words, spans(blocks, False), ids, query, key, value, found, found_totals]
-    )
-    np.testing.assert_allclose(found, out, atol=3e-6)
-    np.testing.assert_allclose(found_totals, totals, atol=3e-6)
+    found = [np.zeros_like(query), np.zeros(totals.shape, np.float32)]
+    of_row = words, spans(triton_attention.forward_blocks(length, head_size, 4), False), ids
+    triton_programs.run(forward, grid, [*of_row, query, key, value, *found])
+    np.testing.assert_allclose(found[0], out, atol=3e-6)
+    np.testing.assert_allclose(found[1], totals, atol=3e-6)
 
     inner = np.einsum("blnd,blnd->bnl", out, gradient)
-    gradients = [np.zeros_like(query) for _ in range(3)]
-    blocks = triton_attention.backward_blocks(64, 16, 4)
-    given = [words, spans(blocks, False, True), ids, query, key, value, gradient, totals, inner]
-    triton_programs.run(backward, grid_of_backward, [*given, *gradients])
-    for mine, theirs in zip(gradients, expected, strict=True):
+    found = [np.zeros_like(query) for _ in range(3)]
+    of_row = words, spans(triton_attention.backward_blocks(length, head_size, 4), False, True), ids
+    given = *of_row, query, key, value, gradient, np.asarray(totals), inner
+    triton_programs.run(backward, grid_of_backward, [*given, *found])
+    for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_no_array_of_all_pairs_is_written_for_a_gpu():
+    x, ids = jax.ShapeDtypeStruct((2, 512, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 512), jnp.int32)
+
+    def loss(x, ids, implementation):
+        options = dict(implementation=implementation, dropout_rate=0.1, dropout_key=KEY)
+        return jnp.sum(attention.attention(x, x, x, ids, **options).astype(jnp.float32))
+
+    plain, fused, chosen = (
+        lowering.lower(jax.grad(functools.partial(loss, implementation=name)), "cuda", x, ids).as_text()
+        for name in ("xla", "triton", "auto")
+    )
+    assert "512x512" in plain and "512x512" not in fused
+    assert fused.count("custom_call @__gpu$xla.gpu.triton") == 2 == chosen.count("@__gpu$xla.gpu.triton")

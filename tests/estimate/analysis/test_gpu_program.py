@@ -18,7 +18,7 @@ def test_products_of_every_kind_count():
     assert flops == {
         gpu_program.CUBLAS: 3 * 2 * PRODUCT,
         gpu_program.CUDNN: (3 * 2 + 5) * SCORES,
-        gpu_program.TRITON_ATTENTION: 4096,  # what the kernel's name says
+        gpu_program.TRITON_ATTENTION: 4096000,  # what the kernel's name says
         gpu_program.TRITON_PRODUCTS: 2 * 16 * 64 * 8,
     }
     assert PROGRAM.flops == sum(flops.values()) == flop_count.matrix_flops(MODULE)
