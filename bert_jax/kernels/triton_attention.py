@@ -173,12 +173,10 @@ def _near(how, length, blocks, of_keys=False):
 
     Blocks are of queries and steps of keys, or with `of_keys` the other way round.
     """
-    block, step = (
-        np.arange(0, length, size)[shape]
-        for size, shape in ((blocks.block, np.s_[:, None]), (blocks.step, np.s_[None]))
-    )
-    last_of_block, last_of_step = block + blocks.block - 1, step + blocks.step - 1
+    block, step = (np.arange(0, length, size) for size in (blocks.block, blocks.step))
     near = np.ones((block.size, step.size), bool)
+    block, step = block[:, None], step[None]
+    last_of_block, last_of_step = block + blocks.block - 1, step + blocks.step - 1
     if how.causal:
         near &= (block <= last_of_step) if of_keys else (step <= last_of_block)
     if how.window:
