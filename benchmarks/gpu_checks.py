@@ -21,7 +21,10 @@ def emit(**result) -> None:
 
 
 def attention(args) -> None:
-    """Fused attention beside the plain one, on packed rows: results and gradients."""
+    """Fused attention beside the plain one, on packed rows: results and gradients, for each kernel.
+
+    The Triton kernel also with dropout on the probabilities, whose mask is the plain one's, and in windows.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -34,27 +37,33 @@ def attention(args) -> None:
         emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
         return
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def gradients(name, qkv, weights, ids):
+    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
+    def gradients(name, rate, window, qkv, weights, ids):
         def loss(qkv):
-            out = attend(*qkv, ids, implementation=name) * (ids > 0)[:, :, None, None].astype(qkv.dtype)
+            options = dict(dropout_rate=rate, dropout_key=jax.random.key(2), window=window)
+            out = attend(*qkv, ids, implementation=name, **options) * (ids > 0)[:, :, None, None].astype(
+                qkv.dtype
+            )
             return jnp.sum((out * weights).astype(jnp.float32)), out
 
         return jax.grad(loss, has_aux=True)(qkv)
 
-    worst = {}
+    worst: dict[str, float] = {}
     for length in (128, 512):
         batch = benchmark.synthetic_batch("packed", 4, length, 30522)
         ids = row_inputs.packed_inputs({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
         keys = jax.random.split(jax.random.key(0))
         qkv = jax.random.normal(keys[0], (3, 4, length, 12, 64), jnp.bfloat16)
         weights = jax.random.normal(keys[1], (4, length, 12, 64), jnp.bfloat16)
-        for plain, fused in zip(
-            *(gradients(name, qkv, weights, ids) for name in ("xla", "cudnn")), strict=True
-        ):
-            plain, fused = np.asarray(plain, np.float32), np.asarray(fused, np.float32)
-            difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
-            worst[length] = max(worst.get(length, 0.0), difference)
+        cases = [("cudnn", 0.0, 0), ("triton", 0.1, 0)]
+        for name, rate, window in cases + [("triton", 0.0, 64)] * (length > 128):
+            case = f"{name}, dropout {rate}, window {window}, {length} tokens"
+            for plain, fused in zip(
+                *(gradients(which, rate, window, qkv, weights, ids) for which in ("xla", name)), strict=True
+            ):
+                plain, fused = np.asarray(plain, np.float32), np.asarray(fused, np.float32)
+                difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
+                worst[case] = max(worst.get(case, 0.0), difference)
     emit(largest_difference=worst, ok=all(value < 0.03 for value in worst.values()))
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import dispatch, pallas_attention, platform
+from bert_jax.kernels import dispatch, pallas_attention, platform, triton_attention
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
 
@@ -37,7 +37,7 @@ def choose_here(
     """Returns the attention implementation to use, and why, for the platform and mesh being traced for.
 
     Args:
-        requested: "auto", "xla", "cudnn", "pallas" or "splash".
+        requested: "auto", "xla", "cudnn", "triton", "pallas" or "splash".
         dtype: dtype of query, key and value.
         dropout_rate: dropout rate of the attention probabilities.
         length: number of tokens of a row.
@@ -83,13 +83,14 @@ def attention(
             and attends to padding.
         biases: float32 [N, D] each, not yet added to query, key and value. "pallas" adds them itself, and
             computes their gradients in the same kernel as the gradients that they are the sums of.
-        implementation: "xla", "cudnn", "pallas", "splash", or "auto", which `dispatch` resolves. On a CPU
-            "pallas" and "splash" are interpreted, which is slow.
+        implementation: "xla", "cudnn", "triton", "pallas", "splash", or "auto", which `dispatch` resolves. On
+            a CPU "triton", "pallas" and "splash" are interpreted, which is slow.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all. All
             implementations but "cudnn", which then cost less than for all tokens of a long row.
         logit_bias: float32 [N, L, L], added to the logits; "xla" only.
-        dropout_rate: dropout rate of the attention probabilities, per element; "xla" and "pallas" only.
+        dropout_rate: dropout rate of the attention probabilities, per element; "xla", "triton" and "pallas"
+            only.
         dropout_key: None for no dropout.
 
     Returns:
@@ -115,6 +116,8 @@ def attention(
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value)
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
+    if chosen == "triton":
+        return _triton(query, key, value, sequence_ids, causal, window, rate, dropout_key)
     return _splash(query, key, value, sequence_ids, causal, window)
 
 
@@ -215,10 +218,8 @@ def _pallas(query, key, value, biases, sequence_ids, causal, window=0, rate=0.0,
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
 
     def kernel(query, key, value, sequence_ids, biases, words, heads):
-        # A device that has only some of the heads hashes their masks by their indices in the whole row.
-        first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
         return pallas_attention.row_attention(
-            query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
+            query, key, value, sequence_ids, biases, _with_first_head(words, heads),
             head_size=head_size, causal=causal, window=window, rate=rate,
             interpret=platform.interprets_kernels(),
         )  # fmt: skip
@@ -232,6 +233,29 @@ def _pallas(query, key, value, biases, sequence_ids, causal, window=0, rate=0.0,
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
     words = kernel_words(dropout_key if rate else None, rows)
     return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
+
+
+def _with_first_head(words, heads):
+    """Returns int32 [B, 3]: `kernel_words`, and the index in the whole row of the device's first head.
+
+    A device that has only some of the heads hashes their masks by their indices in the whole row.
+    """
+    return jnp.concatenate([words, jnp.broadcast_to(heads[:1], (words.shape[0], 1))], axis=1)
+
+
+def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout_key=None):
+    rows, _, heads, _ = query.shape
+
+    def kernel(query, key, value, sequence_ids, words, heads):
+        return triton_attention.flash_attention(
+            query, key, value, sequence_ids, _with_first_head(words, heads),
+            causal=causal, window=window, rate=rate, interpret=platform.interprets_kernels(),
+        )  # fmt: skip
+
+    by_head, by_row = ("batch", None, "heads", None), ("batch", None)
+    kernel = platform.on_each_device(kernel, (*[by_head] * 3, by_row, by_row, ("heads",)), by_head)
+    words = kernel_words(dropout_key if rate else None, rows)
+    return kernel(query, key, value, sequence_ids, words, jnp.arange(heads))
 
 
 def _splash(query, key, value, sequence_ids, causal, window=0):

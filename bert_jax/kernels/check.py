@@ -35,7 +35,7 @@ BOUND = 0.03
 # Time after which a kernel is given up, because its compilation or an import does not finish.
 LIMIT_SECONDS = 60.0
 
-_ROWS, _LENGTH, _LOCAL_LENGTH = 2, 128, 384
+_ROWS, _LENGTH, _LONG = 2, 128, 384
 _EPSILON = 1e-12
 
 
@@ -197,12 +197,17 @@ def _attention_forms(implementation: str, variant: Variant):
     rng = np.random.default_rng(0)
     # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
     heads = max(2, 2 * LANES // variant.head_size)
+
+    def computes(**case):
+        kernel = dispatch.find("attention", implementation)
+        return kernel.why_not(AttentionCase(**case), platform.target()) is None
+
     # Local layers are checked too, in rows of which the kernel does not multiply all pairs.
-    case = AttentionCase(window=True)
-    window = variant.local_window
-    if window and dispatch.find("attention", implementation).why_not(case, platform.target()):
-        window = 0
-    shape = (_ROWS, _LOCAL_LENGTH if window else _LENGTH, heads, variant.head_size)
+    window = variant.local_window if computes(window=True) else 0
+    rate = variant.attention_dropout if computes(dropout_rate=variant.attention_dropout) else 0.0
+    # The Triton kernel divides all rows into blocks.
+    length = _LONG if window or implementation == "triton" else _LENGTH
+    shape = (_ROWS, length, heads, variant.head_size)
     arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
     # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.
     biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
@@ -212,7 +217,6 @@ def _attention_forms(implementation: str, variant: Variant):
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
     if window:
         weights = np.concatenate([weights, weights])
-    rate = variant.attention_dropout if implementation == "pallas" else 0.0
 
     def form(implementation, query, key, value, biases):
         attend = functools.partial(

@@ -24,6 +24,8 @@ LONGEST_ROW = 512
 # Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
 # their gradients have to fit.
 LONGEST_LOCAL_ROW = 2048
+# Tokens of the smallest block of the Triton attention kernel.
+SHORTEST_BLOCK = 16
 # The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
@@ -114,12 +116,14 @@ class Kernel:
         platform: the platform that the kernel is made for.
         why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
             a sentence that begins with the kernel's name; None if it can.
+        is_pallas: whether it is written in Pallas, which also runs on a CPU, by interpretation.
     """
 
     operation: str
     implementation: str
     platform: str
     why_not: Callable[[Any, Target], str | None]
+    is_pallas: bool = True
 
     @property
     def name(self) -> str:
@@ -156,13 +160,19 @@ def _splash(case: AttentionCase, target: Target) -> str | None:
     return None
 
 
-def _cudnn(case: AttentionCase, target: Target) -> str | None:
-    # The limits of jax.nn.dot_product_attention(implementation="cudnn") with a mask, in a program that may
-    # be differentiated. Hopper supports larger heads, but using them would need a check of the actual device.
+def _no_nvidia_ampere(target: Target) -> str | None:
     if target.is_before_ampere:
         return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
         return f"needs an NVIDIA GPU, and this one is {target.capability}"
+    return None
+
+
+def _cudnn(case: AttentionCase, target: Target) -> str | None:
+    # The limits of jax.nn.dot_product_attention(implementation="cudnn") with a mask, in a program that may
+    # be differentiated. Hopper supports larger heads, but using them would need a check of the actual device.
+    if problem := _no_nvidia_ampere(target):
+        return problem
     if case.window:
         return _NO_WINDOW
     if case.bias:
@@ -175,6 +185,19 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
         return f"needs heads of a multiple of 8 up to 128, not {case.head_size}"
     if case.length is not None and case.length % 2:
         return f"needs rows of an even number of tokens, not {case.length}"
+    return None
+
+
+def _triton(case: AttentionCase, target: Target) -> str | None:
+    if problem := _no_nvidia_ampere(target):
+        return problem
+    if case.bias:
+        return _NO_BIAS
+    # Triton's arrays have powers of 2 as sizes, and the sides of its products are at least 16.
+    if case.head_size is not None and case.head_size not in (16, 32, 64, 128):
+        return f"needs heads of 16, 32, 64 or 128, not {case.head_size}"
+    if case.length is not None and case.length % SHORTEST_BLOCK:
+        return f"needs rows of a multiple of {SHORTEST_BLOCK} tokens, not {case.length}"
     return None
 
 
@@ -193,7 +216,8 @@ def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
 KERNELS = (
     Kernel("attention", "pallas", "tpu", _pallas_attention),
     Kernel("attention", "splash", "tpu", _splash),
-    Kernel("attention", "cudnn", "gpu", _cudnn),
+    Kernel("attention", "cudnn", "gpu", _cudnn, is_pallas=False),
+    Kernel("attention", "triton", "gpu", _triton),
     Kernel("residual", "pallas", "tpu", _pallas_residual),
 )
 
@@ -246,8 +270,8 @@ def _choose_automatically(operation, case, target):
 
 
 def _why_not_requested(kernel, case, target):
-    # TPU kernels are interpreted on a CPU, which is how they are tested without a TPU.
-    interpreted = target.platform == "cpu" and kernel.platform == "tpu"
+    # Pallas kernels are interpreted on a CPU, which is how they are tested without a TPU or GPU.
+    interpreted = target.platform == "cpu" and kernel.is_pallas
     if kernel.platform != target.platform and not interpreted:
         return f"is made for {_PLATFORM_NAMES[kernel.platform]}, and this program is for " + (
             _PLATFORM_NAMES.get(target.platform, target.platform)

@@ -68,8 +68,8 @@ def _of_kind(kind: str) -> str:
 
 
 def interprets_kernels() -> bool:
-    """Returns whether Pallas kernels are interpreted, which is slow: the program is not for a TPU."""
-    return target_platform() != "tpu"
+    """Returns whether Pallas kernels are interpreted, which is slow: the program is for a CPU."""
+    return target_platform() == "cpu"
 
 
 Axes = tuple[str | None, ...]

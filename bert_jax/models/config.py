@@ -17,7 +17,7 @@ NORM_PLACEMENTS = ("post", "pre")
 NORMS = ("layernorm", "rmsnorm")
 FEED_FORWARDS = ("mlp", "glu")
 INITIALIZERS = ("truncated_normal", "megatron", "normal")
-ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
+ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "triton", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
 
@@ -48,10 +48,11 @@ class Execution:
     attention: str = field(
         "auto",
         "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
-        "up to 128), `pallas` (TPU, rows of a multiple of 128 up to 512 tokens, 2,048 in local layers), "
-        "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
-        "has no `local_window`, and none of the three has `alibi`. `auto` takes the first that can compute "
-        "the case, else `xla`; one that is named and cannot is refused",
+        "up to 128), `triton` (the same GPUs; any dtype, rows of a multiple of 16, heads of 16, 32, 64 or "
+        "128), `pallas` (TPU, rows of a multiple of 128 up to 512 tokens, 2,048 in local layers), `splash` "
+        "(TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN has no "
+        "`local_window`, and none of the four has `alibi`. `auto` takes the first that can compute the case, "
+        "else `xla`; one that is named and cannot is refused",
         choices=ATTENTION_IMPLEMENTATIONS,
         resume="free",
     )

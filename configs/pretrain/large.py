@@ -16,9 +16,9 @@ Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate 
 without the hashing of masks in the kernels; 1,603 full rows a second, 52% MFU; 44 hours for the million
 steps.
 
-And for eight H200 (`--topology=h200:8 --config.model.attention_probs_dropout_prob=0`, so that cuDNN's
-attention runs): 19.3 GiB on each; at least 33 ms for the products at the peak, 27 ms for the 131 GB that each
-moves; each sends 1.25 GiB of gradients.
+And for eight H200 (`--topology=h200:8`), where attention=auto takes the kernel of Triton: 19.4 GiB on each;
+at least 34 ms for the products at the peak, 27 ms for the 130 GB that each moves; each sends 1.25 GiB of
+gradients.
 """
 
 from bert_jax.settings import defaults

@@ -16,7 +16,12 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = ROOT / ".venv" / "gpu-compiler"
-FORWARD, BACKWARD = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
+CUDNN = {"__cudnn$fmhaScaleBiasSoftmax": 1, "__cudnn$fmhaScaleBiasSoftmaxBackward": 1}
+TRITON = {"_attention_forward": 1, "_attention_backward": 1}
+
+
+def forward(kernels):
+    return dict([next(iter(kernels.items()))])
 
 
 def environment():
@@ -34,8 +39,8 @@ def programs():
     """Of all programs what `gpu_compilations.py` prints, by name."""
     script = ROOT / "tests" / "support" / "gpu_compilations.py"
     names = (
-        "train on one", "train on eight", "train with data and tensor", "train with fsdp", "evaluate",
-        "fine-tune", "predict", "predict in float32",
+        "train on one", "train on eight", "train with data and tensor", "train with dropout",
+        "train with fsdp", "evaluate", "fine-tune", "predict", "predict in float32",
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(script), *names], capture_output=True, text=True, env=environment(), cwd=ROOT
@@ -45,23 +50,24 @@ def programs():
 
 
 def attention(program):
-    return {name: count for name, count in program["calls"].items() if "fmha" in name}
+    return {name: count for name, count in program["calls"].items() if "fmha" in name or "attention" in name}
 
 
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("train on one", {FORWARD: 1, BACKWARD: 1}),
-        ("train on eight", {FORWARD: 1, BACKWARD: 1}),
-        ("train with data and tensor", {FORWARD: 1, BACKWARD: 1}),
-        ("train with fsdp", {}),
-        ("evaluate", {FORWARD: 1}),
-        ("fine-tune", {}),
-        ("predict", {FORWARD: 1}),
-        ("predict in float32", {}),
+        ("train on one", CUDNN),
+        ("train on eight", CUDNN),
+        ("train with data and tensor", CUDNN),
+        ("train with dropout", TRITON),
+        ("train with fsdp", TRITON),
+        ("evaluate", forward(CUDNN)),
+        ("fine-tune", TRITON),
+        ("predict", forward(CUDNN)),
+        ("predict in float32", forward(TRITON)),
     ],
 )
-def test_cudnn_attends_in_bfloat16_without_dropout_and_nowhere_else(programs, name, expected):
+def test_cudnn_attends_in_bfloat16_without_dropout_and_triton_elsewhere(programs, name, expected):
     assert attention(programs[name]) == expected
     assert programs[name]["calls"]["__cublas$lt$matmul"] > 0 and programs[name]["memory"] > 0
 
@@ -70,6 +76,8 @@ def test_attention_is_split_by_rows_and_heads(programs):
     assert programs["train on one"]["heads"] == ["bf16[16,2,128,64]"] * 2
     assert programs["train on eight"]["heads"] == ["bf16[2,2,128,64]"] * 2
     assert programs["train with data and tensor"]["heads"] == ["bf16[4,1,128,64]"] * 2
+    assert programs["train with dropout"]["heads"] == ["bf16[4,128,1,64]"] * 2
+    assert programs["train with fsdp"]["heads"] == ["f32[2,128,2,64]"] * 2
 
 
 def test_one_gpu_sends_nothing(programs):

@@ -115,18 +115,25 @@ def test_splash_equals_xla_with_gradients(causal, window):
 
 
 @pytest.mark.gpu
-def test_cudnn_equals_xla():
+@pytest.mark.parametrize("fused, rate", [("cudnn", 0.0), ("triton", 0.0), ("triton", 0.1)])
+def test_kernels_of_gpus_equal_xla(fused, rate):
     if jax.default_backend() != "gpu":
         pytest.skip("needs an NVIDIA GPU")
     query, key, value, ids = inputs()
-    query, key, value = (x.astype(jnp.bfloat16) for x in (query, key, value))
+    qkv = [x.astype(jnp.bfloat16) for x in (query, key, value)]
     real = np.asarray(ids > 0)[..., None, None]
-    mine, theirs = (
-        module.attention(query, key, value, ids, implementation=name) for name in ("cudnn", "xla")
-    )
-    np.testing.assert_allclose(
-        np.where(real, mine.astype(jnp.float32), 0), np.where(real, theirs.astype(jnp.float32), 0), atol=3e-2
-    )
+
+    def value_and_gradients(name):
+        def attend(*qkv):
+            options = dict(dropout_rate=rate, dropout_key=jax.random.key(1))
+            out = module.attention(*qkv, ids, implementation=name, **options)
+            return jnp.where(real, out, 0)
+
+        out, pull = jax.vjp(attend, *qkv)
+        return [np.asarray(x, np.float32) for x in (out, *pull(jnp.sin(out)))]
+
+    for mine, theirs in zip(*map(value_and_gradients, (fused, "xla")), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=3e-2 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -140,6 +147,7 @@ def test_auto_lowers_for_cuda(dtype, monkeypatch):
         traced = jax.jit(lambda x: module.attention(x, x, x, ids)).trace(x)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert ("__cudnn$fmha" in text) == (dtype == "bfloat16")
+    assert ("__gpu$xla.gpu.triton" in text) == (dtype == "float32")
 
 
 @pytest.mark.parametrize("length", [1024, 4096])

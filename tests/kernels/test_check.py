@@ -12,7 +12,7 @@ from support import processes
 from bert_jax import cli, convert, tokenization
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, fill_mask
-from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform
+from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform, triton_attention
 from bert_jax.kernels.attention import choose_here
 from bert_jax.models import sizes
 from bert_jax.parallel import sharding
@@ -21,6 +21,7 @@ from bert_jax.workdir import run_directory
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
+TRITON = "attention=triton"
 
 
 def forget():
@@ -143,6 +144,31 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {PALLAS}"]
 
 
+@pytest.mark.parametrize("breaks", ["", "mask", "window"])
+def test_the_kernel_of_gpus(monkeypatch, breaks):
+    """With dropout, and with a window in local layers."""
+    monkeypatch.setattr(platform, "target_platform", lambda: "gpu")
+    if breaks == "mask":
+        true_keep = triton_attention.keep
+        monkeypatch.setattr(
+            triton_attention, "keep", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+        )
+    if breaks == "window":
+        true_logits = triton_attention._logits
+        monkeypatch.setattr(
+            triton_attention,
+            "_logits",
+            lambda how, *args, **options: true_logits(
+                dataclasses.replace(how, window=how.window and how.window - 2), *args, **options
+            ),
+        )
+    local = MODEL.replace(attention="triton", local_window=64, global_every=2)
+    variant = check.Variant.of(local)
+    assert [kernel.name for kernel in check.candidates(local, variant)] == [TRITON]
+    (result,) = check.run([TRITON], variant)
+    assert bool(result.problem) == bool(breaks), result
+
+
 def test_not_a_number_is_a_difference(monkeypatch):
     monkeypatch.setattr(check, "_difference", lambda name, variant: jnp.nan)
     assert check.run([PALLAS], check.Variant.of(MODEL))[0].problem
@@ -175,8 +201,8 @@ def test_only_what_a_model_may_use_is_checked(monkeypatch):
     assert names(attention="splash", residual="xla", attention_probs_dropout_prob=0.0) == [SPLASH]
     assert names(hidden_size=312, num_attention_heads=12) == [SPLASH]
     monkeypatch.setattr(platform, "target", lambda: dispatch.Target("gpu", "9.0"))
-    assert names(dtype="auto") == ["attention=cudnn"]
-    assert names(dtype="float32") == []
+    assert names(dtype="auto") == ["attention=cudnn", TRITON]
+    assert names(dtype="float32") == [TRITON]
     monkeypatch.setattr(platform, "target", lambda: dispatch.Target("cpu"))
     assert names() == []
 

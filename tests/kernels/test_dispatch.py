@@ -39,18 +39,38 @@ def attention(target, requested="auto", **changes):
         (TPU, {"window": True, "length": 2176}, "splash", "the fused kernel of tpu"),
         (TPU, {"window": True, "length": 96}, "xla", "multiple of 128 tokens"),
         (TPU, {"bias": True}, "xla", "pallas adds no bias to the logits"),
-        (H100, {"window": True}, "xla", "cudnn has no local attention"),
+        (H100, {"window": True}, "triton", "the fused kernel of gpu"),
+        (H100, {"window": True, "length": 8192}, "triton", "the fused kernel of gpu"),
         (H100, {"bias": True}, "xla", "cudnn adds no bias"),
+        (H100, {"bias": True}, "xla", "triton adds no bias"),
         (H100, {}, "cudnn", "the fused kernel of gpu"),
         (Target("gpu"), {}, "cudnn", "the fused kernel of gpu"),
         (Target("gpu", "8.0"), {"dtype": "float16"}, "cudnn", "the fused kernel of gpu"),
-        (H100, {"dtype": "float32"}, "xla", "cudnn needs bfloat16 or float16, not float32"),
+        (H100, {"dtype": "float32"}, "triton", "the fused kernel of gpu"),
+        (H100, {"dtype": "float32", "length": 24}, "xla", "cudnn needs bfloat16 or float16, not float32"),
         (H100, {"length": 127}, "xla", "cudnn needs rows of an even number of tokens, not 127"),
+        (H100, {"length": 127}, "xla", "triton needs rows of a multiple of 16 tokens, not 127"),
+        (H100, {"length": 100}, "cudnn", "the fused kernel of gpu"),
         (H100, {"head_size": 20}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 20"),
         (H100, {"head_size": 256}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 256"),
-        (H100, {"dropout_rate": 0.1}, "xla", "cudnn has no dropout on the attention probabilities"),
+        (H100, {"head_size": 256}, "xla", "triton needs heads of 16, 32, 64 or 128, not 256"),
+        (
+            H100,
+            {"head_size": 96, "dropout_rate": 0.1},
+            "xla",
+            "triton needs heads of 16, 32, 64 or 128, not 96",
+        ),
+        (H100, {"dropout_rate": 0.1}, "triton", "the fused kernel of gpu"),
+        (H100, {"dropout_rate": 0.1, "length": 100}, "xla", "cudnn has no dropout on the attention probab"),
         (T4, {}, "xla", "cudnn needs compute capability 8.0 or newer, and this GPU has 7.5"),
+        (
+            T4,
+            {"dropout_rate": 0.1},
+            "xla",
+            "triton needs compute capability 8.0 or newer, and this GPU has 7.5",
+        ),
         (MI300, {}, "xla", "cudnn needs an NVIDIA GPU, and this one is gfx942"),
+        (MI300, {"dtype": "float32"}, "xla", "triton needs an NVIDIA GPU, and this one is gfx942"),
     ],
 )
 def test_what_auto_chooses_and_why(target, changes, chosen, reason):
@@ -66,6 +86,9 @@ def test_what_auto_chooses_and_why(target, changes, chosen, reason):
         (H100, "cudnn", {"dropout_rate": 0.1}, "no dropout"),
         (T4, "cudnn", {}, "compute capability 8.0"),
         (CPU, "cudnn", {}, "is made for a GPU, and this program is for a CPU"),
+        (TPU, "triton", {}, "is made for a GPU, and this program is for a TPU"),
+        (H100, "triton", {"length": 40}, "multiple of 16 tokens, not 40"),
+        (MI300, "triton", {}, "needs an NVIDIA GPU"),
         (TPU, "cudnn", {}, "is made for a GPU, and this program is for a TPU"),
         (H100, "pallas", {}, "is made for a TPU, and this program is for a GPU"),
         (TPU, "pallas", {"length": 1024}, "up to 512, not 1024"),
@@ -83,7 +106,9 @@ def test_what_is_requested_by_name_is_chosen():
     assert attention(TPU, "xla").implementation == "xla"
     assert attention(TPU, "splash").implementation == "splash"
     assert attention(H100, "cudnn").implementation == "cudnn"
-    assert attention(CPU, "pallas").implementation == "pallas"  # interpreted
+    assert attention(H100, "triton").implementation == "triton"
+    for name in ("pallas", "splash", "triton"):
+        assert attention(CPU, name).implementation == name  # interpreted
 
 
 @pytest.mark.parametrize(

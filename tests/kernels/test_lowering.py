@@ -44,13 +44,19 @@ def lower(function, accelerator, *args, **static):
     return lowering.lower(function, accelerator, *args, **static).as_text()
 
 
-def has_kernel(text):
-    return "__cudnn$fmha" in text or "tpu_custom_call" in text
+CALLS = {"cudnn": "__cudnn$fmha", "triton": "__gpu$xla.gpu.triton", "pallas": "tpu_custom_call"}
 
 
-def expects_kernel(accelerator, dtype, rate):
+def kernels(text):
+    """The fused kernels in the text of a program."""
+    return {name for name, call in CALLS.items() if call in text}
+
+
+def expected_kernels(accelerator, dtype, rate):
     """`rate` is that of dropout on the attention probabilities."""
-    return accelerator == "tpu" or (dtype == "bfloat16" and not rate)
+    if accelerator == "tpu":
+        return {"pallas"}
+    return {"cudnn"} if dtype == "bfloat16" and not rate else {"triton"}
 
 
 @functools.cache
@@ -91,17 +97,17 @@ def test_pretraining(name, accelerator):
     model = shrink(fields, dtype="bfloat16")
     parts, strategy = min(config.accumulate_steps, 2), config.masking.strategy
     text = lower_train_step(accelerator, model, name_optimizer(config.optimizer), parts, strategy)
-    assert has_kernel(text) == expects_kernel(accelerator, "bfloat16", model.attention_probs_dropout_prob)
+    assert kernels(text) == expected_kernels(accelerator, "bfloat16", model.attention_probs_dropout_prob)
     # What else differs between the configs is in no kernel, and neither are activations.
     fields["hidden_act"] = "gelu"
     for dtype, dropout in (("float32", {}), ("float32", NO_DROPOUT), ("bfloat16", NO_DROPOUT)):
         model = shrink(fields, dtype=dtype, **dropout)
         text = lower_train_step(accelerator, model, optimizer, 1, "token")
         rate = model.attention_probs_dropout_prob
-        assert has_kernel(text) == expects_kernel(accelerator, dtype, rate)
+        assert kernels(text) == expected_kernels(accelerator, dtype, rate)
         if not rate:
             text = lower_evaluation_step(accelerator, model)
-            assert has_kernel(text) == expects_kernel(accelerator, dtype, 0.0)
+            assert kernels(text) == expected_kernels(accelerator, dtype, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +134,10 @@ def check_finetuning(accelerator, problem, dtype, predicts):
     # A frozen encoder is not trained, and has no dropout.
     rate = 0.0 if task.frozen() else task.config.attention_probs_dropout_prob
     attends = not isinstance(task, BilstmClassification)
-    assert has_kernel(found) == (attends and expects_kernel(accelerator, dtype, rate))
+    assert kernels(found) == (expected_kernels(accelerator, dtype, rate) if attends else set())
     if predicts:
         found = lower(task.predict, accelerator, parameters(task), predicted)
-        assert has_kernel(found) == (attends and expects_kernel(accelerator, dtype, 0.0))
+        assert kernels(found) == (expected_kernels(accelerator, dtype, 0.0) if attends else set())
 
 
 @on_both
@@ -160,16 +166,16 @@ def test_programs_of_pretrained_models(accelerator, dtype):
         return lowering.lower(function, accelerator, *args, **static)
 
     for name, lowered in lowering.lower_pretrained_models(lower, target, dtype).items():
-        expected = name != "attention maps" and expects_kernel(accelerator, dtype, 0.0)
-        assert has_kernel(lowered.as_text()) == expected, name
+        expected = set() if name == "attention maps" else expected_kernels(accelerator, dtype, 0.0)
+        assert kernels(lowered.as_text()) == expected, name
 
 
 def test_rows_of_an_odd_length_are_trained_on_a_gpu(files):
-    """cuDNN has no gradient for them."""
+    """cuDNN has no gradient for them, and Triton no blocks."""
     data = files["classification"]
     task, optimizer, schedule, batch, _ = make_problem(
         load("finetune/classification"), files, data, "bfloat16", False
     )
     batch |= {"input_ids": jax.ShapeDtypeStruct((BATCH, LENGTH - 1), jnp.int32)}
     step = make_train_step(task, optimizer, schedule)
-    assert not has_kernel(lower(step, "cuda", state(task, optimizer), batch, np.uint32(0)))
+    assert not kernels(lower(step, "cuda", state(task, optimizer), batch, np.uint32(0)))

@@ -92,7 +92,7 @@ def test_rows_of_a_step_divide_the_batch(batch, length, rows):
     assert pallas_attention._rows_a_step(batch, length) == rows
 
 
-@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+@pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])
 def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
     query, key, value, _, biases, ids = inputs(3, 128, 2, 64)
     options = dict(implementation=implementation, dropout_rate=0.5, dropout_key=jax.random.key(5))

@@ -9,7 +9,7 @@ from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 
 
-@pytest.mark.parametrize("attention", ["pallas", "splash", "cudnn"])
+@pytest.mark.parametrize("attention", ["pallas", "splash", "cudnn", "triton"])
 def test_parameters_need_no_kernel(attention):
     """They are initialized on any platform, on rows of a few tokens."""
     model = sizes.named("tiny", vocab_size=60, attention=attention, attention_probs_dropout_prob=0.0)

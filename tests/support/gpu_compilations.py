@@ -33,6 +33,7 @@ PROGRAMS = {
     "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
     "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
     "train with data and tensor": ((4, 1, 2), "bfloat16", 0.0, "train"),
+    "train with dropout": ((4, 1, 2), "bfloat16", 0.1, "train"),
     "train with fsdp": ((1, 8, 1), "float32", 0.0, "train"),
     "evaluate": ((8, 1, 1), "bfloat16", 0.0, "evaluate"),
     "fine-tune": ((8, 1, 1), "bfloat16", 0.1, "fine-tune"),
@@ -89,13 +90,14 @@ for name in sys.argv[1:]:
     program, parameters = lowered(name)
     compiled = program.compile(gpu_topology.COMPILER_OPTIONS)
     text = compiled.as_text()
-    calls = collections.Counter(re.findall(r'custom_call_target="(__[^"]+)"', text))
+    calls = collections.Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', text))
+    calls += collections.Counter(re.findall(r'custom_call_target="[^"]*triton.* name = "([^"]+)"', text))
     kinds = "all-reduce|reduce-scatter|all-gather|all-to-all"
     traffic = [
         (kind, re.findall(r"\w+\[[\d,]+\]", shapes))
         for shapes, kind in re.findall(rf"^ +%\S+ = (.*?) ({kinds})(?:-start)?\(", text, re.MULTILINE)
     ]
-    heads = re.findall(r"= \((bf16\[[\d,]+\]).*?__cudnn\$fmha", text)
+    heads = re.findall(r"= \(((?:bf16|f32)\[[\d,]+\]).*?(?:__cudnn\$fmha|xla\.gpu\.triton)", text)
     memory = compiled.memory_analysis().peak_memory_in_bytes
     found = {"name": name, "calls": calls, "traffic": traffic, "heads": heads, "memory": memory}
     found["parameters"] = parameters

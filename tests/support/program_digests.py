@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from jax._src.interpreters import mlir
-from jax._src.lib import tpu
+from jax._src.lib import tpu, triton
 from jax._src.lib.mlir import ir
 
 # Attributes that only name something; nothing that is computed depends on them.
@@ -168,9 +168,8 @@ class _Graph:
             if name in _NAMES:
                 continue
             attribute = operation.attributes[name]
-            is_config = name == "backend_config" and isinstance(attribute, ir.StringAttr)
-            text = _backend_config(attribute.value) if is_config else self._resolve(attribute)
-            found.append(f"{name} = {text}")
+            read = _backend_config if name.endswith("backend_config") else self._resolve
+            found.append(f"{name} = {read(attribute)}")
         return "; ".join(found)
 
     def _resolve(self, attribute: ir.Attribute) -> str:
@@ -197,24 +196,40 @@ def _has_side_effect(operation: ir.Operation) -> bool:
     return "has_side_effect" in attributes and ir.BoolAttr(attributes["has_side_effect"]).value
 
 
-def _backend_config(text: str) -> str:
-    """Without the locations that the body of a Pallas kernel for TPUs has."""
+def _backend_config(attribute: ir.Attribute) -> str:
+    """The text of a custom call's settings, without the locations that the body of a Pallas kernel has."""
+    if isinstance(attribute, ir.DictAttr) and "ir" in attribute:  # a kernel that Triton compiles
+        fields = {entry.name: str(entry.attr) for entry in attribute if entry.name not in ("ir", "name")}
+        return json.dumps(fields | {"ir": _kernel_text(triton_kernel(attribute))}, sort_keys=True)
+    if not isinstance(attribute, ir.StringAttr):
+        return str(attribute)
+    text = attribute.value
     try:
         fields = json.loads(text)
         body = fields["custom_call_config"]["body"]
     except (ValueError, KeyError, TypeError):  # another custom call
         return text
-    fields["custom_call_config"]["body"] = _kernel_body(base64.b64decode(body))
+    fields["custom_call_config"]["body"] = _kernel_text(_parse(base64.b64decode(body), tpu))
     return json.dumps(fields, sort_keys=True)
 
 
-def _kernel_body(bytecode: bytes) -> str:
-    context = mlir.make_ir_context()
-    tpu.register_dialect(context)
-    context.allow_unregistered_dialects = True
-    with context, ir.Location.unknown():
-        module = ir.Module.parse(bytecode)
-        for operation in (module.operation, *(each.operation for each in module.body.operations)):
+def triton_kernel(config: ir.DictAttr) -> ir.Module:
+    """The kernel in the settings of a call of a kernel that Triton compiles, in Triton's dialect."""
+    return _parse(ir.StringAttr(config["ir"]).value_bytes, triton.dialect)
+
+
+def _kernel_text(kernel: ir.Module) -> str:
+    """The text of a Pallas kernel, without its name and its locations in the source."""
+    with kernel.context:
+        for operation in (kernel.operation, *(each.operation for each in kernel.body.operations)):
             if "sym_name" in operation.attributes:
                 operation.attributes["sym_name"] = ir.StringAttr.get("kernel")
-        return module.operation.get_asm(enable_debug_info=False, print_generic_op_form=True)
+        return kernel.operation.get_asm(enable_debug_info=False, print_generic_op_form=True)
+
+
+def _parse(bytecode: bytes, dialect: Any) -> ir.Module:
+    context = mlir.make_ir_context()
+    dialect.register_dialect(context)
+    context.allow_unregistered_dialects = True
+    with context, ir.Location.unknown():
+        return ir.Module.parse(bytecode)

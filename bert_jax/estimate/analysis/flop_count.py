@@ -8,7 +8,10 @@ import re
 import numpy as np
 
 from bert_jax.estimate.analysis.hlo import Array, Instruction, Module, Visit, walk
+from bert_jax.kernels.triton_attention import FLOPS_SCOPE
 
+# Targets of calls of Pallas kernels that Triton compiles, in jax up to 0.10.2 and later.
+TRITON_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")
 # Number of [length, length] products in an attention kernel: two forward, and five backward, where the scores
 # are computed again (Dao et al. 2022).
 ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
@@ -18,13 +21,13 @@ def matrix_flops(module: Module) -> float:
     """Returns the multiplications and additions of all products that one chip executes.
 
     This includes products that the partitioner repeats on several chips, products of rematerialization, and
-    calls of cuBLAS and of cuDNN attention. The contents of other custom calls are not counted.
+    calls of cuBLAS and of cuDNN or Triton attention. The contents of other custom calls are not counted.
     """
     return sum(visit.times * instruction_flops(visit) for visit in walk(module))
 
 
 def instruction_flops(visit: Visit) -> float:
-    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or cuDNN attention; 0 for the rest."""
+    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or attention on a GPU; 0 for the rest."""
     instruction = visit.instruction
     if instruction.opcode == "custom-call":
         return _library_flops(visit, instruction.target)
@@ -49,6 +52,9 @@ def _library_flops(visit: Visit, target: str) -> float:
         products = ATTENTION_BACKWARD if target.endswith("Backward") else ATTENTION_FORWARD
         scores = math.prod(_backend_integers(instruction, "dimensions"))
         return 2.0 * products * scores * output.dims[-1]
+    if target in TRITON_CALLS:
+        named = re.search(rf"/{FLOPS_SCOPE}(\d+)/", instruction.op_name)
+        return float(named[1]) if named else 0.0
     return 0.0
 
 

@@ -18,6 +18,7 @@ def test_products_of_every_kind_count():
     assert flops == {
         gpu_program.CUBLAS: 3 * 2 * PRODUCT,
         gpu_program.CUDNN: (3 * 2 + 5) * SCORES,
+        gpu_program.TRITON_ATTENTION: 4096000,  # what the kernel's name says
         gpu_program.TRITON_PRODUCTS: 2 * 16 * 64 * 8,
     }
     assert PROGRAM.flops == sum(flops.values()) == flop_count.matrix_flops(MODULE)
@@ -32,6 +33,7 @@ def test_bytes_are_those_of_operands_and_results_with_slices_as_slices():
         # Without the 4 MiB of room that cuBLAS is given.
         gpu_program.CUBLAS: 3 * (x + weights + out) + 3 * (x + weights + 4 + out),
         gpu_program.CUDNN: 3 * (4 * HEADS + 4 * 2 * 4 * 8) + 8 * HEADS,
+        gpu_program.TRITON_ATTENTION: 4 * HEADS + 4 * 2 * 8 * 4,
         gpu_program.TRITON: 2 * 4 * 16 * 64,
         gpu_program.TRITON_PRODUCTS: 4 * (16 * 64 + 64 * 8 + 16 * 8),
         gpu_program.OTHERS: 3 * 3 * 4 + 3 * (2 * 4 + 1),  # of the loop's count and condition
@@ -44,6 +46,7 @@ def test_how_often_each_kind_runs():
         gpu_program.SLICES: 3,
         gpu_program.CUBLAS: 6,
         gpu_program.CUDNN: 4,
+        gpu_program.TRITON_ATTENTION: 1,
         gpu_program.TRITON: 1,
         gpu_program.TRITON_PRODUCTS: 1,
         gpu_program.OTHERS: 6,

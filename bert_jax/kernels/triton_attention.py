@@ -1,0 +1,367 @@
+"""Attention as Pallas kernels for NVIDIA GPUs, compiled by Triton, with dropout of the probabilities.
+
+The kernels take queries in blocks and go through the keys in steps, with a running maximum and sum of each
+query (Dao 2023, "FlashAttention-2"). No [L, L] array is written: the forward pass saves one float32 number a
+query, the logarithm of the sum of its exponentials, and the backward pass computes the probabilities again
+from it. Queries, keys and values have the layout of the projections, [B, L, N, D].
+
+A step is left out where the sequence ids of its tokens, the window or the order of tokens allow no pair with
+the block: the first and the last step of every block are computed in advance, from the smallest and the
+largest id of each. So a packed row costs about as much as its sequences alone.
+
+Dropout is bitwise equal to `dropout`: the mask is hashed from the element's position in both passes. The
+backward pass goes through every pair twice, for the gradient of the queries and for those of keys and values,
+and so needs no atomic sums, whose order differs from run to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epy
+
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import AttentionCase
+from bert_jax.kernels.dropout import keep, threshold
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as plgpu
+
+_MASKED = -1e9
+# Number of products of D by each pair of a query and a key, forward and backward.
+_FORWARD, _BACKWARD = 2, 7
+# Start of the name scope of a kernel, which ends with the FLOPs of its products. The kernel is opaque to XLA,
+# so a compiled program would not show them otherwise.
+FLOPS_SCOPE = "triton_attention_flops_"
+
+
+def flash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    words: jax.Array,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    rate: float = 0.0,
+    interpret: bool = False,
+) -> jax.Array:
+    """Returns scaled dot-product attention within each sequence of a row.
+
+    Args:
+        query: [B, L, N, D], float32, bfloat16 or float16, of a shape that `dispatch` allows for this kernel.
+        key: as `query`.
+        value: as `query`.
+        sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
+        words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first
+            head of this device in the whole row.
+        causal: whether a token attends to no later token.
+        window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
+        rate: dropout rate of the probabilities.
+        interpret: whether to run without a GPU, which is slow.
+
+    Returns:
+        [B, L, N, D] in the dtype of the query. Softmax is computed in float32.
+
+    Raises:
+        UserError: there is no kernel for these shapes.
+    """
+    _, length, _, head_size = query.shape
+    dispatch.check_case("attention", "triton", AttentionCase(length=length, head_size=head_size))
+    return _attend(_How(causal, window, rate, interpret), query, key, value, (words, sequence_ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    causal: bool
+    window: int
+    rate: float
+    interpret: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How a kernel divides a row.
+
+    Attributes:
+        block: number of tokens that a program of the grid computes the results of.
+        step: number of tokens of the other side that it takes at a time.
+        warps: number of warps of a program.
+        stages: number of steps whose loads are in flight.
+    """
+
+    block: int
+    step: int
+    warps: int
+    stages: int
+
+
+def forward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
+    """Returns the blocks of the forward pass for rows of `length` tokens."""
+    wide = head_size * itemsize > 128  # more than a head of 64 in bfloat16
+    return _divide(length, 64 if wide else 128, 64, 4, 2 if wide else 3)
+
+
+def backward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
+    """Returns the blocks of the backward pass for rows of `length` tokens."""
+    size = head_size * itemsize
+    return _divide(length, 64, 32 if size > 128 else 64, 8 if size > 256 else 4, 2)
+
+
+def _divide(length, block, step, warps, stages):
+    """Returns blocks of at most this many tokens; both sizes divide the length."""
+    block, step = (math.gcd(length, size) for size in (block, step))
+    return Blocks(block, step, warps, stages)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(how, query, key, value, by_row):
+    return _attend_fwd(how, query, key, value, by_row)[0]
+
+
+def _attend_fwd(how, query, key, value, by_row):
+    words, sequence_ids = by_row
+    _, length, _, head_size = query.shape
+    blocks = forward_blocks(length, head_size, query.dtype.itemsize)
+    out, total = _call(
+        _attention_forward,
+        how,
+        blocks,
+        (words, _spans(how, sequence_ids, blocks), sequence_ids),
+        (query, key, value),
+        (),
+        products=_FORWARD,
+        results=1,
+        result_by_query=True,
+    )
+    return out, (query, key, value, by_row, out, total)
+
+
+def _attend_bwd(how, residuals, gradient):
+    query, key, value, (words, sequence_ids), out, total = residuals
+    _, length, _, head_size = query.shape
+    blocks = backward_blocks(length, head_size, query.dtype.itemsize)
+    # The sum over keys of probability times its gradient, which is also that over D of output times gradient.
+    inner = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1).swapaxes(1, 2)
+    spans = [_spans(how, sequence_ids, blocks, of_keys) for of_keys in (False, True)]
+    gradients = _call(
+        _attention_backward,
+        how,
+        blocks,
+        (words, jnp.concatenate(spans, axis=-1), sequence_ids),
+        (query, key, value, gradient),
+        (total, inner),
+        products=_BACKWARD,
+        results=3,
+    )
+    return *gradients, (None, None)
+
+
+_attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+def _near(how, length, blocks, of_keys=False):
+    """Returns bool [blocks, steps]: whether the distances of a block and a step allow any pair.
+
+    Blocks are of queries and steps of keys, or with `of_keys` the other way round.
+    """
+    block, step = (np.arange(0, length, size) for size in (blocks.block, blocks.step))
+    near = np.ones((block.size, step.size), bool)
+    block, step = block[:, None], step[None]
+    last_of_block, last_of_step = block + blocks.block - 1, step + blocks.step - 1
+    if how.causal:
+        near &= (block <= last_of_step) if of_keys else (step <= last_of_block)
+    if how.window:
+        near &= (step - last_of_block <= how.window) & (block - last_of_step <= how.window)
+    return near
+
+
+def _spans(how, sequence_ids, blocks, of_keys=False):
+    """Returns int32 [B, blocks, 2]: the first step of each block that is computed, and the end of the last.
+
+    Every step that has a token of a sequence of the block is between them, and for sequences in the order of
+    their ids few others are.
+    """
+    rows, length = sequence_ids.shape
+    # Padding is at the end of a row: as the largest id, it leaves the ids of a row in order.
+    ids = jnp.where(sequence_ids == 0, np.iinfo(np.int32).max, sequence_ids)
+    block, step = (ids.reshape(rows, -1, size) for size in (blocks.block, blocks.step))
+    least, most = (f(block, axis=2)[:, :, None] for f in (jnp.min, jnp.max))
+    met = (least <= jnp.max(step, axis=2)[:, None]) & (jnp.min(step, axis=2)[:, None] <= most)
+    met &= _near(how, length, blocks, of_keys)
+    first, after = (jnp.argmax(x, axis=2) for x in (met, met[:, :, ::-1]))
+    return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
+
+
+def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, result_by_query=False):
+    """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
+
+    A program reads what its head has of a row, and writes its block of it.
+
+    Args:
+        kernel: the body.
+        how: what is computed.
+        blocks: how a row is divided.
+        by_row: the words of `flash_attention`, the steps of `_spans` and the sequence ids.
+        arrays: arrays [B, L, N, D].
+        by_query: float32 arrays [B, N, L].
+        products: number of products of D by each pair of a query and a key.
+        results: number of results [B, L, N, D].
+        result_by_query: whether there is one more result, float32 [B, N, L].
+    """
+    batch, length, heads, head_size = arrays[0].shape
+    whole = [
+        *(pl.BlockSpec((None, *x.shape[1:]), _at_row(x.ndim)) for x in by_row),
+        *[pl.BlockSpec((None, length, None, head_size), lambda i, head, row: (row, 0, head, 0))]
+        * len(arrays),
+        *[pl.BlockSpec((None, None, length), lambda i, head, row: (row, head, 0))] * len(by_query),
+    ]
+    size = blocks.block
+    parts = [pl.BlockSpec((None, size, None, head_size), lambda i, head, row: (row, i, head, 0))] * results
+    shapes = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
+    if result_by_query:
+        parts.append(pl.BlockSpec((None, None, size), lambda i, head, row: (row, head, i)))
+        shapes.append(jax.ShapeDtypeStruct((batch, heads, length), jnp.float32))
+    call = pl.pallas_call(
+        functools.partial(kernel, how, blocks),
+        grid=(length // size, heads, batch),
+        in_specs=whole,
+        out_specs=parts,
+        out_shape=shapes,
+        compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+        interpret=how.interpret,
+    )
+    # Of rows of one sequence: how many steps the ids leave out is known only when the kernel runs.
+    pairs = batch * heads * int(_near(how, length, blocks).sum()) * size * blocks.step
+    with jax.named_scope(f"{FLOPS_SCOPE}{2 * products * pairs * head_size}"):
+        return call(*by_row, *arrays, *by_query)
+
+
+def _at_row(dimensions):
+    return lambda i, head, row: (row, *[0] * (dimensions - 1))
+
+
+def _attention_forward(how, blocks, words, spans, ids, query, key, value, out, totals):
+    block = pl.program_id(0)
+    queries = _Tokens.of(ids, block, blocks.block)
+    of_row, q = _words_of(words), query[queries.slice]
+
+    def add(number, state):
+        most, total, context = state
+        keys = _Tokens.of(ids, number, blocks.step)
+        logits = _logits(how, q, key[keys.slice], queries, keys)
+        largest = jnp.maximum(most, jnp.max(logits, axis=1))
+        exponentials, before = jnp.exp2(logits - largest[:, None]), jnp.exp2(most - largest)
+        kept = _kept(how, of_row, queries, keys, key.shape[0])
+        dropped = _drop(how, exponentials, kept).astype(value.dtype)
+        context = context * before[:, None] + _product(dropped, value[keys.slice], (1, 0))
+        return largest, total * before + jnp.sum(exponentials, axis=1), context
+
+    # A step in which a query has no key adds to its sums what the next one with a key multiplies by 0.
+    zeros = jnp.zeros(q.shape, jnp.float32)
+    start = (jnp.full(q.shape[:1], _MASKED, jnp.float32), jnp.zeros(q.shape[:1], jnp.float32), zeros)
+    most, total, context = jax.lax.fori_loop(spans[block, 0], spans[block, 1], add, start)
+    out[...] = (context / total[:, None]).astype(out.dtype)
+    totals[...] = most + jnp.log2(total)
+
+
+def _attention_backward(
+    how, blocks, words, spans, ids, query, key, value, gradient, totals, inner, d_query, d_key, d_value
+):
+    block, length, dtype = pl.program_id(0), key.shape[0], query.dtype
+    own, of_row = _Tokens.of(ids, block, blocks.block), _words_of(words)
+    q, k, v, g = (x[own.slice] for x in (query, key, value, gradient))
+    total_of_own, inner_of_own = totals[own.slice][:, None], inner[own.slice][:, None]
+    zeros, scale = jnp.zeros(q.shape, jnp.float32), q.shape[1] ** -0.5
+
+    def add_keys(number, sums):
+        keys = _Tokens.of(ids, number, blocks.step)
+        of_step = key[keys.slice]
+        weights = jnp.exp2(_logits(how, q, of_step, own, keys) - total_of_own)
+        kept = _kept(how, of_row, own, keys, length)
+        d_weights = _drop(how, _product(g, value[keys.slice], (1, 1)), kept)
+        d_logits = (weights * (d_weights - inner_of_own)).astype(dtype)
+        return sums + _product(d_logits, of_step, (1, 0))
+
+    def add_queries(number, sums):
+        # The pairs are [keys, queries] here, so that no product needs the transpose of a result.
+        queries = _Tokens.of(ids, number, blocks.step)
+        of_step, g = query[queries.slice], gradient[queries.slice]
+        total_of_step, inner_of_step = totals[queries.slice][None], inner[queries.slice][None]
+        weights = jnp.exp2(_logits(how, k, of_step, queries, own, keys_first=True) - total_of_step)
+        kept = _kept(how, of_row, queries, own, length, keys_first=True)
+        d_v = sums[1] + _product(_drop(how, weights, kept).astype(dtype), g, (1, 0))
+        d_weights = _drop(how, _product(v, g, (1, 1)), kept)
+        d_logits = (weights * (d_weights - inner_of_step)).astype(dtype)
+        return sums[0] + _product(d_logits, of_step, (1, 0)), d_v
+
+    d_q = jax.lax.fori_loop(spans[block, 0], spans[block, 1], add_keys, zeros)
+    d_query[...] = (d_q * scale).astype(dtype)
+    d_k, d_v = jax.lax.fori_loop(spans[block, 2], spans[block, 3], add_queries, (zeros, zeros))
+    d_key[...] = (d_k * scale).astype(dtype)
+    d_value[...] = d_v.astype(dtype)
+
+
+def _words_of(words):
+    """Returns what the dropout of a head is hashed from: two words of its row, and its index in the row."""
+    return words[0].astype(jnp.uint32), words[1].astype(jnp.uint32), words[2] + pl.program_id(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tokens:
+    """Some tokens of a row: where they are in it, their positions and their sequence ids."""
+
+    slice: Any
+    places: jax.Array
+    ids: jax.Array
+
+    @classmethod
+    def of(cls, ids, number, size):
+        """Returns tokens number * size, ..., (number + 1) * size - 1 of a row."""
+        part = pl.ds(number * size, size)
+        return cls(part, number * size + jnp.arange(size), ids[part])
+
+
+def _pairs(queries, keys, keys_first):
+    """Returns arrays of queries and of keys in the shapes [queries, 1] and [1, keys], or transposed."""
+    return (queries[None], keys[:, None]) if keys_first else (queries[:, None], keys[None])
+
+
+def _logits(how, left, right, queries, keys, keys_first=False):
+    """Returns the logits of all pairs as powers of 2, float32 [queries, keys], or transposed."""
+    logits = _product(left, right, (1, 1)) * (left.shape[1] ** -0.5 * math.log2(math.e))
+    query_ids, key_ids = _pairs(queries.ids, keys.ids, keys_first)
+    allowed = query_ids == key_ids
+    query, key = _pairs(queries.places, keys.places, keys_first)
+    if how.causal:
+        allowed &= key <= query
+    if how.window:
+        allowed &= jnp.abs(key - query) <= how.window
+    return jnp.where(allowed, logits, _MASKED)
+
+
+def _kept(how, of_row, queries, keys, length, keys_first=False):
+    """Returns whether dropout keeps the probability of each pair; None without dropout."""
+    if not how.rate:
+        return None
+    first, second, head = of_row
+    query, key = _pairs(queries.places, keys.places, keys_first)
+    index = ((head * length + query) * length + key).astype(jnp.uint32)
+    return keep(index, first, second, threshold(how.rate))
+
+
+def _drop(how, x, kept):
+    return x if kept is None else jnp.where(kept, x * (1 / (1 - how.rate)), 0.0)
+
+
+def _product(left, right, contracted):
+    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
