@@ -6,10 +6,12 @@ itself. A row of BERT does fit. Therefore this kernel takes queries, keys and va
 projections, [B, L, N D], and processes 128 lanes at a time, which is one or more heads. A product for one
 head is computed by setting the lanes of the other heads to zero; the matrix unit would have been idle for
 them anyway. No [L, L] array leaves the chip, and the backward pass computes the probabilities again from the
-three inputs. The biases of the inputs are added here, so that their gradients, which are sums over all
-tokens, are computed together with the gradients of the inputs: separately they would be three more passes
-over HBM. Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's
-position in both passes.
+three inputs and one number for each query. Those arrays have the keys along sublanes and the queries along
+lanes: sums over keys are then sums of registers, and what is transposed for products is [L, 128] arrays
+alone. The biases of the inputs are added here, so that their gradients, which are sums over all tokens, are
+computed together with the gradients of the inputs: separately they would be three more passes over HBM.
+Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in
+both passes.
 
 Local attention, where a token attends to the tokens at most a window away, takes the queries of a row in
 blocks, and each block with the blocks of keys that a query of it may attend to, so that longer rows fit.
@@ -108,13 +110,12 @@ def _attend(how, query, key, value, biases, by_row):
 def _attend_fwd(how, *arguments):
     *arrays, biases, by_row = arguments
     out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
-    return out, (*arguments, out, statistics)
+    return out, (*arguments, statistics)
 
 
 def _attend_bwd(how, residuals, gradient):
-    *arrays, biases, by_row, out, statistics = residuals
-    arrays = *arrays, gradient, out
-    *gradients, sums = _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
+    *arrays, biases, by_row, statistics = residuals
+    *gradients, sums = _call(how, _backward, 5, (*arrays, gradient), 3, biases, by_row, statistics)
     return *gradients, jnp.sum(sums, axis=0), (None, None)
 
 
@@ -126,8 +127,9 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
 
     `products` is the number of products by D of each pair of a query and a key, per head. It returns
     `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
-    that the backward kernel takes, float32 [B, N D / 128, heads of a block, L], and that one the sums of its
-    results over tokens, float32 [steps, 3, N D].
+    that the backward kernel takes, binary logarithms of the softmax's denominators, float32
+    [B, N D / 128, heads of a block, L]; the backward kernel the sums of its results over tokens, float32
+    [steps, 3, N D].
     """
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
@@ -190,10 +192,11 @@ def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, sta
             q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
             allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
             values, contexts = v.T, []
-            for head, lanes in enumerate(_heads(how)):
-                logits = _logits(q, _only(k, lanes), allowed)
-                largest = jnp.max(logits, axis=0, keepdims=True)
-                exponentials = jnp.exp2(logits - largest)
+            # The products of all heads come first, so that the matrix units have work during the softmax.
+            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+            for head in range(how.heads):
+                largest = jnp.max(logits[head], axis=0, keepdims=True)
+                exponentials = jnp.exp2(logits[head] - largest)
                 denominators = jnp.sum(exponentials, axis=0, keepdims=True)
                 statistics[row, 0, head : head + 1, queries] = largest + jnp.log(denominators) / _LN_2
                 exponentials = _drop(how, exponentials, of_row, head, queries, keys, key.shape[1])
@@ -204,7 +207,7 @@ def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, sta
         _for_each_part(how, query.shape[1], attend)
 
 
-def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, out, statistics, *results):
+def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, statistics, *results):
     *gradients, sums, d_keys, d_values = results
     dtype, scale = query.dtype, how.head_size**-0.5
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
@@ -222,21 +225,21 @@ def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradien
             q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
             allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
             g = gradient[row, queries]
-            products = (g.astype(jnp.float32) * out[row, queries].astype(jnp.float32)).T
             transposed, d_queries = k.T, []
+            # As in the forward pass.
+            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+            d_weights = [_product(v, _only(g, lanes), (1, 1)) for lanes in _heads(how)]
             for head, lanes in enumerate(_heads(how)):
                 drop = functools.partial(
                     _drop, how, words=of_row, head=head, queries=queries, keys=keys, length=key.shape[1]
                 )
-                logits = _logits(q, _only(k, lanes), allowed)
-                weights = jnp.exp2(logits - statistics[row, 0, head : head + 1, queries])
-                of_head = _only(g, lanes)
-                d_weights = drop(_product(v, of_head, (1, 1)))
-                inner = jnp.sum(products[_features(how, head)], axis=0, keepdims=True)
-                d_logits = (weights * (d_weights - inner)).astype(dtype)
+                weights = jnp.exp2(logits[head] - statistics[row, 0, head : head + 1, queries])
+                d_probabilities = drop(d_weights[head])
+                inner = jnp.sum(weights * d_probabilities, axis=0, keepdims=True)
+                d_logits = (weights * (d_probabilities - inner)).astype(dtype)
                 d_queries.append(_product(transposed[_features(how, head)], d_logits, (1, 0)))
                 d_keys[keys] += _product(d_logits, _only(q, lanes), (1, 0))
-                d_values[keys] += _product(drop(weights).astype(dtype), of_head, (1, 0))
+                d_values[keys] += _product(drop(weights).astype(dtype), _only(g, lanes), (1, 0))
             write(0, row, queries, jnp.concatenate(d_queries).T * scale)
 
         _for_each_part(how, query.shape[1], differentiate)
