@@ -8,7 +8,7 @@ script compiles the forward and the backward kernel alone and lets the compiler 
 - bundles: the instructions of one step of the grid, each with a slot for every unit of the core, and the
   share of the slots of each unit that is used (`--xla_jf_dump_to`, `--xla_jf_dump_llo_text`);
 - cycles: the bundles with their waits, times the steps of the grid (`--xla_jf_dump_static_llo_profile_to`).
-  libtpu 0.0.42.1 aborts when it analyzes the attention kernels of v4, v5e and v5p, so that there are none.
+  libtpu 0.0.42.1 aborts when it analyzes the kernels of v5e, so that they are read for v6e alone.
 
 The cycles do not contain the transfers between HBM and vector memory, which go beside the computation. Do not
 set the last option for the program of a whole train step: after some minutes libtpu fills the memory of the
@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 _TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
-_WIDTH, _HEAD_SIZE = 768, 64
+_HEAD_SIZE = 64
 _UTILIZATION = "*final_hlo-static-per-bundle-utilization.txt"
 
 
@@ -35,13 +35,14 @@ def parse_arguments():
     parser.add_argument("--kernel", default="attention", choices=("attention", "residual"))
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--width", type=int, default=768, help="features of a token")
     parser.add_argument("--rate", type=float, default=0.0, help="dropout rate")
     parser.add_argument("--keep", type=Path, help="folder for the compiler's files; default: none is kept")
     return parser.parse_args()
 
 
 def compile_both(args):
-    """Compiles the forward and the backward kernel of BERT-Base in one program."""
+    """Compiles the forward and the backward kernel in one program."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import topologies
@@ -54,8 +55,8 @@ def compile_both(args):
     def array(*shape, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
 
-    states = array(args.rows, args.length, _WIDTH, dtype=jnp.bfloat16)
-    parameters = array(3, _WIDTH)
+    states = array(args.rows, args.length, args.width, dtype=jnp.bfloat16)
+    parameters = array(3, args.width)
     if args.kernel == "attention":
         call = functools.partial(pallas_attention.row_attention, head_size=_HEAD_SIZE, rate=args.rate)
         given = [states] * 3 + [array(args.rows, args.length, dtype=jnp.int32), parameters]
@@ -109,7 +110,7 @@ def main():
         profile = folder / "profile"
         profile.mkdir(parents=True, exist_ok=True)
         options = [f"--xla_jf_dump_to={folder}", "--xla_jf_dump_llo_text=true"]
-        if args.chip == "v6e" or args.kernel == "residual":
+        if args.chip == "v6e":
             options.append(f"--xla_jf_dump_static_llo_profile_to={profile}")
         # libtpu reads it when it is loaded.
         os.environ["LIBTPU_INIT_ARGS"] = " ".join(options)
