@@ -137,8 +137,7 @@ def _tokens_a_step(length: int, features: int) -> int:
     """Returns how many tokens a step of the grid takes.
 
     The more, the less the overhead of the steps: it is a fifth of the cycles of steps of 128 tokens. Their
-    float32 blocks have to fit into vector memory beside what the program keeps there; v4 has 16 MiB, in which
-    512 tokens of Base do not fit.
+    float32 blocks have to fit into vector memory: 512 tokens of Base would take 12.5 of v4's 16 MiB.
     """
     larger = (4 * RESIDUAL_TOKENS, 2 * RESIDUAL_TOKENS)
     fitting = (size for size in larger if not length % size and size * features <= _LARGEST)
