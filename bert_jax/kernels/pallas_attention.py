@@ -6,10 +6,12 @@ itself. A row of BERT does fit. Therefore this kernel takes queries, keys and va
 projections, [B, L, N D], and processes 128 lanes at a time, which is one or more heads. A product for one
 head is computed by setting the lanes of the other heads to zero; the matrix unit would have been idle for
 them anyway. No [L, L] array leaves the chip, and the backward pass computes the probabilities again from the
-three inputs. The biases of the inputs are added here, so that their gradients, which are sums over all
-tokens, are computed together with the gradients of the inputs: separately they would be three more passes
-over HBM. Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's
-position in both passes.
+three inputs and one number for each query. Those arrays have the keys along sublanes and the queries along
+lanes: sums over keys are then sums of registers, and what is transposed for products is [L, 128] arrays
+alone. The biases of the inputs are added here, so that their gradients, which are sums over all tokens, are
+computed together with the gradients of the inputs: separately they would be three more passes over HBM.
+Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in
+both passes.
 
 Local attention, where a token attends to the tokens at most a window away, takes the queries of a row in
 blocks, and each block with the blocks of keys that a query of it may attend to, so that longer rows fit.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +36,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental.pallas import tpu as pltpu
 
 _MASKED = -1e9
+_LN_2 = math.log(2)
 
 
 def row_attention(
@@ -100,33 +104,39 @@ def keys_in_reach(length: int, window: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(how, query, key, value, biases, by_row):
-    return _call(how, _forward, 2, (query, key, value), 1, biases, by_row)[0]
+    return _attend_fwd(how, query, key, value, biases, by_row)[0]
 
 
 def _attend_fwd(how, *arguments):
-    return _attend(how, *arguments), arguments
+    *arrays, biases, by_row = arguments
+    out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
+    return out, (*arguments, statistics)
 
 
 def _attend_bwd(how, residuals, gradient):
-    *arrays, biases, by_row = residuals
-    *gradients, sums = _call(how, _backward, 5, (*arrays, gradient), 3, biases, by_row, sums=True)
+    *arrays, biases, by_row, statistics = residuals
+    *gradients, sums = _call(how, _backward, 5, (*arrays, gradient), 3, biases, by_row, statistics)
     return *gradients, jnp.sum(sums, axis=0), (None, None)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
 
 
-def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
+def _call(how, kernel, products, arrays, results, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes).
 
     `products` is the number of products by D of each pair of a query and a key, per head. It returns
-    `results` arrays of the shape of the first argument, and with `sums` one more, float32 [steps, 3, N D].
+    `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
+    that the backward kernel takes, binary logarithms of the softmax's denominators, float32
+    [B, N D / 128, heads of a block, L]; the backward kernel the sums of its results over tokens, float32
+    [steps, 3, N D].
     """
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length)
     pairs = length * keys_in_reach(length, how.window)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
+    by_head = pl.BlockSpec((rows, 1, how.heads, length), lambda b, lanes: (b, lanes, 0, 0))
     out_specs = [block] * results
     out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
     cost = pl.CostEstimate(
@@ -134,8 +144,13 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
         transcendentals=batch * (width // how.head_size) * pairs,
         bytes_accessed=(len(arrays) + results) * arrays[0].size * arrays[0].dtype.itemsize,
     )
-    scratch = []
-    if sums:
+    in_specs, inputs, scratch = [block] * len(arrays), list(arrays), []
+    if statistics is None:
+        out_specs.append(by_head)
+        out_shape.append(jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32))
+    else:
+        in_specs.append(by_head)
+        inputs.append(statistics)
         scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
         out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
         out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
@@ -144,10 +159,10 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
         grid=(batch // rows, width // LANES),
         in_specs=[
             pl.BlockSpec((rows, 1, 3), lambda b, lanes: (b, 0, 0), memory_space=pltpu.SMEM),
-            pl.BlockSpec((rows, length, 1), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((rows, 1, length), lambda b, lanes: (b, 0, 0)),
+            pl.BlockSpec((rows, length, 1), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
-            *[block] * len(arrays),
+            *in_specs,
         ],
         out_specs=out_specs,
         out_shape=out_shape,
@@ -155,7 +170,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=cost,
         interpret=how.interpret,
-    )(words[:, None], sequence_ids[:, :, None], sequence_ids[:, None, :], biases, *arrays)
+    )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *inputs)
 
 
 def _rows_a_step(batch: int, length: int) -> int:
@@ -169,25 +184,30 @@ def _rows_a_step(batch: int, length: int) -> int:
     return rows
 
 
-def _forward(how, words, query_ids, key_ids, biases, query, key, value, out):
+def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, statistics):
     for row in range(query.shape[0]):
         of_row = _words_of(how, words, row)
 
         def attend(queries, keys, row=row, of_row=of_row):
-            q, k, v = _biased(biases, query[row, queries], key[row, keys], value[row, keys])
+            q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
             allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
-            total = jnp.zeros(q.shape, jnp.float32)
-            for head, lanes in enumerate(_heads(how)):
-                exponentials, denominators = _softmax_parts(how, q, k, allowed, lanes)
+            values, contexts = v.T, []
+            # The products of all heads come first, so that the matrix units have work during the softmax.
+            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+            for head in range(how.heads):
+                largest = jnp.max(logits[head], axis=0, keepdims=True)
+                exponentials = jnp.exp2(logits[head] - largest)
+                denominators = jnp.sum(exponentials, axis=0, keepdims=True)
+                statistics[row, 0, head : head + 1, queries] = largest + jnp.log(denominators) / _LN_2
                 exponentials = _drop(how, exponentials, of_row, head, queries, keys, key.shape[1])
-                context = _product(exponentials.astype(v.dtype), _only(v, lanes), (1, 0))
-                total += context / denominators
-            out[row, queries] = total.astype(out.dtype)
+                context = _product(values[_features(how, head)], exponentials.astype(v.dtype), (1, 0))
+                contexts.append((context / denominators).astype(out.dtype))
+            out[row, queries] = jnp.concatenate(contexts).T
 
         _for_each_part(how, query.shape[1], attend)
 
 
-def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, *results):
+def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, statistics, *results):
     *gradients, sums, d_keys, d_values = results
     dtype, scale = query.dtype, how.head_size**-0.5
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
@@ -202,26 +222,28 @@ def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradien
         d_values[...] = jnp.zeros(d_values.shape, jnp.float32)
 
         def differentiate(queries, keys, row=row, of_row=of_row):
-            q, k, v = _biased(biases, query[row, queries], key[row, keys], value[row, keys])
+            q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
             allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
-            d_queries = jnp.zeros(q.shape, jnp.float32)
+            g = gradient[row, queries]
+            transposed, d_queries = k.T, []
+            # As in the forward pass.
+            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+            d_weights = [_product(v, _only(g, lanes), (1, 1)) for lanes in _heads(how)]
             for head, lanes in enumerate(_heads(how)):
-                exponentials, denominators = _softmax_parts(how, q, k, allowed, lanes)
                 drop = functools.partial(
                     _drop, how, words=of_row, head=head, queries=queries, keys=keys, length=key.shape[1]
                 )
-                weights = exponentials / denominators
-                of_head = _only(gradient[row, queries], lanes)
-                d_weights = drop(_product(of_head, v, (1, 1)))
-                inner = jnp.sum(weights * d_weights, axis=1, keepdims=True)
-                d_logits = (weights * (d_weights - inner)).astype(dtype)
-                d_queries += _product(d_logits, _only(k, lanes), (1, 0))
-                d_keys[keys] += _product(d_logits, _only(q, lanes), (0, 0))
-                d_values[keys] += _product(drop(weights).astype(dtype), of_head, (0, 0))
-            write(0, row, queries, d_queries * scale)
+                weights = jnp.exp2(logits[head] - statistics[row, 0, head : head + 1, queries])
+                d_probabilities = drop(d_weights[head])
+                inner = jnp.sum(weights * d_probabilities, axis=0, keepdims=True)
+                d_logits = (weights * (d_probabilities - inner)).astype(dtype)
+                d_queries.append(_product(transposed[_features(how, head)], d_logits, (1, 0)))
+                d_keys[keys] += _product(d_logits, _only(q, lanes), (1, 0))
+                d_values[keys] += _product(drop(weights).astype(dtype), _only(g, lanes), (1, 0))
+            write(0, row, queries, jnp.concatenate(d_queries).T * scale)
 
         _for_each_part(how, query.shape[1], differentiate)
-        write(1, row, slice(None), d_keys[...] * scale)
+        write(1, row, slice(None), d_keys[...] * _LN_2)
         write(2, row, slice(None), d_values[...])
 
 
@@ -258,19 +280,30 @@ def _drop(how, x, words, head, queries, keys, length):
 
 
 def _places(queries, keys):
-    """Returns the positions of queries and of keys in the row, int32 [queries, keys] each."""
-    shape = queries.size, keys.size
+    """Returns the positions of queries and of keys in the row, int32 [keys, queries] each."""
+    shape = keys.size, queries.size
     return [
         jax.lax.broadcasted_iota(jnp.int32, shape, axis) + tokens.start
-        for axis, tokens in enumerate((queries, keys))
+        for axis, tokens in ((1, queries), (0, keys))
     ]
 
 
-def _biased(biases, *arrays):
-    """Returns each array [L, 128] plus its bias for the lanes of the block."""
+def _biased(how, biases, query, key, value):
+    """Returns query, key and value [L, 128] plus their biases for the lanes of the block.
+
+    The query is multiplied by what makes the powers of two of its logits the exponentials of the softmax,
+    before it is rounded.
+    """
+    factors = how.head_size**-0.5 / _LN_2, 1.0, 1.0
     return [
-        (x.astype(jnp.float32) + biases[place : place + 1]).astype(x.dtype) for place, x in enumerate(arrays)
+        ((x.astype(jnp.float32) + biases[place : place + 1]) * factor).astype(x.dtype)
+        for place, (x, factor) in enumerate(zip((query, key, value), factors, strict=True))
     ]
+
+
+def _features(how, head):
+    """Returns the slice of a head in a block of 128 features."""
+    return slice(head * how.head_size, (head + 1) * how.head_size)
 
 
 def _heads(how):
@@ -289,8 +322,8 @@ def _product(left, right, contracted):
 
 
 def _allowed(how, query_ids, key_ids, row, queries, keys):
-    """Returns bool [queries, keys], where queries may attend to keys, from ids [B, L, 1] and [B, 1, L]."""
-    allowed = query_ids[row, queries] == key_ids[row, :, keys]
+    """Returns bool [keys, queries], where queries may attend to keys, from ids [B, 1, L] and [B, L, 1]."""
+    allowed = query_ids[row, :, queries] == key_ids[row, keys]
     if how.causal or how.window:
         query, key = _places(queries, keys)
         if how.causal:
@@ -300,9 +333,6 @@ def _allowed(how, query_ids, key_ids, row, queries, keys):
     return allowed
 
 
-def _softmax_parts(how, query, key, allowed, lanes):
-    """Returns float32 exponentials [queries, keys] and sums [queries, 1]; their quotient is the softmax."""
-    logits = _product(_only(query, lanes), key, (1, 1)) * how.head_size**-0.5
-    logits = jnp.where(allowed, logits, _MASKED)
-    exponentials = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
-    return exponentials, jnp.sum(exponentials, axis=1, keepdims=True)
+def _logits(query, key, allowed):
+    """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries]."""
+    return jnp.where(allowed, _product(key, query, (1, 1)), _MASKED)

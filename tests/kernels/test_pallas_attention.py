@@ -59,7 +59,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     for number in range(3):
         np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5)
         # Sums over all tokens; those of the key's cancel to 0.
-        np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=5e-5, rtol=1e-5)
+        np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():

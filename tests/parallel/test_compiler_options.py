@@ -11,6 +11,7 @@ def test_what_is_chosen():
     assert options("tpu", ONE) == {}
     assert "xla_tpu_enable_async_collective_fusion_fuse_all_reduce" in options("tpu", ONE | {"data": 256})
     assert options("cpu", ONE | {"fsdp": 8}) == {}
+    assert options("tpu", ONE | {"data": 256}, "TPU v4") == {}
     assert options("tpu", ONE | {"data": 4, "tensor": 2}) == {}
     assert options("gpu", ONE) == {}
     assert list(options("tpu", ONE | {"fsdp": 4})) == ["xla_jf_spmd_threshold_for_windowed_einsum_mib"]
