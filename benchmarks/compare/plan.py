@@ -100,7 +100,7 @@ class Plan:
             rows = _GPU_ROWS.get(model, _GPU_ROWS["base"]).get(length, 32768 // length)
             return max(1, rows >> halvings(self.memory_gib))
         rows = _CPU_ROWS[kind].get(length, max(1, 1024 // length))
-        return rows * 4 if model.startswith(_SMALL) else rows
+        return rows * 4 if model.startswith(_SMALL) and kind != "forward" else rows
 
     def _variants(self, kind: str, number: int) -> list[str]:
         """Returns the variants of a kind in a round."""
