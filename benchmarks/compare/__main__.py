@@ -9,6 +9,7 @@ On a GPU, benchmarks/gpu.sh calls it.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -93,9 +94,10 @@ def main() -> None:
         for turn in made.round(number):
             results += session.run(turn, first + number)
         if results:
-            title = f"bert_jax on {os.cpu_count()} cores" if not args.memory_gib else "bert_jax on a GPU"
-            tables.picture(results, output / "table.png", title)
             (output / "table.md").write_text(tables.table(results) + "\n")
+            if importlib.util.find_spec("matplotlib"):
+                title = f"bert_jax on {os.cpu_count()} cores" if not args.memory_gib else "bert_jax on a GPU"
+                tables.picture(results, output / "table.png", title)
     print(f"{platform.platform()}, {os.cpu_count()} processors\n", file=sys.stderr)
     print((output / "table.md").read_text() if results else "nothing was measured")
 

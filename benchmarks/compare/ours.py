@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 import tempfile
 import time
@@ -20,14 +21,19 @@ import numpy as np
 SIDE = "bert_jax"
 _VOCABULARY = 30522  # of a config that takes it from the records
 _CLASSES = 2
+_BERT_FIELDS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "max_position_embeddings", "type_vocab_size",
+)  # fmt: skip
 
 
 def config_of(model: str, variant: dict | None = None):
     """Returns the `EncoderConfig` of a model, with the dropout rates and the dtype of a variant."""
     from bert_jax.models import config, sizes
-    from bert_jax.settings import config_files
 
     if "/" in model:
+        from bert_jax.settings import config_files  # with ml_collections, which few machines with a GPU have
+
         fields = config_files.load(model, "pretrain").model.to_dict()
         fields["vocab_size"] = fields["vocab_size"] or _VOCABULARY
     else:
@@ -55,14 +61,29 @@ def one_device():
 
 def prepare(args) -> None:
     """Writes what the peers need: config.json, with --onnx a graph of random weights, and rows of batches."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    config = config_of(args.model)
+    if config.model_type == "bert" and not args.onnx:
+        # The formats need packages that are not on every machine with a GPU.
+        fields = {name: getattr(config, name) for name in _BERT_FIELDS}
+        (args.folder / "config.json").write_text(json.dumps({"model_type": "bert", **fields}))
+    else:
+        _write_folder(args, config)
+    for batch, length in (map(int, shape.split("x")) for shape in args.rows):
+        shape = types.SimpleNamespace(model=args.model, batch=batch, length=length)
+        for rows in ("full", "padded"):
+            made = batch_of(shape, rows)
+            arrays = {name: made[name] for name in ("input_ids", "lengths")}
+            np.savez(args.folder / f"{rows}-{batch}x{length}.npz", **arrays)
+
+
+def _write_folder(args, config) -> None:
     from bert_jax.convert import families
     from bert_jax.convert.formats import huggingface_export
     from bert_jax.convert.model import Model
     from bert_jax.export import folder as export
     from bert_jax.models import assembled
 
-    args.folder.mkdir(parents=True, exist_ok=True)
-    config = config_of(args.model)
     module = families.of(config).module(config, ("encoder",), "none", 0)
     params = {name: np.zeros(one.shape, np.float32) for name, one in assembled.parameters(module).items()}
     model = Model(config, params)
@@ -72,12 +93,6 @@ def prepare(args) -> None:
         for name, array in params.items():
             array += 0.02 * rng.standard_normal(array.shape, np.float32) + name.endswith("scale")
         export.write(model, str(args.folder), export.ONNX, log=print)
-    for batch, length in (map(int, shape.split("x")) for shape in args.rows):
-        shape = types.SimpleNamespace(model=args.model, batch=batch, length=length)
-        for rows in ("full", "padded"):
-            made = batch_of(shape, rows)
-            arrays = {name: made[name] for name in ("input_ids", "lengths")}
-            np.savez(args.folder / f"{rows}-{batch}x{length}.npz", **arrays)
 
 
 def matrix(args) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -182,6 +183,23 @@ def test_the_work_of_others_is_seen_and_that_of_children_is_not(compare):
     seen = load.others()
     other.wait()
     assert seen > own
+
+
+def test_a_bert_is_prepared_where_packages_for_files_are_missing(tmp_path):
+    """On a machine with a GPU and little else; a sitecustomize keeps this one from finding them."""
+    missing = ("google_crc32c", "ml_collections", "tensorboardX", "backports.zstd", "mwparserfromhell")
+    hide = (
+        f"import sys, importlib.util as u; hidden = {missing!r}; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name in hidden else find(name, *rest)\n"
+        "sys.modules.update(dict.fromkeys(hidden))\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hide)
+    path = os.pathsep.join([str(tmp_path), str(FOLDER.parents[1]), *sys.path])
+    command = [sys.executable, str(FOLDER / "ours.py"), "prepare", "base", str(tmp_path / "base"), "2x16"]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path})
+    fields = json.loads((tmp_path / "base" / "config.json").read_text())
+    assert (fields["model_type"], fields["num_hidden_layers"], fields["hidden_act"]) == ("bert", 12, "gelu")
+    assert (tmp_path / "base" / "padded-2x16.npz").exists()
 
 
 @pytest.mark.slow
