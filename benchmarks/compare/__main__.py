@@ -43,7 +43,9 @@ def main() -> None:
     add = parser.add_argument
     add("--output", type=Path, required=True)
     add("--peer_python", default="", help="a Python with torch and transformers, and onnxruntime on a CPU")
-    add("--kinds", default=",".join(plan.KINDS), help="default: %(default)s")
+    add(
+        "--kinds", default="", help=f"default: all of {','.join(plan.KINDS)}, the last if there is a --corpus"
+    )
     add("--models", default="mini,base", help="sizes or pre-training configs; default: %(default)s")
     add("--lengths", default="128,512", help="tokens a row; default: %(default)s")
     add("--rows", default="padded,packed", help="full, padded, packed; default: %(default)s")
@@ -65,14 +67,24 @@ def main() -> None:
     add("--corpus", nargs=3, metavar=("FILES", "FORMAT", "VOCAB"), help="text for records")
     add("--small", action="store_true", help="tiny shapes, to try it out")
     args = parser.parse_args()
-    if unknown := set(_list(args.kinds)) - set(plan.KINDS):
+    kinds = _list(args.kinds) or [kind for kind in plan.KINDS if kind != "records" or args.corpus]
+    variants = _variants(args)
+    if unknown := set(kinds) - set(plan.KINDS):
         parser.error(f"--kinds: {', '.join(sorted(unknown))}; expected {', '.join(plan.KINDS)}")
+    if ("records" in kinds) != bool(args.corpus):
+        parser.error("--kinds=records and --corpus belong together; give both or neither")
+    if {"finetune", "first_step", "checkpoint"} & set(kinds) and all(
+        one.startswith("packed") for one in variants
+    ):
+        parser.error(
+            "packed rows are for --kinds=train alone; add padded or full to --rows, or choose --kinds"
+        )
     output = args.output.resolve()
     made = plan.Plan(
-        kinds=_list(args.kinds),
+        kinds=kinds,
         models=["tiny"] if args.small else _list(args.models),
         lengths=[32] if args.small else [int(one) for one in _list(args.lengths)],
-        variants=_variants(args),
+        variants=variants,
         rounds=args.rounds,
         spread=args.spread,
         batch=4 if args.small else args.batch,

@@ -21,10 +21,6 @@ import numpy as np
 SIDE = "bert_jax"
 _VOCABULARY = 30522  # of a config that takes it from the records
 _CLASSES = 2
-_BERT_FIELDS = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "hidden_act", "max_position_embeddings", "type_vocab_size",
-)  # fmt: skip
 
 
 def config_of(model: str, variant: dict | None = None):
@@ -61,38 +57,37 @@ def one_device():
 
 def prepare(args) -> None:
     """Writes what the peers need: config.json, with --onnx a graph of random weights, and rows of batches."""
+    from bert_jax.convert import families
+    from bert_jax.objectives.masking import default_max_predictions
+
     args.folder.mkdir(parents=True, exist_ok=True)
     config = config_of(args.model)
-    if config.model_type == "bert" and not args.onnx:
-        # The formats need packages that are not on every machine with a GPU.
-        fields = {name: getattr(config, name) for name in _BERT_FIELDS}
-        (args.folder / "config.json").write_text(json.dumps({"model_type": "bert", **fields}))
-    else:
-        _write_folder(args, config)
+    family = families.of(config)
+    (args.folder / "config.json").write_text(json.dumps(family.write_config(config, "none")))
+    if args.onnx:
+        _export(args.folder, family, config)
     for batch, length in (map(int, shape.split("x")) for shape in args.rows):
         shape = types.SimpleNamespace(model=args.model, batch=batch, length=length)
         for rows in ("full", "padded"):
             made = batch_of(shape, rows)
             arrays = {name: made[name] for name in ("input_ids", "lengths")}
-            np.savez(args.folder / f"{rows}-{batch}x{length}.npz", **arrays)
+            predictions = default_max_predictions(length, 0.15)  # as `benchmark.make_task` has them
+            np.savez(args.folder / f"{rows}-{batch}x{length}.npz", predictions=predictions, **arrays)
 
 
-def _write_folder(args, config) -> None:
-    from bert_jax.convert import families
-    from bert_jax.convert.formats import huggingface_export
+def _export(folder, family, config) -> None:
+    """Writes an ONNX graph of random weights; it needs more packages than the timing of bert_jax does."""
     from bert_jax.convert.model import Model
     from bert_jax.export import folder as export
     from bert_jax.models import assembled
 
-    module = families.of(config).module(config, ("encoder",), "none", 0)
-    params = {name: np.zeros(one.shape, np.float32) for name, one in assembled.parameters(module).items()}
-    model = Model(config, params)
-    huggingface_export.write_description(model, args.folder)
-    if args.onnx:
-        rng = np.random.default_rng(0)
-        for name, array in params.items():
-            array += 0.02 * rng.standard_normal(array.shape, np.float32) + name.endswith("scale")
-        export.write(model, str(args.folder), export.ONNX, log=print)
+    module = family.module(config, ("encoder",), "none", 0)
+    rng = np.random.default_rng(0)
+    params = {
+        name: 0.02 * rng.standard_normal(one.shape, np.float32) + np.float32(name.endswith("scale"))
+        for name, one in assembled.parameters(module).items()
+    }
+    export.write(Model(config, params), str(folder), export.ONNX, log=print)
 
 
 def matrix(args) -> None:
@@ -161,9 +156,7 @@ def finetune(args) -> None:
             "targets": np.arange(args.batch, dtype=np.int32) % _CLASSES,
             "weights": np.ones(args.batch, np.float32),
         }
-        began = time.perf_counter()
-        call = _step(task, arrays, mesh)
-        compile_seconds = time.perf_counter() - began
+        call, compile_seconds = _step(task, arrays, mesh)
         seconds = measure.timed(call, args.steps)
         measure.emit(
             what=measure.case("finetune", args, variant),
@@ -224,7 +217,8 @@ def first_step(args) -> None:
     (variant,) = map(measure.variant, args.variants)
     compiler_options.enable_compilation_cache()
     task = benchmark.make_task(config_of(args.model, variant), args.length)
-    _step(task, batch_of(args, variant["rows"]), one_device())()
+    call, _ = _step(task, batch_of(args, variant["rows"]), one_device())
+    call()
 
 
 def checkpoint(args) -> None:
@@ -283,7 +277,7 @@ def records(args) -> None:
 
 
 def _step(objective, arrays, mesh):
-    """Returns a compiled function that makes one step of training from where the last one ended."""
+    """Returns a function that makes one step of training, and the seconds of its compilation."""
     import jax
 
     from bert_jax.parallel import host_memory, sharding
@@ -295,7 +289,9 @@ def _step(objective, arrays, mesh):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     batch, seed = sharding.global_batch(arrays, mesh), np.uint32(0)
     jitted = sharding.jit_train_step(make_train_step(objective, optimizer, schedule), mesh, shardings)
-    step = jitted.lower(abstract, batch, seed).compile()
+    lowered, began = jitted.lower(abstract, batch, seed), time.perf_counter()
+    step = lowered.compile()
+    compile_seconds = time.perf_counter() - began
     host_memory.keep_activations(step, mesh.size)
     state = init_state(objective, optimizer, mesh, 0)
 
@@ -304,7 +300,7 @@ def _step(objective, arrays, mesh):
         state, metrics = step(state, batch, seed)
         jax.block_until_ready((state, metrics))
 
-    return call
+    return call, compile_seconds
 
 
 def _optimizer(objective):

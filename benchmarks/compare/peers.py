@@ -3,8 +3,7 @@
 `python benchmarks/compare` runs each part in a process of its own, of a Python that has them. The
 architecture and the rows are read from the folder that `ours.py prepare` wrote. By default each is at its
 best: scaled-dot-product attention, torch.compile, a fused AdamW, and the head of masked LM on the predicted
-positions alone. --stock is what the documentation of transformers shows: eager PyTorch, and logits at every
-position.
+positions alone. --stock is eager PyTorch with eager attention and logits at every position.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import time
 
 import measure
 import numpy as np
-
-_PREDICTED = 0.15
 
 
 def load(args, auto: str, variant: dict, **fields):
@@ -47,16 +44,25 @@ def load(args, auto: str, variant: dict, **fields):
     return getattr(transformers, auto).from_config(config).to(device), device
 
 
-def rows(args, variant: dict, device: str) -> dict:
-    """Returns the rows that bert_jax computes: ids, and a mask where they have padding."""
-    import torch
-
+def stored(args, variant: dict) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the rows that bert_jax computes: int64 ids and mask [B, L], and the predictions of a row."""
     found = np.load(os.path.join(args.folder, f"{variant['rows']}-{args.batch}x{args.length}.npz"))
     real = np.arange(args.length) < found["lengths"][:, None]
-    arrays = {"input_ids": torch.from_numpy(found["input_ids"].astype(np.int64)).to(device)}
-    if not real.all():
-        arrays["attention_mask"] = torch.from_numpy(real.astype(np.int64)).to(device)
-    return arrays
+    return found["input_ids"].astype(np.int64), real.astype(np.int64), int(found["predictions"])
+
+
+def rows(args, variant: dict, device: str) -> dict:
+    """Returns the inputs of a transformers model: ids, and a mask where they have padding."""
+    import torch
+
+    ids, mask, _ = stored(args, variant)
+    arrays = {"input_ids": ids} if mask.all() else {"input_ids": ids, "attention_mask": mask}
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def emit_rate(kind: str, args, variant: dict, side: str, seconds: list[float]) -> None:
+    what, rate = measure.case(kind, args, variant), measure.rates(args.batch, seconds)
+    measure.emit(what=what, side=side, unit="sequences/s", **rate)
 
 
 def side(args) -> str:
@@ -102,7 +108,7 @@ def pretraining(args, variant: dict):
     model.train()
     inputs = rows(args, variant, device)
     ids = inputs["input_ids"]
-    count = max(1, round(args.length * _PREDICTED))
+    _, _, count = stored(args, variant)
     generator = torch.Generator().manual_seed(0)
     places = torch.stack(
         [torch.randperm(args.length, generator=generator)[:count] for _ in range(args.batch)]
@@ -149,12 +155,7 @@ HEADS = {
 def train(args) -> None:
     for variant in map(measure.variant, args.variants):
         seconds = measure.timed(pretraining(args, variant), args.steps)
-        measure.emit(
-            what=measure.case("train", args, variant),
-            side=side(args),
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-        )
+        emit_rate("train", args, variant, side(args), seconds)
 
 
 def finetune(args) -> None:
@@ -175,12 +176,7 @@ def finetune(args) -> None:
             ),
         )
         seconds = measure.timed(call, args.steps)
-        measure.emit(
-            what=measure.case("finetune", args, variant),
-            side=side(args),
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-        )
+        emit_rate("finetune", args, variant, side(args), seconds)
 
 
 def forward(args) -> None:
@@ -202,12 +198,7 @@ def forward(args) -> None:
                 return apply(**inputs)[0]
 
         seconds = measure.timed(waits(device, call), args.steps)
-        measure.emit(
-            what=measure.case("forward", args, variant),
-            side=side(args),
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-        )
+        emit_rate("forward", args, variant, side(args), seconds)
 
 
 def onnx(args) -> None:
@@ -216,18 +207,11 @@ def onnx(args) -> None:
     path = os.path.join(args.folder, "onnx/model.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for variant in map(measure.variant, args.variants):
-        found = np.load(os.path.join(args.folder, f"{variant['rows']}-{args.batch}x{args.length}.npz"))
-        ids = found["input_ids"].astype(np.int64)
-        mask = (np.arange(args.length) < found["lengths"][:, None]).astype(np.int64)
+        ids, mask, _ = stored(args, variant)
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         given = {one.name: given[one.name] for one in session.get_inputs()}
         seconds = measure.timed(lambda given=given: session.run(["last_hidden_state"], given), args.steps)
-        measure.emit(
-            what=measure.case("forward", args, variant),
-            side="ONNX Runtime",
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-        )
+        emit_rate("forward", args, variant, "ONNX Runtime", seconds)
 
 
 def first_step(args) -> None:

@@ -120,7 +120,9 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
                 f"{compiled:.1f} s" if compiled is not None else "",
             ]
             text.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*text, "", _NOTE.format(busy=BUSY)])
+    devices = {line.first("device"): None for sides in cases.values() for line in sides.values()}
+    on = "".join(f"Device: {device}. " for device in devices if device and device != "cpu")
+    return "\n".join([*text, "", on + _NOTE.format(busy=BUSY)])
 
 
 def picture(results: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

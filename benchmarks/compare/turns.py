@@ -37,7 +37,7 @@ class Turn:
 
     title: str
     command: Sequence[str]
-    limit: float = 600.0
+    limit: float = 3600.0
     whole: Mapping[str, Any] | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     empties: Path | None = None
@@ -77,14 +77,14 @@ class Session:
     """Runs turns and keeps their results.
 
     Args:
-        seconds: after which nothing more is started.
+        seconds: after which nothing more is started; a process is stopped after a fifth of them.
         output: a directory for log.txt, and results.jsonl, to which each result is added at once.
         patience: seconds to wait at most, before each turn, until other processes are quiet.
     """
 
     def __init__(self, seconds: float, output: Path, patience: float = 60.0):
         output.mkdir(parents=True, exist_ok=True)
-        self._end = time.monotonic() + seconds
+        self._end, self._most = time.monotonic() + seconds, seconds / 5
         self._patience = patience
         self._log = open(output / "log.txt", "a", encoding="utf-8")
         self._results = output / "results.jsonl"
@@ -100,7 +100,7 @@ class Session:
             shutil.rmtree(turn.empties, ignore_errors=True)
         self._log.write(f"\n$ {' '.join(map(str, turn.command))}\n")
         load, began = Load(), time.monotonic()
-        text, state = self._process(turn, min(turn.limit, left))
+        text, state = self._process(turn, min(turn.limit, self._most, left))
         seconds, others = time.monotonic() - began, load.others()
         self._log.write(text)
         self._log.flush()

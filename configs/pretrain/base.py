@@ -20,7 +20,7 @@ million steps.
 
 And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities takes the attention kernel
 of Triton (attention=triton): 7.2 GiB on each; at least 10 ms for the products at the peak and 16 ms for the
-53 GB that each moves, about as many as with base_gpu:8. In plain XLA (attention=xla) it would be 110 GB.
+53 GB that each moves, about the same as with base_gpu:8. Plain XLA (attention=xla) would move 110 GB.
 """
 
 from bert_jax.settings import defaults
