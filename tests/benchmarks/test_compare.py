@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -166,23 +165,25 @@ def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, cap
     assert [one["round"] for one in stored] == [4, 5, 0]
 
 
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts the time of processors there")
-def test_the_work_of_others_is_seen_and_that_of_children_is_not(compare):
-    spin = [
-        sys.executable,
-        "-c",
-        "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass",
-    ]
-    before = compare.turns.Load()
-    subprocess.run(spin, check=True)
-    own = before.others()
-    other = subprocess.Popen(spin)  # not waited for: it is not counted as ours yet
-    time.sleep(0.3)
+def test_the_work_of_others_is_what_is_not_ours(compare, monkeypatch):
+    clocks = {"monotonic": 100.0, "busy": 50.0, "own": 7.0}
+    monkeypatch.setattr(compare.turns.time, "monotonic", lambda: clocks["monotonic"])
+    monkeypatch.setattr(compare.turns.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(compare.turns, "_busy_seconds", lambda: clocks["busy"])
+    monkeypatch.setattr(compare.turns, "_own_seconds", lambda: clocks["own"])
     load = compare.turns.Load()
-    time.sleep(1.2)
-    seen = load.others()
-    other.wait()
-    assert seen > own
+    clocks |= {"monotonic": 110.0, "busy": 80.0, "own": 27.0}  # of 40 s, 30 s are used, 20 s by this process
+    assert load.others() == pytest.approx(0.25)
+    clocks["busy"] = None
+    assert load.others() is None
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts the time of processors there")
+def test_the_time_of_children_is_ours(compare):
+    before = compare.turns._busy_seconds(), compare.turns._own_seconds()
+    spin = "import time\nwhile time.process_time() < 1: pass"
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert compare.turns._busy_seconds() - before[0] > 0.9 and compare.turns._own_seconds() - before[1] >= 1
 
 
 def test_a_bert_is_prepared_where_packages_for_files_are_missing(tmp_path):
