@@ -14,7 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-# There are no cycles for the hashing of masks inside attention's kernel, so that estimates with it flatter.
 _NO_ATTENTION_DROPOUT = ("--config.model.attention_probs_dropout_prob=0",)
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v4:8x8x8", "v5p:8x8x4", "v6e:16x16")
 _MODELS = {"base-128": ("base", 128, 64), "base-512": ("base", 512, 16), "large-512": ("large", 512, 8)}
@@ -69,7 +68,7 @@ def estimate(folder, name, config, length, rows, topology, slices, flags):
 
 
 def print_table(found):
-    columns = ["estimate", "chips", "rows a chip", "GiB a chip", "by cycles, ms", "other, ms"]
+    columns = ["estimate", "chips", "rows a chip", "GiB a chip", "by cycles, ms", "kernels, ms", "other, ms"]
     columns += ["collectives, ms", "step, ms", "at least, ms", "MFU", "sequences/s"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
@@ -78,11 +77,11 @@ def print_table(found):
         cells.append(f"{result['memory_bytes']['total'] / 2**30:.2f}")
         if result["fits"]:
             seconds = result["seconds"]
-            keys = ("compute", "without_estimate", "collectives_waited_for", "step", "roofline")
+            keys = ("compute", "kernels", "without_estimate", "collectives_waited_for", "step", "roofline")
             cells += [f"{1e3 * seconds[key]:.1f}" for key in keys]
             cells += [f"{result['mfu']:.1%}", f"{result['sequences_per_second']:,.0f}"]
         else:
-            cells += [f"does not fit; {result['largest_batch']['rows_per_chip']} rows a chip do", *[""] * 6]
+            cells += [f"does not fit; {result['largest_batch']['rows_per_chip']} rows a chip do", *[""] * 7]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 

@@ -2,19 +2,14 @@
 
     python benchmarks/kernel_cycles.py [--chip=v6e] [--kernel=attention] [--rows=32] [--rate=0]
 
-`bert-jax estimate` has no cycles for Pallas kernels and counts their bytes and matrix products instead. This
-script compiles the forward and the backward kernel alone and lets the compiler write what it knows of them:
+Compiles the forward and the backward kernel alone and prints, for each,
 
-- bundles: the instructions of one step of the grid, each with a slot for every unit of the core, and the
-  share of the slots of each unit that is used (`--xla_jf_dump_to`, `--xla_jf_dump_llo_text`);
-- cycles: the bundles with their waits, times the steps of the grid (`--xla_jf_dump_static_llo_profile_to`).
-  libtpu 0.0.42.1 aborts when it analyzes the kernels of v5e, so that they are read for v6e alone.
+- cycles, as `bert-jax estimate` counts them: the bundles of a step of the grid, those in which all units wait
+  among them, times the steps. They do not contain the transfers between HBM and vector memory, which go
+  beside the computation;
+- bundles of a step, without those that only wait, and the share of the slots of each unit that is used.
 
-The cycles do not contain the transfers between HBM and vector memory, which go beside the computation. Do not
-set the last option for the program of a whole train step: after some minutes libtpu fills the memory of the
-machine.
-
-Nothing is measured. Needs libtpu (`pip install -e '.[estimate]'`); a minute of a core for each kernel.
+Nothing is measured. Needs libtpu (`pip install -e '.[estimate]'`); some seconds of a core.
 """
 
 import argparse
@@ -41,16 +36,13 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def compile_both(args):
-    """Compiles the forward and the backward kernel in one program."""
+def compile_both(args, device):
+    """Returns the text of a program of the forward and the backward kernel."""
     import jax
     import jax.numpy as jnp
-    from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
     from bert_jax.kernels import pallas_attention, pallas_residual
-
-    device = topologies.get_topology_desc(_TOPOLOGIES[args.chip], "tpu").devices[0]
 
     def array(*shape, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
@@ -75,7 +67,7 @@ def compile_both(args):
         out, pull = jax.vjp(forward, *(inputs[place] for place in places))
         return out, pull(gradient)
 
-    jax.jit(kernel).lower(states, *given).compile()
+    return jax.jit(kernel).lower(states, *given).compile().as_text()
 
 
 def print_bundles(folder):
@@ -95,29 +87,37 @@ def print_bundles(folder):
         print(f"{name}: {len(bundles):,} bundles; {', '.join(used)}")
 
 
-def print_cycles(folder):
-    for path in sorted(folder.glob("*_static_llo_profile.textproto")):
-        text = path.read_text()
-        cycles = int(re.search(r"estimated_cycles: (\d+)", text)[1])
-        if re.match(r"row_attention|_residual|jvp|transpose|pallas", path.name):
-            print(f"{path.name.removesuffix('_static_llo_profile.textproto')}: {cycles:,} cycles")
+def print_cycles(text, slices):
+    from bert_jax.estimate import kernel_schedule
+    from bert_jax.estimate.analysis import hlo, timing
+
+    module = hlo.parse(text)
+    found = kernel_schedule.cycles(module, slices, print)
+    for visit in hlo.walk(module):
+        cycles = found.get(timing.kernel_code(visit.instruction))
+        if cycles is not None:
+            busy = 1e6 * cycles / slices.chip.clock
+            moving = 1e6 * timing.hbm_bytes(module, visit) / slices.chip.hbm_bandwidth
+            print(
+                f"{visit.instruction.name}: {cycles:,.0f} cycles, {busy:,.0f} us; its bytes at HBM's rate "
+                f"{moving:,.0f} us"
+            )
 
 
 def main():
     args = parse_arguments()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.keep or Path(temporary)).resolve()
-        profile = folder / "profile"
-        profile.mkdir(parents=True, exist_ok=True)
-        options = [f"--xla_jf_dump_to={folder}", "--xla_jf_dump_llo_text=true"]
-        if args.chip == "v6e":
-            options.append(f"--xla_jf_dump_static_llo_profile_to={profile}")
+        folder.mkdir(parents=True, exist_ok=True)
         # libtpu reads it when it is loaded.
-        os.environ["LIBTPU_INIT_ARGS"] = " ".join(options)
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        compile_both(args)
+        os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+        from bert_jax.estimate.chips import tpu_topology, tpus
+
+        tpu_topology.prepare()
+        slices = tpus.parse_topology(_TOPOLOGIES[args.chip])
+        text = compile_both(args, tpu_topology.devices(slices)[0])
         print_bundles(folder)
-        print_cycles(profile)
+        print_cycles(text, slices)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.estimate import search
+from bert_jax.estimate import kernel_schedule, search
 from bert_jax.estimate.analysis import collectives, gpu_program, hlo, timing, wastes
 from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.chips.gpus import Hosts
@@ -67,7 +67,7 @@ def estimate(
         if isinstance(slices, Hosts):
             result |= gpu_figures(program.text, step, slices)
         else:
-            result |= figures(program.text, step, slices, price)
+            result |= figures(program.text, step, slices, price, log)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
     if find_largest or not result["fits"]:
@@ -124,13 +124,28 @@ def _attention(step: TrainStep) -> str:
     return ", ".join(names)
 
 
-def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
-    """Returns the times, FLOPs and traffic that follow from the text of a compiled program."""
+def figures(
+    text: str,
+    step: TrainStep,
+    slices: Slices,
+    price: float | None,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Returns the times, FLOPs and traffic that follow from the text of a compiled program.
+
+    Args:
+        text: the program.
+        step: the train step.
+        slices: the hardware it was compiled for.
+        price: price of a chip per hour.
+        log: called with one line if the schedules of Pallas kernels cannot be read.
+    """
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
     module = hlo.parse(text)
     positions = [_position(device) for device in step.mesh.devices.flat]
     traffic = collectives.find(module, mesh_shape, chip, positions)
-    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim)
+    schedules = kernel_schedule.cycles(module, slices, log)
+    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim, schedules)
     waited = sum(one.total_seconds for one in traffic if not one.overlapped)
     hidden = sum(one.total_seconds for one in traffic if one.overlapped)
     by_compiler = max(compute.seconds, hidden) + waited
@@ -156,6 +171,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         "seconds": {
             "step": by_compiler,
             "compute": compute.estimated_seconds,
+            "kernels": compute.kernel_seconds,
             "without_estimate": compute.added_seconds,
             "collectives_waited_for": waited,
             "collectives_overlapped": hidden,
@@ -163,6 +179,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
             "roofline_matrix": compute.matrix_flops / chip.peak_flops,
             "roofline_hbm": compute.hbm_bytes / chip.hbm_bandwidth,
         },
+        "kernels": compute.kernels,
         "operations_without_estimate": compute.added,
         "loops_of_unknown_length": compute.unknown_loops,
         "flops": {"model": model_flops, "matrix_per_chip": compute.matrix_flops},

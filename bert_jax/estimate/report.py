@@ -148,8 +148,9 @@ def _roofline(result: dict[str, Any]) -> list[str]:
 def _step(result: dict[str, Any]) -> list[str]:
     seconds = result["seconds"]
     texts = [
-        f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, "
-        f"operations without an estimate {_ms(seconds['without_estimate'])}, waiting for other chips "
+        f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, Pallas "
+        f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
+        f"{_ms(seconds['without_estimate'])}, waiting for other chips "
         f"{_ms(seconds['collectives_waited_for'])}",
         f"{_ms(seconds['roofline'])} at least (roofline): matrix units {_ms(seconds['roofline_matrix'])}, "
         f"HBM {_ms(seconds['roofline_hbm'])}, plus traffic",

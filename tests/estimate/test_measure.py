@@ -108,7 +108,10 @@ def test_traffic_is_along_the_axes(result):
 def test_rates_follow_from_the_step(result):
     seconds = result["seconds"]["step"]
     assert seconds == pytest.approx(
-        sum(result["seconds"][name] for name in ("compute", "without_estimate", "collectives_waited_for"))
+        sum(
+            result["seconds"][name]
+            for name in ("compute", "kernels", "without_estimate", "collectives_waited_for")
+        )
     )
     assert result["hours"] == pytest.approx(seconds) and result["chip_hours"] == pytest.approx(8 * seconds)
     assert result["cost"] == pytest.approx(16 * seconds)

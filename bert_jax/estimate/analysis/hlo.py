@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 _BYTES = {
     "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8,
@@ -71,6 +73,12 @@ class Instruction:
         """Returns the target of a custom call, "" for other instructions."""
         found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
         return found[1] if found else ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Returns the backend's settings of the instruction; {} if there are none, or not as JSON."""
+        _, _, text = self.attributes.partition("backend_config=")
+        return json.JSONDecoder().raw_decode(text)[0] if text.startswith('{"') else {}
 
     @property
     def estimated_cycles(self) -> int | None:

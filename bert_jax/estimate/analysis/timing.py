@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bert_jax.estimate.analysis.collectives import KINDS
 from bert_jax.estimate.analysis.flop_count import matrix_flops
@@ -26,7 +27,8 @@ _MOVES = {
     "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple",
     "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
 }  # fmt: skip
-_KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
+
+KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
 
 # Operations with fewer elements run on the scalar unit, in parallel to the rest.
 _SCALARS = 1024
@@ -37,6 +39,8 @@ class Compute:
     """Time of one chip, without waiting for other chips."""
 
     estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
+    kernel_seconds: float  # Pallas kernels, by their schedules or their bytes, whichever take longer
+    kernels: int  # number of executions of these kernels
     added_seconds: float  # rooflines of operations without a compiler estimate
     added: dict[str, int]  # number of executions of these operations, by kind
     moving_seconds: float  # part of estimated_seconds for operations that only copy, transpose, pad or slice
@@ -48,7 +52,7 @@ class Compute:
     @property
     def seconds(self) -> float:
         """Returns the time of all operations."""
-        return self.estimated_seconds + self.added_seconds
+        return self.estimated_seconds + self.kernel_seconds + self.added_seconds
 
     def roofline(self, chip: Chip) -> float:
         """Returns the time if only the matrix units or only the memory limited the chip."""
@@ -56,7 +60,11 @@ class Compute:
 
 
 def compute(
-    module: Module, chip: Chip, attention_flops: float = 0.0, head_size: int | None = None
+    module: Module,
+    chip: Chip,
+    attention_flops: float = 0.0,
+    head_size: int | None = None,
+    kernel_cycles: Mapping[str, float] = types.MappingProxyType({}),
 ) -> Compute:
     """Adds up the time of a program.
 
@@ -67,11 +75,15 @@ def compute(
             because neither the compiler nor `matrix_flops` looks into custom calls. Used only if there are
             such kernels.
         head_size: size of one dimension of each product in these kernels; if it is smaller than the matrix
-            units, a part of them is idle. None for products that fill them.
+            units, a part of them is idle. None for products that fill them. Used only for kernels without
+            cycles.
+        kernel_cycles: the cycles of one execution of each Pallas kernel, by its `kernel_code`. Kernels that
+            are not in it count as operations without an estimate.
     """
-    cycles = moving = added_seconds = moved_bytes = 0.0
+    cycles = moving = kernel_seconds = added_seconds = moved_bytes = 0.0
     added: dict[str, int] = defaultdict(int)
     unknown = recomputed = kernels = 0
+    attention, unscheduled = 0, 0  # executions of attention's kernels, and of those without cycles
     for visit in walk(module):
         instruction = visit.instruction
         if instruction.opcode == "while":
@@ -79,7 +91,7 @@ def compute(
         if visit.fused or instruction.opcode in FREE or is_collective(instruction):
             continue
         label = instruction.target or instruction.opcode
-        if instruction.opcode == "custom-call" and label != _KERNEL:
+        if instruction.opcode == "custom-call" and label != KERNEL:
             continue
         bytes_ = visit.times * hbm_bytes(module, visit)
         moved_bytes += bytes_
@@ -93,16 +105,26 @@ def compute(
         elif any(map(is_collective, module.inside(instruction).values())):
             continue  # counted as traffic
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
-            added[label] += visit.times
-            added_seconds += bytes_ / chip.hbm_bandwidth
-            kernels += label == _KERNEL and f"/{pallas_residual.SCOPE}/" not in instruction.op_name
+            scheduled = kernel_cycles.get(kernel_code(instruction))
+            attends = label == KERNEL and f"/{pallas_residual.SCOPE}/" not in instruction.op_name
+            attention += attends * visit.times
+            if scheduled is not None:
+                kernels += visit.times
+                # Its transfers between HBM and vector memory go beside the computation.
+                kernel_seconds += max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
+            else:
+                unscheduled += attends * visit.times
+                added[label] += visit.times
+                added_seconds += bytes_ / chip.hbm_bandwidth
     flops = matrix_flops(module)
-    if kernels:
+    if attention:
         flops += attention_flops
         idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
-        added_seconds += attention_flops * idle / chip.peak_flops
+        added_seconds += unscheduled / attention * attention_flops * idle / chip.peak_flops
     return Compute(
         estimated_seconds=cycles / chip.clock,
+        kernel_seconds=kernel_seconds,
+        kernels=kernels,
         added_seconds=added_seconds,
         added=dict(added),
         moving_seconds=moving / chip.clock,
@@ -111,6 +133,13 @@ def compute(
         hbm_bytes=moved_bytes,
         recomputed=recomputed,
     )
+
+
+def kernel_code(instruction: Instruction) -> str:
+    """Returns the code of a Pallas kernel, a Mosaic module in base64; "" for any other instruction."""
+    if instruction.target != KERNEL:
+        return ""
+    return instruction.settings.get("custom_call_config", {}).get("body", "")
 
 
 def is_collective(instruction: Instruction) -> bool:

@@ -27,9 +27,6 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
-# The two cores of these chips work as one device, which is jax's default on such machines.
-_MEGACORE = ("v4", "v5p")
-
 
 def prepare() -> None:
     """Sets the environment of this process; has to run before anything imports jax.
@@ -66,7 +63,7 @@ def devices(slices: Slices) -> list[Any]:
         UserError: libtpu does not know the slice shape.
     """
     options: dict[str, Any] = {}
-    if slices.chip.name in _MEGACORE:
+    if slices.chip.cores > 1:  # one device, which is jax's default on such machines
         options["chip_config_name"] = "megacore"
     if slices.count > 1:
         options["num_slices"] = slices.count

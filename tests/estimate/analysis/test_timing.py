@@ -32,6 +32,19 @@ def test_a_kernel_without_an_estimate_is_added_and_named():
         assert found.matrix_flops == with_flops.matrix_flops
 
 
+def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
+    settings = 'custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"TUzv"}}'
+    module = hlo.parse(TRAIN_STEP.replace('custom_call_target="tpu_custom_call"', settings))
+    without = timing.compute(module, V5E, attention_flops=197e9)
+    for cycles, seconds in ((15e6, 3e-2), (1.0, without.added_seconds - 1e-3)):
+        found = timing.compute(module, V5E, attention_flops=197e9, kernel_cycles={"TUzv": cycles})
+        assert found.kernels == 3 and not found.added and found.added_seconds == 0
+        assert found.kernel_seconds == pytest.approx(seconds)
+        assert found.seconds == found.estimated_seconds + found.kernel_seconds
+        assert found.matrix_flops == without.matrix_flops and found.hbm_bytes == without.hbm_bytes
+    assert timing.compute(module, V5E, 197e9, kernel_cycles={"another": 1.0}) == without
+
+
 def test_attention_flops_are_left_out_where_there_is_no_kernel():
     text = TRAIN_STEP.replace("tpu_custom_call", "AllocateBuffer")
     assert timing.compute(hlo.parse(text), V5E, attention_flops=197e9).added_seconds == 0

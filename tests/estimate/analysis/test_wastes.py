@@ -17,8 +17,8 @@ GIB = 2.0**30
 
 def compute(**changes):
     fields = dict(
-        estimated_seconds=1.0, added_seconds=0.0, added={}, moving_seconds=0.05, unknown_loops=0,
-        matrix_flops=1e12, hbm_bytes=1e9, recomputed=0,
+        estimated_seconds=1.0, kernel_seconds=0.0, kernels=0, added_seconds=0.0, added={},
+        moving_seconds=0.05, unknown_loops=0, matrix_flops=1e12, hbm_bytes=1e9, recomputed=0,
     )  # fmt: skip
     return Compute(**fields | changes)
 
