@@ -94,8 +94,8 @@ def main():
         sides[name] = measure.figures(text, step, slices, None)
         print(name, json.dumps(sides[name]["operations_without_estimate"]), file=sys.stderr)
     print(
-        "| | computation by cycles | Pallas kernels | without an estimate | waiting for other chips | step | MFU "
-        "| MFU without waiting |"
+        "| | computation by cycles | Pallas kernels | without an estimate | waiting for other chips | step "
+        "| MFU | MFU without waiting |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, found in sides.items():

@@ -53,7 +53,8 @@ def command(arguments, length, rows):
 
 
 def print_table(found):
-    columns = ["model", "rows a chip x tokens", "GiB a chip", "by cycles, ms", "other, ms", "collectives, ms"]
+    columns = ["model", "rows a chip x tokens", "GiB a chip", "by cycles, ms", "kernels, ms"]
+    columns += ["other, ms", "collectives, ms"]
     columns += ["step, ms", "MFU", "tokens/s a chip", "attention"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
@@ -62,12 +63,12 @@ def print_table(found):
         cells.append(f"{result['memory_bytes']['total'] / 2**30:.2f}")
         if result["fits"]:
             seconds = result["seconds"]
-            times = ("compute", "without_estimate", "collectives_waited_for", "step")
+            times = ("compute", "kernels", "without_estimate", "collectives_waited_for", "step")
             cells += [f"{seconds[time] * 1e3:.1f}" for time in times]
             cells += [f"{result['mfu']:.1%}", f"{result['tokens_per_second'] / 16:,.0f}"]
             cells.append(result["model"]["attention"])
         else:
-            cells += ["does not fit", *[""] * 6]
+            cells += ["does not fit", *[""] * 7]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 

@@ -33,7 +33,7 @@ with epy.lazy_imports():
     from jaxlib.mlir import ir
 
 # The bundles after registers are allocated. Later the compiler folds empty ones, in which all units wait for
-# a result, into the bundle before. Within 3% of its analysis of cycles on v6e, the only chip that has one.
+# a result, into the bundle before. Within 10% of its analysis of cycles on v6e, the only chip that has one.
 _SCHEDULE = "schedule-analysis_packed-bundles-post-ra.txt"
 _BUNDLES = re.compile(r"total scheduled bundles:\s+(\d+)")
 _OPTIONS = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=post-ra"

@@ -29,7 +29,7 @@ from etils import epy
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
-from bert_jax.kernels.dropout import keep, threshold
+from bert_jax.kernels.dropout import keep, keep_lines, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -201,7 +201,7 @@ def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, sta
                 statistics[row, 0, head : head + 1, queries] = largest + jnp.log(denominators) / _LN_2
                 exponentials = _drop(how, exponentials, of_row, head, queries, keys, key.shape[1])
                 context = _product(values[_features(how, head)], exponentials.astype(v.dtype), (1, 0))
-                contexts.append((context / denominators).astype(out.dtype))
+                contexts.append((context / (denominators * (1 - how.rate))).astype(out.dtype))
             out[row, queries] = jnp.concatenate(contexts).T
 
         _for_each_part(how, query.shape[1], attend)
@@ -209,7 +209,7 @@ def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, sta
 
 def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, statistics, *results):
     *gradients, sums, d_keys, d_values = results
-    dtype, scale = query.dtype, how.head_size**-0.5
+    dtype, scale, kept = query.dtype, how.head_size**-0.5, 1 / (1 - how.rate)
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
 
     def write(place, row, tokens, total):
@@ -240,11 +240,11 @@ def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradien
                 d_queries.append(_product(transposed[_features(how, head)], d_logits, (1, 0)))
                 d_keys[keys] += _product(d_logits, _only(q, lanes), (1, 0))
                 d_values[keys] += _product(drop(weights).astype(dtype), _only(g, lanes), (1, 0))
-            write(0, row, queries, jnp.concatenate(d_queries).T * scale)
+            write(0, row, queries, jnp.concatenate(d_queries).T * (scale * kept))
 
         _for_each_part(how, query.shape[1], differentiate)
-        write(1, row, slice(None), d_keys[...] * _LN_2)
-        write(2, row, slice(None), d_values[...])
+        write(1, row, slice(None), d_keys[...] * (_LN_2 * kept))
+        write(2, row, slice(None), d_values[...] * kept)
 
 
 def _for_each_part(how, length, work):
@@ -270,13 +270,23 @@ def _words_of(how, words, row):
 
 
 def _drop(how, x, words, head, queries, keys, length):
-    """Applies dropout to the probabilities of a head in a part of a row, or to their gradient."""
+    """Applies dropout without its factor to probabilities of a part of a row, or to their gradient.
+
+    The factor, 1 / (1 - rate), is applied to sums over them, of which there are fewer.
+    """
     if not how.rate:
         return x
     first, second, first_head = words
-    query, key = _places(queries, keys)
-    index = (((first_head + head) * length + query) * length + key).astype(jnp.uint32)
-    return jnp.where(keep(index, first, second, threshold(how.rate)), x * (1 / (1 - how.rate)), 0.0)
+    least = threshold(how.rate)
+    if how.window:
+        query, key = _places(queries, keys)
+        line = ((first_head + head) * length + query) * length
+        kept = keep(line.astype(jnp.uint32), key.astype(jnp.uint32), first, second, least)
+    else:  # all keys
+        query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1)
+        line = (((first_head + head) * length + query) * length).astype(jnp.uint32)
+        kept = keep_lines(line, length, 0, first, second, least)
+    return jnp.where(kept, x, 0.0)
 
 
 def _places(queries, keys):

@@ -15,7 +15,7 @@ from etils import epy
 
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, Choice, ResidualCase
-from bert_jax.kernels.dropout import keep, kernel_words, threshold
+from bert_jax.kernels.dropout import keep_lines, kernel_words, threshold
 from bert_jax.kernels.layer_norm import normalize, normalize_bwd
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -170,8 +170,8 @@ def _drop(x, words, rate):
     if not rate:
         return x
     tokens, features = x.shape
-    token = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + pl.program_id(1) * tokens
-    index = token * features + jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    token = jax.lax.broadcasted_iota(jnp.int32, (tokens, 1), 0) + pl.program_id(1) * tokens
     first, second = (words[0, 0, i].astype(jnp.uint32) for i in range(2))
-    kept = keep(index.astype(jnp.uint32), first, second, threshold(rate))
+    line = (token * features).astype(jnp.uint32)
+    kept = keep_lines(line, features, 1, first, second, threshold(rate))
     return jnp.where(kept, x * (1 / (1 - rate)), 0.0)

@@ -354,8 +354,8 @@ def _kept(how, of_row, queries, keys, length, keys_first=False):
         return None
     first, second, head = of_row
     query, key = _pairs(queries.places, keys.places, keys_first)
-    index = ((head * length + query) * length + key).astype(jnp.uint32)
-    return keep(index, first, second, threshold(how.rate))
+    line = ((head * length + query) * length).astype(jnp.uint32)
+    return keep(line, key.astype(jnp.uint32), first, second, threshold(how.rate))
 
 
 def _drop(how, x, kept):

@@ -3,24 +3,63 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words, row_ids
+from bert_jax.kernels.dropout import (
+    dropout,
+    keep,
+    keep_lines,
+    keep_mask,
+    kernel_words,
+    row_ids,
+    threshold,
+)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])
 def test_rate_and_independence(rate):
-    shape = (64, 128, 128)
+    shape = (16, 128, 640)
     mask = np.asarray(keep_mask(jax.random.key(3), shape, rate), np.float64)
     count = mask.size
     error = np.sqrt(rate * (1 - rate) / count)
     assert abs(1 - mask.mean() - rate) < 5 * error
     centered = (mask - mask.mean()) / mask.std()
     for axis in range(3):  # neighbors in each direction, and rows against rows, are uncorrelated
-        for lag in (1, 2, 16):
+        for lag in (1, 2, 15, 128, 256):  # at 128 on the last axis two elements share a hash
+            if lag >= shape[axis]:
+                continue
             products = centered.take(range(lag, shape[axis]), axis) * centered.take(
                 range(shape[axis] - lag), axis
             )
             assert abs(products.mean()) < 5 / np.sqrt(products.size), (axis, lag)
-    assert np.abs(mask.mean((1, 2)) - (1 - rate)).max() < 6 * error * np.sqrt(64)
+    assert np.abs(mask.mean((1, 2)) - (1 - rate)).max() < 6 * error * np.sqrt(shape[0])
+
+
+def mixed(x, between=0):
+    """The hash of a number, in whole numbers of any size."""
+    x = ((x ^ x >> 16) * 0x21F0AAAD) % 2**32
+    x = ((x ^ x >> 15) + between) % 2**32 * 0x735A2D97 % 2**32
+    return x ^ x >> 15
+
+
+def test_the_definition_of_a_mask():
+    found = keep_mask(np.array([11, 22], np.uint32), (3, 2, 300), 0.4)
+    for row, token, place in np.ndindex(3, 2, 300):
+        first, second = mixed(row ^ 11), mixed((row + 0x9E3779B9) % 2**32 ^ 22)
+        block, within = divmod(place, 256)
+        value = mixed(300 * token + 256 * block + within % 128 ^ first, second)
+        if within >= 128:
+            value = value * 2**16 % 2**32
+        assert found[row, token, place] == (value >= round(0.4 * 2**32)), (row, token, place)
+
+
+@pytest.mark.parametrize("size, axis", [(128, 0), (256, 1), (384, 0), (640, 1)])
+def test_lines_at_once_are_the_same_elements(size, axis):
+    line = np.arange(40, dtype=np.uint32) * np.uint32(size)
+    place = np.arange(size, dtype=np.uint32)
+    first, second, least = np.uint32(12345), np.uint32(678), threshold(0.3)
+    expected = keep(line[:, None], place, first, second, least)
+    shape = (1, 40) if axis == 0 else (40, 1)
+    found = keep_lines(line.reshape(shape), size, axis, first, second, least)
+    assert np.array_equal(found, expected.T if axis == 0 else expected)
 
 
 def test_keys_differ():

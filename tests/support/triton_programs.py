@@ -60,6 +60,7 @@ _BINARY = {
     "arith.mulf": np.multiply,
     "arith.divf": np.divide,
     "arith.maxnumf": np.fmax,
+    "arith.shli": lambda x, y: x << y,
     "arith.shrui": lambda x, y: (x.view(np.uint32) >> y.view(np.uint32)).view(np.int32),
 }
 # By the number of the predicate.
