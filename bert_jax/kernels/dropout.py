@@ -98,23 +98,35 @@ def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
+def pair(place: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns which hash decides on an element, and how.
+
+    An element and the one `PAIR` places further on the last axis share a hash: the first is kept if the hash
+    is large enough, the second if the lower half of its bits is.
+
+    Args:
+        place: uint32, the place on the last axis.
+
+    Returns:
+        uint32, the place of the first element of the pair, and the `shift` of `keep`.
+    """
+    half = place & _PAIR
+    return place - half, half >> _TO_SHIFT
+
+
 def keep(
-    line: jax.Array, place: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
+    index: jax.Array, shift: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
 ) -> jax.Array:
     """Returns whether elements of a row are kept, as bool.
 
-    An element and the one `PAIR` places further on the last axis share a hash. The first is kept if the hash
-    is at least `least`, the second if the lower half of its bits is, times 2**16.
-
     Args:
-        line: uint32, the index inside the row of the first element with the same places on all axes but the
-            last.
-        place: uint32, the place on the last axis.
+        index: uint32, the index inside the row of the first element of the `pair`.
+        shift: by how many bits the hash is shifted before it is compared.
         first: the first value of the row from `row_words`.
         second: the second one.
         least: smallest value that is kept, see `threshold`.
     """
-    return _hash(line + (place & ~_PAIR), first, second) << ((place & _PAIR) >> _TO_SHIFT) >= least
+    return _hash(index, first, second) << shift >= least
 
 
 def keep_lines(
@@ -123,7 +135,7 @@ def keep_lines(
     """Returns `keep` of whole lines, with each hash computed once.
 
     Args:
-        line: uint32, as in `keep`; of size 1 along `axis`.
+        line: uint32, the index inside the row of the first element of each line; of size 1 along `axis`.
         size: the size of the last axis, a multiple of `PAIR`.
         axis: the axis of the result along which that axis lies, of the two.
         first: as in `keep`.
@@ -169,7 +181,8 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
     for axis in range(len(shape) - 2, 0, -1):
         line += places(axis) * np.uint32(stride)
         stride *= shape[axis]
-    return keep(line, places(len(shape) - 1), first, second, threshold(rate))
+    place, shift = pair(places(len(shape) - 1))
+    return keep(line + place, shift, first, second, threshold(rate))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -29,7 +29,7 @@ from etils import epy
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
-from bert_jax.kernels.dropout import keep, keep_lines, threshold
+from bert_jax.kernels.dropout import keep, keep_lines, pair, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -280,8 +280,9 @@ def _drop(how, x, words, head, queries, keys, length):
     least = threshold(how.rate)
     if how.window:
         query, key = _places(queries, keys)
-        line = ((first_head + head) * length + query) * length
-        kept = keep(line.astype(jnp.uint32), key.astype(jnp.uint32), first, second, least)
+        line = (((first_head + head) * length + query) * length).astype(jnp.uint32)
+        place, shift = pair(key.astype(jnp.uint32))
+        kept = keep(line + place, shift, first, second, least)
     else:  # all keys
         query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1)
         line = (((first_head + head) * length + query) * length).astype(jnp.uint32)

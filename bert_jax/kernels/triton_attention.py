@@ -28,7 +28,7 @@ from etils import epy
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase
-from bert_jax.kernels.dropout import keep, threshold
+from bert_jax.kernels.dropout import PAIR, keep, pair, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -117,8 +117,8 @@ def backward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
 
 
 def _divide(length, block, step, warps, stages):
-    """Returns blocks of at most this many tokens; both sizes divide the length."""
-    block, step = (math.gcd(length, size) for size in (block, step))
+    """Returns blocks of at most this many tokens; both sizes divide the length and `PAIR`."""
+    block, step = (math.gcd(length, size, PAIR) for size in (block, step))
     return Blocks(block, step, warps, stages)
 
 
@@ -320,14 +320,16 @@ class _Tokens:
     """Some tokens of a row: where they are in it, their positions and their sequence ids."""
 
     slice: Any
+    start: jax.Array
     places: jax.Array
     ids: jax.Array
 
     @classmethod
     def of(cls, ids, number, size):
         """Returns tokens number * size, ..., (number + 1) * size - 1 of a row."""
-        part = pl.ds(number * size, size)
-        return cls(part, number * size + jnp.arange(size), ids[part])
+        start = jnp.asarray(number * size, jnp.int32)
+        part = pl.ds(start, size)
+        return cls(part, start, start + jnp.arange(size), ids[part])
 
 
 def _pairs(queries, keys, keys_first):
@@ -354,8 +356,11 @@ def _kept(how, of_row, queries, keys, length, keys_first=False):
         return None
     first, second, head = of_row
     query, key = _pairs(queries.places, keys.places, keys_first)
-    line = ((head * length + query) * length).astype(jnp.uint32)
-    return keep(line, key.astype(jnp.uint32), first, second, threshold(how.rate))
+    # The tokens of a block are on one side of their pairs.
+    start = keys.start.astype(jnp.uint32)
+    place, shift = pair(start)
+    line = ((head * length + query) * length).astype(jnp.uint32) - (start - place)
+    return keep(line + key.astype(jnp.uint32), shift, first, second, threshold(how.rate))
 
 
 def _drop(how, x, kept):

@@ -9,6 +9,7 @@ from bert_jax.kernels.dropout import (
     keep_lines,
     keep_mask,
     kernel_words,
+    pair,
     row_ids,
     threshold,
 )
@@ -54,9 +55,9 @@ def test_the_definition_of_a_mask():
 @pytest.mark.parametrize("size, axis", [(128, 0), (256, 1), (384, 0), (640, 1)])
 def test_lines_at_once_are_the_same_elements(size, axis):
     line = np.arange(40, dtype=np.uint32) * np.uint32(size)
-    place = np.arange(size, dtype=np.uint32)
+    place, shift = pair(np.arange(size, dtype=np.uint32))
     first, second, least = np.uint32(12345), np.uint32(678), threshold(0.3)
-    expected = keep(line[:, None], place, first, second, least)
+    expected = keep(line[:, None] + place, shift, first, second, least)
     shape = (1, 40) if axis == 0 else (40, 1)
     found = keep_lines(line.reshape(shape), size, axis, first, second, least)
     assert np.array_equal(found, expected.T if axis == 0 else expected)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from collections import Counter
 
 import pytest
@@ -124,6 +125,11 @@ def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_pat
     table = (tmp_path / "sweep" / "README.md").read_text()
     assert "±" in table
     assert "| shapes | large > small | " in table and "0 reversed, 1 not significant |" in table
+
+    for arm in ("small", "large"):  # their scores stay
+        shutil.rmtree(tmp_path / "sweep" / arm)
+    code, shown, error = sweep("--seeds=2", "--table")
+    assert code == 0 and "| small | 2 | " in shown, error
 
 
 @pytest.mark.slow

@@ -163,10 +163,11 @@ def _draw(runner: Runner) -> None:
     if panels:
         path = os.path.join(runner.directory, SCORES_FILE)
         scores.plot_scores(panels, path, title=runner.experiment.title)
+    # The directory of a run that is trained and judged may have been deleted, to free the disk.
     runs = {
-        arm.name: read_metrics(runner.model(arm.name, 0))
+        arm.name: rows
         for arm in runner.experiment.arms
-        if arm.pretrain and runner.has_model(arm.name, 0)
+        if arm.pretrain and runner.has_model(arm.name, 0) and (rows := read_metrics(runner.model(arm.name, 0)))
     }
     if runs:
         curves.plot_metrics(runs, os.path.join(runner.directory, CURVES_FILE), runner.experiment.title)
