@@ -178,7 +178,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
         raise UserError("no layers are chosen; expected their numbers from 0, such as 0,2,4,7,9,11")
     unknown = [layer for layer in layers if not 0 <= layer < depth]
     if unknown:
-        raise UserError(f"the model has no layer {unknown[0]}; its {depth} layers are 0 to {depth - 1}")
+        raise UserError(f"the model has no layer {unknown[0]}; expected 0 to {depth - 1}")
     if not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
         raise UserError(
             f"layers {', '.join(map(str, layers))}: layer 0 has no norm before its attention and stays "
