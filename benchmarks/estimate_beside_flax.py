@@ -72,11 +72,12 @@ def main():
     parser.add_argument("--keep", help="a folder for the programs; one that is there is not compiled again")
     args = parser.parse_args()
     step, slices = our_step(args)
-    from bert_jax.estimate import measure, program
+    from bert_jax.estimate import measure
+    from bert_jax.parallel import device_memory
 
     def ours():
         compiled = step.compile(step.config.batch_size)
-        if isinstance(compiled, program.DoesNotFit):
+        if isinstance(compiled, device_memory.DoesNotFit):
             sys.exit(f"does not fit: {compiled}")
         return compiled.text, compiled.seconds
 

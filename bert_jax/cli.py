@@ -126,7 +126,10 @@ def _run(argv: list[str]) -> int:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         what = re.sub(r"(\d{7,}) bytes", _megabytes, str(error).splitlines()[0])[:200]
-        hint = "a smaller --config.batch_size, more --config.accumulate_steps, or --config.model.remat=full"
+        hint = (
+            "--config.accumulate_steps=0, which divides batches until they fit, a smaller "
+            "--config.batch_size, or --config.model.remat=full"
+        )
         return _fail(f"out of device memory ({what}); try {hint}", 2)
 
 

@@ -65,6 +65,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         if value is not None and value < 1:
             raise UserError(f"--{name}={value} : expected at least 1")
     config = _resolve(flags)
+    if not config.accumulate_steps:
+        raise UserError(
+            "accumulate_steps=0: a run chooses the number for its devices; bench times a given one, such as 1"
+        )
     dataset = None
     if flags.data_dir:
         directory = cache.localize(flags.data_dir, progress.log)

@@ -11,6 +11,7 @@ program. They are estimates: nothing is run. For GPUs there is no step time, onl
 
 from __future__ import annotations
 
+import functools
 import json
 
 from absl import flags as absl_flags
@@ -80,13 +81,18 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         rows = program.rows_of_records(config, progress.log)
     else:
         rows = program.synthetic_rows(config, flags.seq_length)
-    step = program.TrainStep(
-        config,
-        rows,
-        compiler.devices(slices),
+    limit = fraction * slices.chip.hbm_bytes if on_gpus else None
+    make = functools.partial(
+        program.TrainStep,
+        rows=rows,
+        devices=compiler.devices(slices),
         compiler_options=gpu_topology.COMPILER_OPTIONS if on_gpus else None,
-        memory_limit=fraction * slices.chip.hbm_bytes if on_gpus else None,
+        memory_limit=limit,
     )
+    if config.accumulate_steps:
+        step = make(config)
+    else:
+        step = program.with_fewest_parts(config, make, limit or slices.chip.hbm_bytes, progress.log)
     result = measure.estimate(
         step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, log=progress.log
     )

@@ -12,11 +12,12 @@ from bert_jax.estimate.analysis import collectives, gpu_program, hlo, timing, wa
 from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.chips.gpus import Hosts
 from bert_jax.estimate.chips.tpus import Slices
-from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
+from bert_jax.estimate.program import Compiled, TrainStep
 from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.runs import layer_runs
 from bert_jax.parallel import sharding
+from bert_jax.parallel.device_memory import DoesNotFit
 from bert_jax.settings.ramps import Ramp
 from bert_jax.training.metrics import peaks
 

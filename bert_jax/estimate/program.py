@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +16,16 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
+from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, distillation, pretraining_objectives
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.training import fewest_parts
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +100,6 @@ class Compiled:
     seconds: float  # compile time
 
 
-@dataclasses.dataclass(frozen=True)
-class DoesNotFit:
-    """The compiler's figures for a program that needs more memory than the chip has."""
-
-    needed: float  # bytes of HBM
-    available: float
-
-
 class TrainStep:
     """The step that `bert-jax pretrain` runs for a config, on a mesh of given devices.
 
@@ -136,6 +127,7 @@ class TrainStep:
         memory_limit: float | None = None,
     ):
         self.config, self.rows = config, rows
+        self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
         if rows.length > self.model.max_seq_length:
@@ -206,14 +198,17 @@ class TrainStep:
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulate_steps
 
     def compile(self, batch_size: int) -> Compiled | DoesNotFit:
-        """Compiles the step for `batch_size` rows over all chips."""
+        """Compiles the step for `batch_size` rows over all chips, once."""
+        if batch_size not in self._compiled:
+            self._compiled[batch_size] = self._compile(batch_size)
+        found = self._compiled[batch_size]
+        if isinstance(found, Compiled) and found.memory["total"] > (self.memory_limit or math.inf):
+            return DoesNotFit(found.memory["total"], self.memory_limit or math.inf)
+        return found
+
+    def _compile(self, batch_size: int) -> Compiled | DoesNotFit:
         sharding.check_batch_size(batch_size, self.mesh, self.config.accumulate_steps)
-        batch = {
-            name: jax.ShapeDtypeStruct(
-                (batch_size, *shape), dtype, sharding=sharding.batch_sharding(self.mesh)
-            )
-            for name, (shape, dtype) in self.rows.arrays.items()
-        }
+        batch = self._batch(batch_size)
         began = time.monotonic()
         try:
             lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
@@ -224,20 +219,29 @@ class TrainStep:
                 raise
             return needed
         memory = self._memory(compiled.memory_analysis(), batch)
-        if self.memory_limit is not None and memory["total"] > self.memory_limit:
-            return DoesNotFit(memory["total"], self.memory_limit)
         return Compiled(compiled.as_text(), memory, time.monotonic() - began)
+
+    def _batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        where = sharding.batch_sharding(self.mesh)
+        return {
+            name: jax.ShapeDtypeStruct((batch_size, *shape), dtype, sharding=where)
+            for name, (shape, dtype) in self.rows.arrays.items()
+        }
+
+    def argument_bytes(self, batch_size: int) -> float:
+        """Returns the bytes of the train state and of a batch on each chip."""
+        return bytes_on_device((self.state, self._batch(batch_size)))
 
     @property
     def chip_bytes(self) -> dict[str, float]:
         """Returns the bytes of the parameters and of the optimizer state on each chip."""
         return {
-            "parameters": chip_bytes(self.state.parameters),
-            "optimizer": chip_bytes(self.state.opt_state),
+            "parameters": bytes_on_device(self.state.parameters),
+            "optimizer": bytes_on_device(self.state.opt_state),
         }
 
     def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
-        parts = self.chip_bytes | {"batch": chip_bytes(batch)}
+        parts = self.chip_bytes | {"batch": bytes_on_device(batch)}
         arguments = analysis.argument_size_in_bytes
         parts |= {
             "padding": max(0.0, arguments - sum(parts.values())),
@@ -249,22 +253,36 @@ class TrainStep:
         return parts | {"total": sum(parts.values())}
 
 
-def chip_bytes(tree: Any) -> float:
-    """Returns the bytes that one device holds of arrays with shardings."""
-    return float(
-        sum(
-            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-            for leaf in jax.tree.leaves(tree)
-        )
-    )
+def with_fewest_parts(
+    config: PretrainConfig,
+    make: Callable[[PretrainConfig], TrainStep],
+    limit: float,
+    log: Callable[[str], None],
+) -> TrainStep:
+    """Returns the train step with the fewest parts that fits, as a run with `accumulate_steps=0` has it.
 
+    Args:
+        config: the pre-training config.
+        make: makes the train step of a config.
+        limit: bytes per chip.
+        log: called with one line before each compilation.
 
-def parse_out_of_memory(message: str) -> DoesNotFit | None:
-    """Returns the figures in the TPU compiler's out-of-memory error; None for any other error."""
-    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message) or re.search(
-        r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", message
-    )
-    if found is None:
-        return None
-    used, used_unit, available, unit = found.groups()
-    return DoesNotFit(float(used) * _UNITS[used_unit], float(available) * _UNITS[unit])
+    Returns:
+        The train step, which has been compiled; the one with the most parts if none fits.
+    """
+
+    def in_parts(parts: int) -> TrainStep:
+        return make(dataclasses.replace(config, accumulate_steps=parts))
+
+    def attempt(parts: int) -> fewest_parts.Attempt[TrainStep]:
+        step = in_parts(parts)
+        log(f"compiling with accumulate_steps={parts}")
+        found = step.compile(config.batch_size)
+        if isinstance(found, DoesNotFit):
+            return fewest_parts.Attempt(parts, found.needed, None)
+        return fewest_parts.Attempt(parts, found.memory["total"], step)
+
+    whole = in_parts(1)
+    candidates = fewest_parts.divisors((config.batch_size,), whole.mesh)
+    found = fewest_parts.search(candidates, attempt, whole.argument_bytes(config.batch_size), limit)
+    return found.program or in_parts(found.parts)

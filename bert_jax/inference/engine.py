@@ -6,7 +6,6 @@ import bisect
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,15 +17,12 @@ from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import host_tuning, pipelining, sharding
+from bert_jax.parallel import pipelining, row_parts, sharding
 from bert_jax.tasks.rows import assembly
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
-# Tokens of a batch on each device. On two cores of a CPU, the states of 1,024 tokens stay in its caches: 1.25
-# times the texts/s of 4,096 tokens (MiniLM). More cores need more rows at a time.
-_TOKENS_PER_CORE = 512
-_TOKENS_ELSEWHERE = 32768
+_ACCELERATOR_TOKENS = 32768  # of a batch on each device
 _SHORTEST = 32  # tokens of the shortest rows after a warm-up
 
 Text = str | tuple[str, str]
@@ -134,7 +130,7 @@ class Engine:
         self._longest, self._lengths = max_seq_length, padded_lengths(max_seq_length)
         self._sizes: tuple[int, ...] = ()
         mesh = sharding.make_mesh()
-        tokens = batch_tokens or _tokens_of_batch(mesh)
+        tokens = batch_tokens or row_parts.tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
@@ -228,13 +224,6 @@ class Engine:
             power = 1 << max(0, needed - 1).bit_length()
             rows = min(rows, next((size for size in self._sizes if size >= needed), power))
         return devices * rows
-
-
-def _tokens_of_batch(mesh: jax.sharding.Mesh) -> int:
-    """Returns the number of tokens of a batch on each device that suits the platform."""
-    if mesh.devices.flat[0].platform != "cpu":
-        return _TOKENS_ELSEWHERE
-    return max(1, math.ceil(host_tuning.usable_cores()) // mesh.size) * _TOKENS_PER_CORE
 
 
 def padded(rows: Sequence[Row], pad_id: int, size: int, length: int) -> dict[str, np.ndarray]:

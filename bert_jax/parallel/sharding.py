@@ -184,11 +184,12 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
     Args:
         batch_size: rows of the global batch.
         mesh: the device mesh.
-        accumulate_steps: the number of parts.
+        accumulate_steps: the number of parts; 0 for one that is chosen later, among those that divide it.
 
     Raises:
         UserError: `batch_size` is not a multiple of data x fsdp x accumulate_steps.
     """
+    accumulate_steps = accumulate_steps or 1
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate_steps
     if batch_size < 1 or batch_size % parts:
         raise UserError(

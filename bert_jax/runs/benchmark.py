@@ -26,7 +26,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
-from bert_jax.parallel import host_memory, sharding
+from bert_jax.parallel import device_memory, host_memory, sharding
 from bert_jax.training.metrics import flops
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
@@ -249,7 +249,9 @@ def time_train_step(
             "peak_flops_per_second": peak,
             "seconds": seconds,
             "compile_seconds": compile_seconds,
-            "memory_bytes": _memory(memory) if memory is not None else None,
+            "memory_bytes": None
+            if memory is None
+            else device_memory.program_bytes(memory, mesh.devices.flat[0].platform),
             "loss": float(metrics["loss"]),
         }
     )
@@ -310,16 +312,6 @@ def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float]
     if flops.share_of_peak(rate["best"], peak) is None:
         return None
     return {name: value / peak for name, value in rate.items()}
-
-
-def _memory(analysis: Any) -> int:
-    """Returns the bytes of memory per device for a step. Donated buffers are counted once."""
-    return (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        - analysis.alias_size_in_bytes
-        + analysis.temp_size_in_bytes
-    )
 
 
 def _processor() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -30,17 +29,17 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.parallel import distributed, sharding
-from bert_jax.runs import distillation
+from bert_jax.runs import distillation, finetuning_batches
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import batches, packing, windows
+from bert_jax.tasks.rows import batches, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
-from bert_jax.training import loop
-from bert_jax.training.evaluators import Batches, BestCheckpoint
+from bert_jax.training import fewest_parts, loop
+from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
@@ -56,6 +55,7 @@ def finetune(
     log: Callable[[str], None] = print,
     *,
     command_line: str = "",
+    memory_limit: float | None = None,
     **fit_options: Any,
 ) -> dict[str, Any]:
     """Fine-tunes a model, or resumes, and keeps the checkpoint with the best score on the evaluation file.
@@ -66,6 +66,7 @@ def finetune(
         directory: the work directory.
         log: called with lines of progress, in process 0 of the run.
         command_line: the command line of the run, for its model card.
+        memory_limit: as of `pretrain.pretrain`.
         **fit_options: other arguments of `loop.fit`.
 
     Returns:
@@ -122,7 +123,7 @@ def finetune(
                 workdir,
                 every=config.eval.every,
                 # Of a train step, it has a third of the FLOPs, and about half of what is compiled.
-                buckets=_buckets(
+                buckets=finetuning_batches.buckets(
                     data["dev"],
                     config.batch_size,
                     evaluations * batches.steps_per_epoch(len(data["dev"].group_lengths), config.batch_size),
@@ -139,7 +140,17 @@ def finetune(
                 on_best=evaluator.write_results,
                 log=log,
             )
-        training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops, compilation)
+
+        def batches_in(parts: int) -> finetuning_batches.TrainingBatches:
+            divided = dataclasses.replace(config, accumulate_steps=parts)
+            return finetuning_batches.TrainingBatches(
+                divided, task, data["train"], mesh, row_flops, compilation
+            )
+
+        config, programs = fewest_parts.choose(
+            config, objective, workdir, lambda parts: batches_in(parts).largest(), log, limit=memory_limit
+        )
+        training_batches = batches_in(config.accumulate_steps)
         if shapes := training_batches.packing:
             rows = f"{alternatives(shapes.rows)} row{'s' * (shapes.rows != (1,))} of {shapes.length} tokens"
             log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")
@@ -152,6 +163,7 @@ def finetune(
             flops_per_step=training_batches.flops_per_step(),
             writer=writer,
             initial_params=_initial_params(config, objective, task.objective(), workdir, log),
+            programs=programs,
             **fit_options,
         )
         if primary:
@@ -236,89 +248,6 @@ def _describe_run(
     if task.sentence:
         run["sentence"] = dataclasses.asdict(task.sentence)
     return run | ({"command_line": command_line} if command_line else {})
-
-
-def _buckets(
-    data: batches.EncodedRows,
-    batch_size: int,
-    steps: int,
-    row_flops: Callable[[int], float],
-    compilation: float,
-) -> tuple[int, ...]:
-    """Returns the lengths that rows are padded to, each of which costs a compilation."""
-    longest = data.max_seq_length
-    of_token = row_flops(longest) * data.rows_per_example / longest
-    epochs = steps / batches.steps_per_epoch(len(data.group_lengths), batch_size)
-    least = compilation / max(of_token * epochs, 1.0)
-    return batches.bucket_lengths(data.group_lengths, batch_size, longest, steps, least)
-
-
-class TrainingBatches:
-    """The batches of a training file: packed if that saves computation, otherwise grouped by length.
-
-    Args:
-        config: the configuration of the run.
-        task: the task that is trained.
-        data: the encoded rows of the training file.
-        mesh: the device mesh that the batches are placed on.
-        row_flops: the function of the number of tokens of a row that returns its model FLOPs.
-        compilation: the model FLOPs that are computed in the time of a compilation.
-    """
-
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        task: FinetuneTask,
-        data: batches.EncodedRows,
-        mesh: jax.sharding.Mesh,
-        row_flops: Callable[[int], float],
-        compilation: float,
-    ):
-        self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self._row_flops = row_flops
-        self.packing: packing.Packing | None = None
-        if getattr(task.config, "pack", False):
-            devices = mesh.shape["data"] * mesh.shape["fsdp"]
-            self.packing = packing.plan(
-                data,
-                config.batch_size,
-                config.steps,
-                devices,
-                self._row_flops,
-                config.accumulate_steps,
-                compilation,
-            )
-        self._buckets = _buckets(data, config.batch_size, config.steps, row_flops, compilation)
-
-    def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
-        """Yields the rows of each batch that this process feeds; see `loop.fit`."""
-        config, data = self._config, self._data
-        if self.packing:
-            # The number of rows differs between packed batches, and so do the rows that this process feeds.
-            rows_of = functools.partial(sharding.local_rows, self._mesh)
-            return packing.train_batches(
-                data, self.packing, config.batch_size, config.seed, start_step, rows_of
-            )
-        return batches.train_batches(
-            data, config.batch_size, config.seed, start_step,
-            group_by_length=config.group_by_length, buckets=self._buckets, local_rows=local_rows,
-        )  # fmt: skip
-
-    def flops_per_step(self) -> float:
-        """Returns the mean model FLOPs of a batch; 0 if the encoder is not trained."""
-        if self._task.freeze:
-            return 0.0
-        data = self._data
-        if self.packing:
-            return self.packing.mean_rows * self._row_flops(self.packing.length)
-        # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
-        widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
-        row_widths = self._task.objective().row_widths
-        of_width = {
-            int(width): sum(map(self._row_flops, row_widths(data.rows_per_example, int(width))))
-            for width in np.unique(widths)
-        }
-        return self._config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
 
 
 def _initial_params(

@@ -32,7 +32,7 @@ from bert_jax.settings import config_fields
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import budget, loop
+from bert_jax.training import budget, fewest_parts, loop
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -52,6 +52,7 @@ def pretrain(
     allow_changes: bool = False,
     evaluators: Collection[Evaluator] = (),
     log: Callable[[str], None] = print,
+    memory_limit: float | None = None,
     **fit_options: Any,
 ) -> TrainState:
     """Pre-trains a model in a work directory, or resumes.
@@ -64,6 +65,8 @@ def pretrain(
         allow_changes: see `WorkDir.open_run`.
         evaluators: evaluators in addition to that of the held-out records.
         log: called with lines of progress before the work directory is opened, in process 0 of the run.
+        memory_limit: bytes of each device into which a batch has to fit with `accumulate_steps=0`; by default
+            what is free.
         **fit_options: other arguments of `loop.fit`.
 
     Returns:
@@ -134,6 +137,15 @@ def pretrain(
         if config.resume_from and not files.exists(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
             vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
+        config, programs = fewest_parts.choose(
+            config,
+            objective,
+            held,
+            lambda _: records.largest_batch(config, local_rows),
+            writer.message,
+            batch_sizes=config.batch_sizes.values,
+            limit=memory_limit,
+        )
         return loop.fit(
             workdir=held,
             config=config,
@@ -146,6 +158,7 @@ def pretrain(
             flops_per_step=flops_per_step,
             writer=writer,
             initial_params=_load_initial(config, objective, held, writer.message),
+            programs=programs,
             **fit_options,
         )
 

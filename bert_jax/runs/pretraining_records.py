@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -106,6 +107,27 @@ class RunRecords:
             marks={LEFT_TO_RIGHT: config.left_to_right},
             replay=loader.Replay(self.replay, self.replay_share) if self.replay else None,
         )
+
+    def largest_batch(
+        self, config: PretrainConfig, own: Callable[[int], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Returns the rows that this process feeds of a batch with the most tokens, and of these the longest.
+
+        Args:
+            config: the configuration of the run.
+            own: maps the number of rows of a global batch to the rows that this process feeds.
+        """
+        sizes, lengths, phases = config.batch_sizes, self.lengths, config.left_to_right
+        starts = {*sizes.starts, *lengths.starts, *phases.starts}
+
+        def cost(step):
+            return sizes.at(step) * lengths.at(step), lengths.at(step), phases.at(step)
+
+        largest = max((step for step in starts if step < max(config.steps, 1)), key=cost)
+        # The run itself counts the rows that are corrupt.
+        corrupt = loader.CorruptRows(config.data.max_corrupt_rows, lambda line: None)
+        with contextlib.closing(self.train_batches(config, largest, own, corrupt)) as batches:
+            return next(batches)
 
     def length_of(self, step: int) -> int:
         """Returns the length of the rows that the last of `step` steps has."""

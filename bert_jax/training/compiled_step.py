@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +17,24 @@ from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog
 
+# A compiled train step and the kernels that were chosen for it, and programs by the shape of their batch.
+Program = tuple[jax.stages.Compiled, list[dispatch.Choice]]
+Programs = dict[tuple, Program]
+
+
+def shape_key(batch: Mapping[str, jax.Array]) -> tuple:
+    """Returns the names, shapes and dtypes of a batch, for which a program is compiled."""
+    return tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
+
+
+def lower_and_compile(
+    train_step: MeshFunction, abstract_state: TrainState, batch: Mapping[str, Any], seed: np.uint32
+) -> Program:
+    """Returns a train step compiled for batches like this one: (state, batch, seed) -> (state, metrics)."""
+    with dispatch.record() as choices:
+        lowered = train_step.lower(abstract_state, batch, seed)
+    return lowered.compile(), choices
+
 
 class CompiledStep:
     """The train step, compiled once for each batch shape that occurs.
@@ -26,6 +45,7 @@ class CompiledStep:
         seed: the seed of the run, which is the last argument of the train step.
         writer: logs each compilation.
         watchdog: is paused during compilation.
+        programs: programs that have been compiled before.
     """
 
     def __init__(
@@ -35,10 +55,12 @@ class CompiledStep:
         seed: np.uint32,
         writer: MetricsWriter,
         watchdog: Watchdog,
+        programs: Programs | None = None,
     ):
         self._train_step, self._abstract_state, self.seed = train_step, abstract_state, seed
         self._writer, self._watchdog = writer, watchdog
         self._programs: dict[tuple, Callable] = {}
+        self._ready = dict(programs or {})
         self._logged: list[dispatch.Choice] = []
 
     def compile(self, batch: Mapping[str, jax.Array], guard: PreemptionGuard) -> Callable:
@@ -48,22 +70,20 @@ class CompiledStep:
             batch: a global batch.
             guard: interrupts the compilation if the run is requested to stop.
         """
-        key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
+        key = shape_key(batch)
         if key not in self._programs:
-            began = time.monotonic()
+            began, compiled_before = time.monotonic(), key in self._ready
             with self._watchdog.paused(), self._writer.stage("compiling"):
-                self._programs[key], choices = guard.wait_for(lambda: self._lower_and_compile(batch))
-            again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
-            self._writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+                program, choices = self._ready.pop(key, None) or guard.wait_for(
+                    lambda: lower_and_compile(self._train_step, self._abstract_state, batch, self.seed)
+                )
+            host_memory.keep_activations(program, jax.local_device_count())
+            self._programs[key] = program
+            if not compiled_before:
+                again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
+                self._writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
             self._log_kernels(choices)
         return self._programs[key]
-
-    def _lower_and_compile(self, batch: Mapping[str, jax.Array]) -> tuple[Callable, list[dispatch.Choice]]:
-        with dispatch.record() as choices:
-            lowered = self._train_step.lower(self._abstract_state, batch, self.seed)
-        compiled = lowered.compile()
-        host_memory.keep_activations(compiled, jax.local_device_count())
-        return compiled, choices
 
     def _log_kernels(self, choices: list[dispatch.Choice]) -> None:
         """Logs each choice of kernels once. On a CPU there are no choices to log."""

@@ -22,7 +22,7 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import sharding
+from bert_jax.parallel import row_parts, sharding
 from bert_jax.training.metrics.metrics_writer import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
@@ -136,9 +136,9 @@ class EvalStep:
         """Returns {name: (sum, weight)} of a batch, the `index`-th of an evaluation."""
         if self._compiled is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
-            self._compiled = sharding.jit_eval_step(
-                make_eval_step(self._objective, self._seed), self.mesh, shardings
-            )
+            parts_of = functools.partial(row_parts.of_forward_pass, mesh=self.mesh)
+            eval_step = make_eval_step(self._objective, self._seed, parts_of)
+            self._compiled = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
         return self._compiled(state.params, batch, np.int32(index), *frozen)
 

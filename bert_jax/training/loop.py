@@ -22,16 +22,14 @@ from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig
-from bert_jax.training import budget as budgets
-from bert_jax.training.compiled_step import CompiledStep
+from bert_jax.training.compiled_step import CompiledStep, Programs
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.start import Start
-from bert_jax.training.state import TrainState, abstract_state
-from bert_jax.training.step import make_train_step, spike_rule
+from bert_jax.training.state import TrainState
+from bert_jax.training.train_program import TrainProgram
 from bert_jax.training.train_run import TrainRun
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
@@ -47,6 +45,7 @@ def fit(
     flops_per_step: float | Callable[[int], float],
     writer: MetricsWriter,
     initial_params: Any = None,
+    programs: Programs | None = None,
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
@@ -54,7 +53,7 @@ def fit(
 
     Args:
         workdir: the work directory, held by this process.
-        config: the configuration of the run.
+        config: the configuration of the run, with a number of `accumulate_steps`; see `fewest_parts`.
         objective: see `bert_jax.objectives.base`.
         train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
             of the batch of each step, beginning with the start step. Batches may have a few different shapes;
@@ -66,6 +65,7 @@ def fit(
         initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
             others are initialized), or a function that maps its abstract parameters, with their shardings, to
             such a dict. Ignored if the run resumes from a checkpoint.
+        programs: the train step, compiled for some shapes of a batch.
         stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
             0 for no limit.
         profile_steps: the first and the last step to trace into profile/ in the work directory.
@@ -81,21 +81,13 @@ def fit(
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
-    mesh = sharding.mesh_of(config.mesh)
+    program = TrainProgram.of(config, objective)
+    mesh, abstract = program.mesh, program.abstract_state
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
-    optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
-    spikes = spike_rule(config)
-    budget = budgets.of(config)
-    abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0, budget)
     _describe(abstract, mesh, writer.message)
     if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
-    check = finite_check(config.optimizer)
-    train_step = sharding.jit_train_step(
-        make_train_step(objective, optimizer, schedule, config.accumulate_steps, spikes, check, budget),
-        mesh,
-        jax.tree.map(lambda x: x.sharding, abstract),
-    )
+    train_step = program.in_parts(config.accumulate_steps)
     with contextlib.ExitStack() as cleanup:
         guard = cleanup.enter_context(PreemptionGuard(writer.notice))
         watchdog = cleanup.enter_context(Watchdog(stall_timeout))
@@ -114,10 +106,17 @@ def fit(
             mesh=mesh,
             train_data=train_data,
             start=Start(
-                config, objective, optimizer, mesh, abstract, checkpointer, initial_params, writer.message
+                config,
+                objective,
+                program.optimizer,
+                mesh,
+                abstract,
+                checkpointer,
+                initial_params,
+                writer.message,
             ),
-            budget=budget,
-            train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog),
+            budget=program.budget,
+            train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog, programs),
             evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog)),
             checkpointer=checkpointer,
             flops_per_step=flops_per_step,

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.kernels.dropout import row_ids, row_numbers
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
-from bert_jax.parallel import sharding
+from bert_jax.parallel import row_parts, sharding
 from bert_jax.settings.typed.run_config import RunConfig, SpikesConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget
@@ -41,19 +40,6 @@ def spike_rule(config: RunConfig) -> SpikesConfig | None:
     if rule.metric not in SPIKE_METRICS:
         raise UserError(f"spikes.metric={rule.metric!r} is unknown; choose one of {', '.join(SPIKE_METRICS)}")
     return rule
-
-
-def split_rows(batch: Batch, parts: int) -> Batch:
-    """Splits a batch into parts: arrays [B, ...] become [parts, B / parts, ...].
-
-    Row r of part p is row r x parts + p of the batch, so that sharded rows stay on their devices.
-    """
-    return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
-
-
-def join_rows(parts: Any) -> Any:
-    """Returns the rows of a batch from those of its parts, in the order before `split_rows`."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
 
 
 def make_train_step(
@@ -118,7 +104,12 @@ def make_train_step(
             if parts_of_loss == 1:
                 loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
             else:
-                outputs = _in_parts(objective.row_outputs, joined, part, rngs, parts_of_loss)
+                outputs = row_parts.mapped(
+                    lambda rows: objective.row_outputs(joined, rows, rngs),
+                    part,
+                    parts_of_loss,
+                    recompute=True,
+                )
                 loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
             _check_scales(objective.scales, loss_pairs)
             total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
@@ -131,7 +122,8 @@ def make_train_step(
         else:
 
             def of_rows(given, rows):
-                return _accumulate(gradient, given[0], rows, given[1], accumulate_steps)
+                params, rngs = given
+                return row_parts.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
 
             (loss, pairs), grads = sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
 
@@ -188,42 +180,6 @@ def make_train_step(
     return train_step
 
 
-def _accumulate(gradient, params, batch, rngs, parts):
-    """Returns the sums of the results of `gradient` over the parts of a batch.
-
-    Each row has the same dropout as in the whole batch.
-    """
-    if parts == 1:
-        return gradient(params, batch, rngs)
-
-    def of_part(part):
-        numbers, rows = part
-        with row_ids(numbers):
-            return gradient(params, rows, rngs)
-
-    numbers = row_numbers(jax.tree.leaves(batch)[0].shape[0])
-    split = split_rows((numbers, batch), parts)
-
-    def body(total, part):
-        return jax.tree.map(jnp.add, total, of_part(part)), None
-
-    shapes = jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], split))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(body, zeros, split)[0]
-
-
-def _in_parts(outputs, params, batch, rngs, parts):
-    """Returns the outputs of all rows of a batch, of which the activations are recomputed part by part."""
-
-    @jax.checkpoint
-    def of_one(numbers, rows):
-        with row_ids(numbers):
-            return outputs(params, rows, rngs)
-
-    numbers = row_numbers(batch["input_ids"].shape[0])
-    return join_rows(jax.lax.map(lambda part: of_one(*part), split_rows((numbers, batch), parts)))
-
-
 def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:
     if unknown := [name for name in scales if name not in loss_pairs]:
         raise ValueError(f"the objective has scales for {unknown}, and its losses are {list(loss_pairs)}")
@@ -242,7 +198,9 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
     }
 
 
-def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
+def make_eval_step(
+    objective: Objective, seed: int, parts_of: Callable[[Batch], int] = lambda batch: 1
+) -> Callable[[Params, Batch, jax.Array], Pairs]:
     """Returns the evaluation step.
 
     Random choices in `Objective.prepare`, such as the masks, depend only on the seed and the index of the
@@ -251,6 +209,8 @@ def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, 
     Args:
         objective: the training objective.
         seed: the seed of the run.
+        parts_of: maps a prepared batch to the number of parts in which it is computed. An objective that
+            compares rows computes all of them at once.
 
     Returns:
         (params, batch, batch index, frozen=None) -> {name: (sum, weight)}, where `frozen` is
@@ -260,7 +220,16 @@ def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, 
     def eval_step(params, batch, index, frozen=None):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
         batch = objective.prepare(batch, key, False)
-        loss_pairs, metric_pairs = objective.loss(objective.join(params, frozen), batch, None)
+        joined = objective.join(params, frozen)
+        parts = 1 if objective.compares_rows else parts_of(batch)
+
+        def of_rows(joined, rows):
+            return row_parts.summed(lambda part: objective.loss(joined, part, None), rows, parts)
+
+        if parts == 1:
+            loss_pairs, metric_pairs = of_rows(joined, batch)
+        else:  # each device adds up its own rows
+            loss_pairs, metric_pairs = sharding.sum_over_rows(of_rows, joined, batch)
         return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
 
     return eval_step

@@ -92,7 +92,8 @@ class WorkDir:
     def __init__(self, path: files.PathLike, *, primary: bool = True, log=print):
         self.path = os.fspath(path)
         self.primary = primary
-        self._resumed_run: Mapping[str, Any] | None = None
+        self._run: dict[str, Any] = {}
+        self._confirmed = True  # whether config.json has that run
         self._lock = Lock(self.path, log=log)
 
     @property
@@ -157,22 +158,29 @@ class WorkDir:
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
-            self._resumed_run = run if goes_on else None
-            if self._resumed_run is None:
+            self._run, self._confirmed = run, not goes_on
+            if self._confirmed:
                 files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
-                self._write_run(run)
+                self._write_run()
 
     def confirm_run(self) -> None:
         """Writes config.json for a run that resumes, which `open_run` defers.
 
         Call it after the state has been restored, which shows that the checkpoint fits the configuration.
         """
-        if self._resumed_run is not None:
-            self._write_run(self._resumed_run)
-            self._resumed_run = None
+        if not self._confirmed:
+            self._write_run()
+            self._confirmed = True
 
-    def _write_run(self, run: Mapping[str, Any]) -> None:
-        self.write_text("config.json", json.dumps(run, indent=2, sort_keys=True) + "\n")
+    def record(self, name: str, value: Any) -> None:
+        """Writes to config.json what a field of the config, which `open_run` was called with, has become."""
+        if self.primary:
+            self._run["config"][name] = value
+            if self._confirmed:
+                self._write_run()
+
+    def _write_run(self) -> None:
+        self.write_text("config.json", json.dumps(self._run, indent=2, sort_keys=True) + "\n")
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file to the work directory, atomically. Only the primary process writes."""

@@ -1,5 +1,6 @@
 """A whole estimate, of a small model on the eight devices of the CPU, and of models that do not fit."""
 
+import dataclasses
 import json
 import types
 
@@ -7,12 +8,14 @@ import jax
 import pytest
 from support import gpu_programs
 
+from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.estimate import measure, program, report
 from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
 from bert_jax.models.config import EncoderConfig
+from bert_jax.parallel import device_memory
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import pretrain_config
@@ -171,7 +174,7 @@ class Stub:
 
     def compile(self, batch_size):
         self.compiled.append(batch_size)
-        return program.DoesNotFit(20 * 2**30, 15.75 * 2**30)
+        return device_memory.DoesNotFit(20 * 2**30, 15.75 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,7 @@ def test_the_largest_batch_is_found_where_the_given_one_does_not_fit(step):
     stub.compile = lambda rows: (
         program.Compiled("", dict.fromkeys(("total",), 1.0), 1.0)
         if rows <= 8
-        else program.DoesNotFit(2.0, 1.0)
+        else device_memory.DoesNotFit(2.0, 1.0)
     )
     result = measure.estimate(stub, EIGHT)
     assert not result["fits"] and result["largest_batch"] == {"batch_size": 8, "rows_per_chip": 2}
@@ -224,19 +227,19 @@ def test_the_largest_batch_is_found_where_the_given_one_does_not_fit(step):
         (
             "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
             "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
-            program.DoesNotFit(20.5 * 2**30, 15.75 * 2**30),
+            device_memory.DoesNotFit(20.5 * 2**30, 15.75 * 2**30),
         ),
         (
             "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
             "(84.02G) exceeds available HBM (15.75G).",
-            program.DoesNotFit(84.02 * 2**30, 15.75 * 2**30),
+            device_memory.DoesNotFit(84.02 * 2**30, 15.75 * 2**30),
         ),
-        ("Used 512.00M of 1.00G hbm.", program.DoesNotFit(512 * 2**20, 2**30)),
+        ("Used 512.00M of 1.00G hbm.", device_memory.DoesNotFit(512 * 2**20, 2**30)),
         ("INTERNAL: Mosaic failed to compile TPU kernel", None),
     ],
 )
 def test_what_the_compiler_says_of_memory(message, expected):
-    assert program.parse_out_of_memory(message) == expected
+    assert device_memory.parse_out_of_memory(message) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,3 +258,35 @@ def test_mistakes(change, length, words):
         step = program.TrainStep(config, program.synthetic_rows(config, length), jax.devices())
         measure.estimate(step, EIGHT)
     assert words in str(error.value)
+
+
+def test_the_fewest_parts_that_fit():
+    """A run with accumulate_steps=0, and a chip with room for 400 bytes beside the state and the batch."""
+    config = small_config()
+    config.accumulate_steps = 0
+    config = pretrain_config.pretraining(config)
+    compiled, lines = [], []
+
+    class Step(program.TrainStep):
+        def _compile(self, batch_size):
+            parts = self.config.accumulate_steps
+            compiled.append((batch_size, parts))
+            return program.Compiled("", {"total": self.argument_bytes(batch_size) + 3200 / parts}, 1.0)
+
+    def make(config):
+        return Step(config, program.synthetic_rows(config, None), jax.devices()[:1], memory_limit=limit)
+
+    limit = None
+    limit = make(dataclasses.replace(config, accumulate_steps=1)).argument_bytes(16) + 400
+    step = program.with_fewest_parts(config, make, limit, lines.append)
+    assert step.config.accumulate_steps == 8 and step.unit == 8
+    assert isinstance(step.compile(16), program.Compiled)
+    assert compiled == [(16, 1), (16, 8)]  # 2 and 4 cannot fit, and what was compiled is not compiled again
+    assert lines == [f"compiling with accumulate_steps={parts}" for parts in (1, 8)]
+    limit -= 400
+    assert program.with_fewest_parts(config, make, limit, lines.append).config.accumulate_steps == 16
+
+
+def test_the_benchmark_takes_no_number_that_is_chosen_later(capsys):
+    assert cli.main(["bench", "--config=pretrain/tiny", "--config.accumulate_steps=0"]) == 2
+    assert "accumulate_steps=0: a run chooses the number for its devices" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import init_state
-from bert_jax.training.step import make_eval_step, make_train_step, split_rows
+from bert_jax.training.step import make_eval_step, make_train_step
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,3 @@ def test_evaluation_is_without_dropout_and_the_same_each_time(run):
         assert first[name] == second[name]
     assert first["nsp_loss"][1] == (batch["next_sentence_labels"] >= 0).sum()
     assert evaluate(state.params, batch, 1)["mlm_loss"] != first["mlm_loss"]  # other masks
-
-
-def test_rows_split_by_strides():
-    split = split_rows({"x": np.arange(12).reshape(6, 2)}, 3)
-    assert np.array_equal(split["x"][:, :, 0], [[0, 6], [2, 8], [4, 10]])

@@ -110,8 +110,8 @@ class RunConfig(Part):
     accumulate_steps: int = free(
         1,
         "parts in which the gradient of a batch is computed, to save memory; the result is that of the "
-        "whole batch",
-        minimum=1,
+        "whole batch. 0: the fewest that fit into the memory of the devices, found at the start of the run, "
+        "which compiles a few programs",
         maximum=2**20,
     )
     steps: int = 0

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import pipelining, sharding
+from bert_jax.parallel import pipelining, row_parts, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
@@ -17,7 +17,8 @@ def make_predict(
 ) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
-    The function calls `objective.predict` with the joined parameters, and is compiled for each shape.
+    The function calls `objective.predict` with the joined parameters, and is compiled for each shape. On
+    CPUs, it computes a batch in parts that suit them.
 
     Args:
         objective: the training objective.
@@ -26,7 +27,8 @@ def make_predict(
     """
 
     def predict(params, batch, frozen=None):
-        found = objective.predict(objective.join(params, frozen), batch)
+        joined, parts = objective.join(params, frozen), row_parts.of_forward_pass(batch, mesh)
+        found = row_parts.mapped(lambda part: objective.predict(joined, part), batch, parts)
         return found if rows is None else found[:rows]
 
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

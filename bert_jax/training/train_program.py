@@ -1,0 +1,55 @@
+"""What a run's configuration makes of an objective: the optimizer, the train state and the train step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import optax
+
+from bert_jax.objectives.base import Objective
+from bert_jax.parallel import sharding
+from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.training import budget as budgets
+from bert_jax.training.budget import Budget
+from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
+from bert_jax.training.state import TrainState, abstract_state
+from bert_jax.training.step import make_train_step, spike_rule
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainProgram:
+    """The train step of a run, which is not yet compiled.
+
+    Attributes:
+        mesh: the device mesh.
+        optimizer: the optimizer.
+        budget: the budget of the run, or None.
+        abstract_state: the shapes and shardings of the train state.
+        in_parts: maps the number of parts in which the gradient of a batch is computed to the train step.
+    """
+
+    mesh: jax.sharding.Mesh
+    optimizer: optax.GradientTransformation
+    budget: Budget | None
+    abstract_state: TrainState
+    in_parts: Callable[[int], sharding.MeshFunction]
+
+    @classmethod
+    def of(cls, config: RunConfig, objective: Objective) -> TrainProgram:
+        """Returns the train step of a run with this configuration.
+
+        Raises:
+            UserError: the mesh, the optimizer, the spike rule or the budget is not valid.
+        """
+        mesh = sharding.mesh_of(config.mesh)
+        optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
+        spikes, budget, check = spike_rule(config), budgets.of(config), finite_check(config.optimizer)
+        state = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0, budget)
+
+        def in_parts(parts):
+            step = make_train_step(objective, optimizer, schedule, parts, spikes, check, budget)
+            return sharding.jit_train_step(step, mesh, jax.tree.map(lambda x: x.sharding, state))
+
+        return cls(mesh, optimizer, budget, state, in_parts)

@@ -1,0 +1,142 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.models import packed_batch, tiny_task
+
+from bert_jax.kernels.dropout import row_numbers
+from bert_jax.parallel import host_tuning, row_parts, sharding
+from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.tasks.rows import outputs
+from bert_jax.training.optimization import optimizers
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import make_eval_step
+
+CORES = 2
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr(host_tuning, "usable_cores", lambda: CORES)
+
+
+def mesh_of(*sizes):
+    return sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
+
+
+def parts(rows, *lengths, sizes=(1, 1, 1)):
+    batch = {"input_ids": jax.ShapeDtypeStruct((rows, *lengths), jnp.int32)}
+    return row_parts.of_forward_pass(batch, mesh_of(*sizes))
+
+
+def test_a_cpu_computes_about_1024_tokens_at_a_time():
+    assert parts(32, 128) == 4 and parts(128, 128) == 16 and parts(8, 128) == 1
+    assert parts(32, 512) == 16 and parts(4, 2048) == 4
+    assert parts(32, 4, 64) == 8  # four rows a group
+
+
+def test_rows_that_do_not_divide_are_in_the_nearest_parts_that_do():
+    assert parts(34, 128) == 2  # 17 rows at a time rather than 2
+    assert parts(31, 128) == 1 and parts(97, 512) == 97
+    assert parts(1, 128) == 1 and parts(0, 128) == 1
+
+
+def test_each_device_divides_its_own_rows():
+    assert parts(32, 128, sizes=(2, 2, 1)) == 1 and parts(128, 128, sizes=(2, 2, 2)) == 4
+
+
+def test_more_cores_compute_more_tokens_and_other_platforms_the_whole_batch(monkeypatch):
+    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 15.5)
+    assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 16 * 512
+    assert row_parts.tokens_at_a_time(mesh_of(4, 1, 1)) == 4 * 512
+    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 1)
+    assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 1024
+
+    class Tpu:
+        platform = "tpu"
+
+    mesh = type("Mesh", (), {"devices": np.array([Tpu()]), "shape": dict(data=1, fsdp=1), "size": 1})()
+    assert row_parts.tokens_at_a_time(mesh) is None
+    assert row_parts.of_forward_pass({"input_ids": np.zeros((128, 512))}, mesh) == 1
+
+
+def test_rows_split_by_strides_and_join_in_their_order():
+    batch = {"x": np.arange(12).reshape(6, 2)}
+    split = row_parts.split_rows(batch, 3)
+    assert np.array_equal(split["x"][:, :, 0], [[0, 6], [2, 8], [4, 10]])
+    assert np.array_equal(row_parts.join_rows(split)["x"], batch["x"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_parts_know_their_rows(count):
+    batch = {"input_ids": jnp.arange(12).reshape(6, 2)}
+
+    def numbered(rows):
+        return {"ids": rows["input_ids"], "number": row_numbers(len(rows["input_ids"]))}
+
+    found = row_parts.mapped(numbered, batch, count)
+    assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], np.arange(6))
+    total = row_parts.summed(lambda rows: jax.tree.map(jnp.sum, numbered(rows)), batch, count)
+    assert total == {"ids": 66, "number": 15}
+
+
+MESHES = [(1, 1, 1), (8, 1, 1), (2, 2, 2), (1, 8, 1)]
+
+
+def evaluation(sizes, count):
+    mesh, task = mesh_of(*sizes), tiny_task()
+    tx, _ = optimizers.make_optimizer(OptimizerConfig(warmup_steps=0), 10, task)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, tx, mesh))
+    step = sharding.jit_eval_step(make_eval_step(task, 3, lambda batch: count), mesh, shardings)
+    batch = sharding.global_batch(packed_batch(rows=48), mesh)
+    return step, (init_state(task, tx, mesh, 3).params, batch, np.int32(0))
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_sums_and_weights_of_an_evaluation_in_parts_are_those_of_the_whole_batch(sizes):
+    whole, arguments = evaluation((1, 1, 1), 1)
+    expected = jax.device_get(whole(*arguments))
+    for count in (2, 3):
+        step, arguments = evaluation(sizes, count)
+        for name, (total, weight) in jax.device_get(step(*arguments)).items():
+            assert weight == expected[name][1], name
+            assert total == pytest.approx(float(expected[name][0]), rel=1e-6), name
+
+
+def gathered(text):
+    """The largest array that a program collects from several devices."""
+    moves = r"= (.*) (all-gather|all-to-all|collective-permute)(-start)?\("
+    results = [found[1] for line in text.splitlines() if (found := re.search(moves, line))]
+    shapes = [shape for result in results for shape in re.findall(r"\w\d+\[([\d,]*)\]", result)]
+    return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
+
+
+def test_rows_stay_on_their_devices():
+    step, arguments = evaluation((8, 1, 1), 3)
+    assert gathered(step.lower(*arguments).compile().as_text()) == 0
+
+
+class Plain:
+    """An objective whose outputs show which rows are computed together."""
+
+    def join(self, params, frozen):
+        return params
+
+    def predict(self, params, batch):
+        ids = batch["input_ids"].astype(jnp.float32)
+        return jnp.stack([params * jnp.sum(ids, axis=-1), jnp.full(len(ids), float(len(ids)))], axis=1)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 1, 1), (4, 2, 1)])
+def test_predictions_in_parts_are_in_the_order_of_the_rows(sizes):
+    mesh, rows = mesh_of(*sizes), 256
+    ids = np.random.default_rng(0).integers(0, 9, (rows, 128), np.int32)
+    predict = outputs.make_predict(Plain(), mesh)
+    found = np.asarray(predict(np.float32(2), sharding.global_batch({"input_ids": ids}, mesh)))
+    assert np.array_equal(found[:, 0], 2 * ids.sum(axis=1))
+    # 1,024 tokens on each device at a time.
+    assert np.array_equal(np.unique(found[:, 1]), [8 * mesh.size])
+    text = predict.lower(np.float32(2), sharding.global_batch({"input_ids": ids}, mesh)).compile().as_text()
+    assert gathered(text) <= 2 * rows  # the outputs, and no rows

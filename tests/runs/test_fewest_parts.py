@@ -1,0 +1,150 @@
+"""`accumulate_steps=0`: the parts that fit into a given memory, in runs of pre-training and fine-tuning."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from support import fine_tuned, processes
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.parallel import device_memory
+from bert_jax.runs import finetune, finetuning_batches, pretrain
+from bert_jax.training import compiled_step, fewest_parts
+from bert_jax.workdir import run_directory
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+ROWS = 64  # of a batch, on eight devices
+
+
+def config_of(arguments):
+    flags, _ = cli.parse_flags(cli.module_of(arguments[0]), arguments[0], arguments[1:])
+    return flags.config
+
+
+@pytest.fixture
+def needed(monkeypatch):
+    """{parts: bytes} of every program that is compiled for a choice."""
+    found, attempted = {}, fewest_parts.attempted
+
+    def noted(parts, *more):
+        attempt = attempted(parts, *more)
+        found[parts] = attempt.needed
+        return attempt
+
+    monkeypatch.setattr(fewest_parts, "attempted", noted)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path, records, capsys):
+    """Pre-trains with a limit; returns what it printed."""
+
+    def run(limit, directory=tmp_path / "run", data=records, **fields):
+        fields = {"batch_size": ROWS, "accumulate_steps": 0, "steps": 2, "optimizer.warmup_steps": 1} | fields
+        config = config_of(processes.command(directory, data, **fields))
+        pretrain.pretrain(config, directory, memory_limit=limit)
+        return capsys.readouterr().out
+
+    return run
+
+
+def recorded(directory):
+    return json.loads((directory / "config.json").read_text())["config"]["accumulate_steps"]
+
+
+def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_path):
+    with pytest.raises(UserError) as refused:
+        run(1)
+    assert re.fullmatch(
+        r"accumulate_steps=0: a batch does not fit into the devices in any number of parts: 1 of 8 rows at a "
+        r"time on each device take 0.00 of 0.00 GiB of memory; try --config.model.remat=full, .*",
+        str(refused.value),
+    )
+    assert recorded(tmp_path / "run") == 0 and not run_directory.has_started(tmp_path / "run")
+    assert list(needed) == [8]  # the arguments alone are too large
+    needed.clear()
+
+    output = run(10**12)
+    assert "accumulate_steps=1: 8 of 8 rows at a time on each device take " in output
+    assert recorded(tmp_path / "run") == 1 and list(needed) == [1]
+    whole = needed[1]
+    needed.clear()
+
+    output = run(whole - 1, tmp_path / "less")
+    assert recorded(tmp_path / "less") == max(needed) > 1
+    chosen = max(needed)
+    assert needed[chosen] < whole and all(needed[parts] >= whole for parts in needed if parts < chosen)
+    assert f"accumulate_steps={chosen}: {8 // chosen} of 8 rows at a time" in output
+    assert "compiled the train step" not in output  # the program of the choice trains
+    needed.clear()
+
+    output = run(10**12, tmp_path / "less", steps=2)
+    assert f"accumulate_steps={chosen}, as this run was started" in output
+    assert not needed and recorded(tmp_path / "less") == chosen
+    output = run(10**12, tmp_path / "less", accumulate_steps=1)
+    assert recorded(tmp_path / "less") == 1 and not needed
+
+
+def test_devices_without_a_limit_compute_a_batch_at_once(run, tmp_path):
+    output = run(None)
+    assert "accumulate_steps=1: the devices (cpu) report no limit of memory" in output
+    assert "compiled the train step" in output and recorded(tmp_path / "run") == 1
+
+
+def test_the_number_does_not_change_the_run(run, needed, tmp_path):
+    run(10**12, tmp_path / "one")
+    run(needed[1] - 1, tmp_path / "several")
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "several")]
+    for one, several in zip(*lines, strict=True):
+        assert json.loads(one)["mlm_loss"] == pytest.approx(json.loads(several)["mlm_loss"], rel=1e-6)
+
+
+def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_path):
+    shapes = []
+    compile_ = compiled_step.lower_and_compile
+
+    def noted(step, state, batch, seed):
+        shapes.append(batch["input_ids"].shape)
+        return compile_(step, state, batch, seed)
+
+    monkeypatch.setattr(compiled_step, "lower_and_compile", noted)
+    both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
+    ramp = {"length_ramp": "0=16, 1=32", "batch_ramp": "0=32, 1=64"}
+    output = run(10**12, data=both, **ramp)
+    assert shapes == [(64, 32), (32, 16)]  # for the choice, and then for the first step
+    assert len(re.findall("compiled the train step", output)) == 1 and recorded(tmp_path / "run") == 1
+    # 32 rows, the fewest, allow at most 4 parts on 8 devices.
+    with pytest.raises(UserError, match="2 of 8 rows at a time"):
+        run(1, tmp_path / "none", data=both, **ramp)
+
+
+def test_the_command_tells_what_to_try(pretrain, monkeypatch):
+    monkeypatch.setattr(device_memory, "available", lambda mesh: 1.0)
+    code, _, error = pretrain(batch_size=ROWS, accumulate_steps=0)
+    assert code == 2 and error.count("\n") == 1 and "remat=full" in error and "mesh.fsdp" in error
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_fine_tuning(files, pretrained, tmp_path, capsys, monkeypatch, pack, needed):
+    """Packed or not, the batch that decides has the largest shape of those that are trained."""
+    made, largest = [], finetuning_batches.TrainingBatches.largest
+    monkeypatch.setattr(
+        finetuning_batches.TrainingBatches, "largest", lambda self: made.append(self) or largest(self)
+    )
+    flags = ("--config.batch_size=32", "--config.epochs=2", "--config.max_seq_length=16")
+    flags += (f"--config.pack={str(pack).lower()}", "--config.accumulate_steps=0", *fine_tuned.NO_DROPOUT)
+    flags += ("--config.optimizer.warmup_steps=0",)
+    arguments = fine_tuned.command(files, tmp_path / "run", pretrained, *flags, text="text", label="color")
+    finetune.finetune(config_of(arguments), str(tmp_path / "run"), memory_limit=10**12)
+    assert "accumulate_steps=1: " in capsys.readouterr().out and recorded(tmp_path / "run") == 1
+    assert bool(made[0].packing) == pack
+    shape = {name: x.shape for name, x in made[0].largest().items()}
+    seen = [next(made[0](step, np.arange(32))) for step in range(2)]
+    for batch in seen:
+        assert batch.keys() == shape.keys()
+        assert all(x.shape <= shape[name] for name, x in batch.items())
+    finetune.finetune(config_of(arguments), str(tmp_path / "run"), memory_limit=1)  # it keeps its number
+    with pytest.raises(UserError, match=r"1 of . rows? at a time on each device"):
+        finetune.finetune(config_of(arguments), str(tmp_path / "none"), memory_limit=1)

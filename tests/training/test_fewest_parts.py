@@ -1,0 +1,113 @@
+import jax
+import pytest
+
+from bert_jax.parallel import device_memory, sharding
+from bert_jax.training import fewest_parts
+from bert_jax.training.fewest_parts import Attempt
+
+FIXED, GRADIENTS, ROWS = 100.0, 50.0, 800.0
+
+
+class Compiler:
+    """Compiles programs that need 100 bytes of arguments, 50 of gradients, and 800 divided by the parts."""
+
+    def __init__(self, refuses_above=None, tells=True):
+        self.tried, self._refuses_above, self._tells = [], refuses_above, tells
+
+    def __call__(self, parts):
+        self.tried.append(parts)
+        needed = FIXED + GRADIENTS + ROWS / parts
+        if self._refuses_above is not None and needed > self._refuses_above:
+            return Attempt(parts, needed if self._tells else None, None)
+        return Attempt(parts, needed, f"program of {parts}")
+
+    def search(self, candidates, limit):
+        return fewest_parts.search(candidates, self, FIXED, limit)
+
+
+@pytest.mark.parametrize(
+    "limit,parts", [(950, 1), (949, 2), (550, 2), (549, 4), (350, 4), (250, 8), (201, 16), (200, 16)]
+)
+def test_the_fewest_parts_that_fit(limit, parts):
+    found = Compiler().search((1, 2, 4, 8, 16), limit)
+    assert (found.parts, found.program) == (parts, f"program of {parts}") and found.fits(limit)
+
+
+def test_what_cannot_fit_is_not_compiled():
+    compiler = Compiler()
+    assert compiler.search((1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 48), 250).parts == 8
+    # A fourth of the 850 bytes beyond the arguments is more than 150, and a sixth is not. Six parts need 183
+    # bytes each; six sevenths of that are more than 150, too.
+    assert compiler.tried == [1, 6, 8]
+
+
+@pytest.mark.parametrize("limit", [0, 60, 160, 199])
+def test_if_none_fits_the_last_is_known(limit):
+    compiler = Compiler()
+    found = compiler.search((1, 2, 4, 8, 16), limit)
+    assert found.parts == 16 and not found.fits(limit) and found.needed == 200
+    assert compiler.tried[-1] == 16 and len(compiler.tried) <= 3
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_programs_that_the_compiler_refuses_do_not_fit(tells):
+    compiler = Compiler(refuses_above=300, tells=tells)
+    found = compiler.search((1, 2, 4, 8, 16), 10_000)
+    assert found.parts == 8 and found.needed == 250
+    assert compiler.tried == [1, 2, 4, 8]  # the limit rules none out
+
+
+def test_a_program_for_a_smaller_limit_than_the_devices():
+    compiler = Compiler(refuses_above=600, tells=False)
+    assert compiler.search((1, 2, 4, 8, 16), 300).parts == 8
+
+
+def refusing(message):
+    def compile_():
+        raise jax.errors.JaxRuntimeError(message)
+
+    return fewest_parts.attempted(2, "tpu", compile_)
+
+
+def test_errors_of_compilers():
+    text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Used 20.50G of 15.75G hbm."
+    assert refusing(text) == Attempt(2, 20.5 * 2**30, None)
+    assert refusing("RESOURCE_EXHAUSTED: Out of memory while trying to allocate") == Attempt(2, None, None)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        refusing("INTERNAL: a bug")
+
+
+class Analysis:
+    argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes = 100, 80, 70
+    temp_size_in_bytes, generated_code_size_in_bytes, peak_memory_in_bytes = 1000, 5, 600
+
+
+def test_the_memory_of_a_program():
+    assert device_memory.program_bytes(Analysis, "gpu") == 100 + 80 - 70 + 1000 + 5
+    assert device_memory.program_bytes(Analysis, "tpu") == 600 + 5
+
+
+class Device:
+    def __init__(self, stats):
+        self._stats = stats
+
+    def memory_stats(self):
+        return self._stats
+
+
+def mesh_of(*stats):
+    return type("Mesh", (), {"local_devices": [Device(each) for each in stats]})()
+
+
+def test_the_memory_that_is_free_is_that_of_the_fullest_device():
+    stats = {"bytes_limit": 1000, "bytes_in_use": 400}, {"bytes_limit": 1000, "bytes_in_use": 300}
+    assert device_memory.available(mesh_of(*stats)) == 600
+    assert device_memory.available(mesh_of({"bytes_limit": 1000})) == 1000
+    assert device_memory.available(mesh_of(None, {})) is None
+    assert device_memory.available(sharding.make_mesh()) is None  # CPUs
+
+
+def test_parts_divide_the_rows_of_each_device():
+    mesh = sharding.make_mesh(data=4, fsdp=2)
+    assert fewest_parts.divisors((96,), mesh) == [1, 2, 3, 4, 6, 12]
+    assert fewest_parts.divisors((96, 64), mesh) == [1, 2, 4] and fewest_parts.divisors((8,), mesh) == [1]
