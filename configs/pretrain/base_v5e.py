@@ -6,9 +6,9 @@ Dropout is on hidden states alone, which saves the attention kernel a hash for e
 unrolled, which costs minutes of compilation once and saves copies of stacked activations in every step.
 
 Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):
-6.42 of 16 GiB a chip; a step of 81 ms, 63 of them computation by the compiler's cycles, 16 what it has no
-cycles for, 2 all-reduces beside which nothing is computed; 3,171 full rows a second, 61% MFU; 22 hours for
-the million steps.
+6.44 of 16 GiB a chip; a step of 81 ms, 63 of them computation by the compiler's cycles, 16 Pallas kernels, 2
+all-reduces beside which nothing is computed; 3,155 full rows a second, 60% MFU; 23 hours for the million
+steps.
 """
 
 from bert_jax.settings import defaults
