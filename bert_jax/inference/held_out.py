@@ -23,8 +23,9 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.parallel import pipelining, sharding
+from bert_jax.parallel import pipelining, row_parts, sharding
 from bert_jax.settings.typed.masking_config import MaskingConfig
+from bert_jax.training.step import losses_in_parts
 
 PROB, REPLACE = 0.15, "0.8,0.1,0.1"
 
@@ -197,8 +198,7 @@ def _totals(
     @jax.jit
     def evaluate(params, batch):
         batch = what.objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
-        of_losses, metrics = what.objective.loss(params, batch, None)
-        pairs = {f"{name}_loss": pair for name, pair in of_losses.items()} | metrics
+        pairs = losses_in_parts(what.objective, params, batch, row_parts.of_forward_pass(batch, mesh))
         if what.next_sentence:
             weights = batch["next_sentence_weights"]
             pairs["nsp_positive"] = jnp.sum(batch["next_sentence_labels"] * weights), jnp.sum(weights)

@@ -209,8 +209,8 @@ def make_eval_step(
     Args:
         objective: the training objective.
         seed: the seed of the run.
-        parts_of: maps a prepared batch to the number of parts in which it is computed. An objective that
-            compares rows computes all of them at once.
+        parts_of: maps a prepared batch to the number of parts in which it is computed; see
+            `losses_in_parts`.
 
     Returns:
         (params, batch, batch index, frozen=None) -> {name: (sum, weight)}, where `frozen` is
@@ -221,15 +221,27 @@ def make_eval_step(
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
         batch = objective.prepare(batch, key, False)
         joined = objective.join(params, frozen)
-        parts = 1 if objective.compares_rows else parts_of(batch)
-
-        def of_rows(joined, rows):
-            return row_parts.summed(lambda part: objective.loss(joined, part, None), rows, parts)
-
-        if parts == 1:
-            loss_pairs, metric_pairs = of_rows(joined, batch)
-        else:  # each device adds up its own rows
-            loss_pairs, metric_pairs = sharding.sum_over_rows(of_rows, joined, batch)
-        return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
+        return losses_in_parts(objective, joined, batch, parts_of(batch))
 
     return eval_step
+
+
+def losses_in_parts(objective: Objective, params: Params, batch: Batch, parts: int) -> Pairs:
+    """Returns {name: (sum, weight)} of a batch, without dropout: of losses, `NAME_loss`, and of metrics.
+
+    Args:
+        objective: the training objective.
+        params: the parameters of its model.
+        batch: a prepared batch.
+        parts: the number of parts in which it is computed. An objective that compares rows computes all of
+            them at once.
+    """
+
+    def of_rows(params, rows):
+        return row_parts.summed(lambda part: objective.loss(params, part, None), rows, parts)
+
+    if parts == 1 or objective.compares_rows:
+        loss_pairs, metric_pairs = objective.loss(params, batch, None)
+    else:  # each device adds up its own rows
+        loss_pairs, metric_pairs = sharding.sum_over_rows(of_rows, params, batch)
+    return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs

@@ -167,7 +167,9 @@ def _draw(runner: Runner) -> None:
     runs = {
         arm.name: rows
         for arm in runner.experiment.arms
-        if arm.pretrain and runner.has_model(arm.name, 0) and (rows := read_metrics(runner.model(arm.name, 0)))
+        if arm.pretrain
+        and runner.has_model(arm.name, 0)
+        and (rows := read_metrics(runner.model(arm.name, 0)))
     }
     if runs:
         curves.plot_metrics(runs, os.path.join(runner.directory, CURVES_FILE), runner.experiment.title)
