@@ -43,7 +43,6 @@ _CALL = "ffi_call"  # the name of the operation in a program of `_compile`
 
 _GRID = re.compile(r"iteration_bounds = array<i64: ([\d, ]+)>")
 _PARALLEL = re.compile(r"dimension_semantics = \[([^\]]*)\]")
-_LOOPS = re.compile(r"\bscf\.(for|while)\b")
 _DTYPES = {
     "s32": "int32",
     "u32": "uint32",
@@ -60,9 +59,10 @@ def cycles(
     """Returns the cycles that one execution of each Pallas kernel of a program takes, by its code.
 
     They contain neither the transfers between HBM and vector memory, which go beside the computation, nor the
-    first and the last of them. Blocks that a kernel leaves out at run time count as if they were computed.
+    first and the last of them. Blocks that a kernel leaves out at run time count as if they were computed,
+    and all of a step with a loop as if it were inside the loop.
 
-    Kernels with loops, and all kernels if the compiler gives no schedule, are left out.
+    Kernels with loops of unknown length, and all kernels if the compiler gives no schedule, are left out.
 
     Args:
         module: the compiled program.
@@ -112,11 +112,7 @@ class Code:
     text: str
     grid: tuple[int, ...]
     parallel: tuple[bool, ...]  # whether the steps along a dimension may run on several cores
-
-    @property
-    def has_loops(self) -> bool:
-        """Returns whether a step has loops, whose bundles run several times."""
-        return bool(_LOOPS.search(self.text))
+    turns: float  # how often a step executes its innermost loop; 1 without loops, infinity if that is unknown
 
     def steps(self, cores: int) -> int:
         """Returns the number of steps that the busiest of a chip's cores executes."""
@@ -133,11 +129,35 @@ def read_code(code: str) -> Code:
     context.allow_unregistered_dialects = True
     dialects.tpu.register_dialect(context)
     with context, ir.Location.unknown():
-        text = str(ir.Module.parse(base64.b64decode(code)).operation.get_asm())
+        operation = ir.Module.parse(base64.b64decode(code)).operation
+        text, turns = str(operation.get_asm()), _turns(operation)
     bounds, semantics = _GRID.search(text), _PARALLEL.search(text)
     grid = tuple(int(size) for size in bounds[1].split(",")) if bounds else ()
     parallel = tuple("parallel" in part for part in semantics[1].split(",")) if semantics else ()
-    return Code(text, grid, parallel)
+    return Code(text, grid, parallel, turns)
+
+
+def _turns(operation: Any) -> float:
+    """Returns how often the innermost loop inside an operation is executed."""
+    inside = (child.operation for region in operation.regions for block in region for child in block)
+    turns = max(map(_turns, inside), default=1)
+    if operation.name.endswith("scf.for"):
+        first, end, step = (_constant(operand) for operand in list(operation.operands)[:3])
+        length = (end - first) / step
+        turns *= math.ceil(length) if math.isfinite(length) else math.inf
+    return math.inf if operation.name.endswith("scf.while") else turns
+
+
+def _constant(value: Any) -> float:
+    """Returns the value of an integer that is a constant or a sum of constants; NaN of any other."""
+    if isinstance(value.owner, ir.Block):
+        return math.nan
+    owner = value.owner.operation
+    if owner.name.endswith("arith.constant"):
+        return float(ir.IntegerAttr(owner.attributes["value"]).value)
+    if owner.name.endswith("arith.addi"):
+        return sum(map(_constant, owner.operands))
+    return math.nan
 
 
 def bundles(folder: str, operation: str) -> int:
@@ -166,11 +186,12 @@ def _main(topology: str, folder: str) -> None:
         code = read_code(kernel["settings"][_CONFIG]["body"])
         if code.text not in known:
             known[code.text] = None
-            if not code.has_loops:
+            if math.isfinite(code.turns):
                 for name in os.listdir(folder):
                     os.unlink(os.path.join(folder, name))
                 _compile(kernel, device)
-                known[code.text] = bundles(folder, _CALL) * code.steps(slices.chip.cores) or None
+                of_a_step = bundles(folder, _CALL) * code.turns
+                known[code.text] = of_a_step * code.steps(slices.chip.cores) or None
         found.append(known[code.text])
     print(json.dumps(found))
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import re
 
 import jax
@@ -30,6 +31,13 @@ def double(x_ref, out_ref):
 
 def double_often(x_ref, out_ref):
     out_ref[...] = jax.lax.fori_loop(0, x_ref[0, 0].astype(jnp.int32), lambda _, x: x * 2, x_ref[...])
+
+
+def double_lines(x_ref, out_ref):
+    def double_line(line, _):
+        out_ref[pl.ds(line, 1)] = x_ref[pl.ds(line, 1)] * 2
+
+    jax.lax.fori_loop(2, 8, double_line, None)
 
 
 def program(kernel, scale=1, semantics=("arbitrary", "parallel")):
@@ -63,11 +71,12 @@ def code_of(module):
 
 def test_the_grid_of_a_kernel_and_the_cores_that_share_it():
     code = kernel_schedule.read_code(code_of(program(double)))
-    assert code.grid == (2, 3) and code.parallel == (False, True) and not code.has_loops
+    assert code.grid == (2, 3) and code.parallel == (False, True) and code.turns == 1
     assert [code.steps(cores) for cores in (1, 2, 3)] == [6, 4, 2]
     alone = kernel_schedule.read_code(code_of(program(double, semantics=("arbitrary", "arbitrary"))))
     assert alone.steps(2) == 6
-    assert kernel_schedule.read_code(code_of(program(double_often))).has_loops
+    assert kernel_schedule.read_code(code_of(program(double_lines))).turns == 6
+    assert math.isinf(kernel_schedule.read_code(code_of(program(double_often))).turns)
 
 
 def test_without_a_schedule_one_line_says_so(monkeypatch):
@@ -84,14 +93,11 @@ def test_programs_without_kernels_need_no_compiler(monkeypatch):
 
 @pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
 def test_cycles_of_the_compilers_schedule():
-    small, wide, loop = program(double), program(double, scale=64), program(double_often)
-    found = [
-        kernel_schedule.cycles(module, ONE_CHIP, pytest.fail).get(code_of(module))
-        for module in (small, wide, loop)
-    ]
+    kernels = program(double), program(double, scale=64), program(double_often), program(double_lines)
+    found = [kernel_schedule.cycles(module, ONE_CHIP, pytest.fail).get(code_of(module)) for module in kernels]
     # A step reads, doubles and writes the registers of a block, 1 and 64 of them, one after another at most.
     assert 6 * 10 < found[0] < found[1] < found[0] + 6 * 64 * 4
-    assert found[1] > 6 * 64 and found[2] is None
+    assert found[1] > 6 * 64 and found[2] is None and found[3] % 36 == 0 and found[3] > 2 * found[0]
 
 
 def test_what_is_given_to_the_compiler_is_json():
