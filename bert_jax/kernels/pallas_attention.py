@@ -37,6 +37,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 
 _MASKED = -1e9
 _LN_2 = math.log(2)
+_LARGEST_STEP = 1024  # tokens
 
 
 def row_attention(
@@ -176,97 +177,117 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
 def _rows_a_step(batch: int, length: int) -> int:
     """Returns how many rows a step of the grid takes.
 
-    Short rows are grouped, because the overhead of a step would otherwise exceed its work.
+    Short rows are grouped, because the overhead of a step would otherwise exceed its work. They have at most
+    as many logits as the longest row, for which v4's vector memory has room.
     """
-    rows = max(1, LONGEST_ROW // length)
+    rows = max(1, min(_LARGEST_STEP // length, (LONGEST_ROW // length) ** 2))
     while batch % rows:
         rows -= 1
     return rows
 
 
 def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, statistics):
-    for row in range(query.shape[0]):
-        of_row = _words_of(how, words, row)
+    of_rows = _words_of(how, words)
 
-        def attend(queries, keys, row=row, of_row=of_row):
-            q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
-            allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
-            values, contexts = v.T, []
-            # The products of all heads come first, so that the matrix units have work during the softmax.
-            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
-            for head in range(how.heads):
-                largest = jnp.max(logits[head], axis=0, keepdims=True)
-                exponentials = jnp.exp2(logits[head] - largest)
-                denominators = jnp.sum(exponentials, axis=0, keepdims=True)
-                statistics[row, 0, head : head + 1, queries] = largest + jnp.log(denominators) / _LN_2
-                exponentials = _drop(how, exponentials, of_row, head, queries, keys, key.shape[1])
-                context = _product(values[_features(how, head)], exponentials.astype(v.dtype), (1, 0))
-                contexts.append((context / (denominators * (1 - how.rate))).astype(out.dtype))
-            out[row, queries] = jnp.concatenate(contexts).T
+    def attend(row, queries, keys):
+        q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
+        allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
+        logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+        yield
+        values, contexts = v.T, []
+        for head in range(how.heads):
+            largest = jnp.max(logits[head], axis=0, keepdims=True)
+            exponentials = jnp.exp2(logits[head] - largest)
+            denominators = jnp.sum(exponentials, axis=0, keepdims=True)
+            statistics[row, 0, head : head + 1, queries] = largest + jnp.log(denominators) / _LN_2
+            exponentials = _drop(how, exponentials, of_rows[row], head, queries, keys, key.shape[1])
+            context = _product(values[_features(how, head)], exponentials.astype(v.dtype), (1, 0))
+            contexts.append((context / (denominators * (1 - how.rate))).astype(out.dtype))
+        out[row, queries] = jnp.concatenate(contexts).T
 
-        _for_each_part(how, query.shape[1], attend)
+    _for_each_part(how, query.shape, attend)
 
 
 def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, statistics, *results):
     *gradients, sums, d_keys, d_values = results
     dtype, scale, kept = query.dtype, how.head_size**-0.5, 1 / (1 - how.rate)
+    of_rows = _words_of(how, words)
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
 
     def write(place, row, tokens, total):
         gradients[place][row, tokens] = total.astype(dtype)
         sums[0, place : place + 1] += jnp.sum(total, axis=0, keepdims=True)
 
-    for row in range(query.shape[0]):
-        of_row = _words_of(how, words, row)
+    def begin(row):
         d_keys[...] = jnp.zeros(d_keys.shape, jnp.float32)
         d_values[...] = jnp.zeros(d_values.shape, jnp.float32)
 
-        def differentiate(queries, keys, row=row, of_row=of_row):
-            q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
-            allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
-            g = gradient[row, queries]
-            transposed, d_queries = k.T, []
-            # As in the forward pass.
-            logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
-            d_weights = [_product(v, _only(g, lanes), (1, 1)) for lanes in _heads(how)]
-            for head, lanes in enumerate(_heads(how)):
-                drop = functools.partial(
-                    _drop, how, words=of_row, head=head, queries=queries, keys=keys, length=key.shape[1]
-                )
-                weights = jnp.exp2(logits[head] - statistics[row, 0, head : head + 1, queries])
-                d_probabilities = drop(d_weights[head])
-                inner = jnp.sum(weights * d_probabilities, axis=0, keepdims=True)
-                d_logits = (weights * (d_probabilities - inner)).astype(dtype)
-                d_queries.append(_product(transposed[_features(how, head)], d_logits, (1, 0)))
-                d_keys[keys] += _product(d_logits, _only(q, lanes), (1, 0))
-                d_values[keys] += _product(drop(weights).astype(dtype), _only(g, lanes), (1, 0))
-            write(0, row, queries, jnp.concatenate(d_queries).T * (scale * kept))
+    def differentiate(row, queries, keys):
+        q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
+        allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
+        g = gradient[row, queries]
+        logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
+        d_weights = [_product(v, _only(g, lanes), (1, 1)) for lanes in _heads(how)]
+        yield
+        transposed, d_queries = k.T, []
+        for head, lanes in enumerate(_heads(how)):
+            drop = functools.partial(
+                _drop, how, words=of_rows[row], head=head, queries=queries, keys=keys, length=key.shape[1]
+            )
+            weights = jnp.exp2(logits[head] - statistics[row, 0, head : head + 1, queries])
+            d_probabilities = drop(d_weights[head])
+            inner = jnp.sum(weights * d_probabilities, axis=0, keepdims=True)
+            d_logits = (weights * (d_probabilities - inner)).astype(dtype)
+            d_queries.append(_product(transposed[_features(how, head)], d_logits, (1, 0)))
+            d_keys[keys] += _product(d_logits, _only(q, lanes), (1, 0))
+            d_values[keys] += _product(drop(weights).astype(dtype), _only(g, lanes), (1, 0))
+        write(0, row, queries, jnp.concatenate(d_queries).T * (scale * kept))
 
-        _for_each_part(how, query.shape[1], differentiate)
+    def end(row):
         write(1, row, slice(None), d_keys[...] * (_LN_2 * kept))
         write(2, row, slice(None), d_values[...] * kept)
 
+    _for_each_part(how, query.shape, differentiate, begin, end)
 
-def _for_each_part(how, length, work):
-    """Calls work(queries, keys) with slices of a row, for queries and the keys that they may attend to."""
+
+def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: None):
+    """Runs work(row, queries, keys) for parts of rows: for queries, and the keys that they may attend to.
+
+    What it does before its `yield` is done for all rows first, so that the matrix units have work while the
+    vector units compute the softmax.
+    """
+    rows, length, _ = shape
     if not how.window:
-        work(pl.ds(0, length), pl.ds(0, length))
+        whole = pl.ds(0, length)
+        parts = [work(row, whole, whole) for row in range(rows)]
+        for part in parts:
+            next(part)
+        for row, part in enumerate(parts):
+            begin(row)
+            next(part, None)
+            end(row)
         return
     span = keys_in_reach(length, how.window)
     reach = (span - LANES) // 2
 
-    def part(number, _):
+    def part(row, number, _):
         first = number * LANES
         keys = jnp.clip(first - reach, 0, length - span)
-        work(pl.ds(pl.multiple_of(first, LANES), LANES), pl.ds(pl.multiple_of(keys, LANES), span))
+        queries = pl.ds(pl.multiple_of(first, LANES), LANES)
+        for _ in work(row, queries, pl.ds(pl.multiple_of(keys, LANES), span)):
+            pass
 
-    jax.lax.fori_loop(0, length // LANES, part, None)
+    for row in range(rows):
+        begin(row)
+        jax.lax.fori_loop(0, length // LANES, functools.partial(part, row), None)
+        end(row)
 
 
-def _words_of(how, words, row):
-    """Returns what the dropout of a row is hashed from: two words, and the first head of the block."""
-    first, second, first_head = (words[row, 0, i] for i in range(3))
-    return first.astype(jnp.uint32), second.astype(jnp.uint32), first_head + pl.program_id(1) * how.heads
+def _words_of(how, words):
+    """Returns what the dropout of each row is hashed from: two words, and the first head of the block."""
+    block = pl.program_id(1) * how.heads
+    of_rows = ([words[row, 0, i] for i in range(3)] for row in range(words.shape[0]))
+    return [(x.astype(jnp.uint32), y.astype(jnp.uint32), head + block) for x, y, head in of_rows]
 
 
 def _drop(how, x, words, head, queries, keys, length):

@@ -87,7 +87,10 @@ def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
     assert found == [512, 384, 384, 384, 512, 512]
 
 
-@pytest.mark.parametrize("batch, length, rows", [(32, 512, 1), (32, 128, 4), (6, 128, 3), (7, 128, 1)])
+@pytest.mark.parametrize(
+    "batch, length, rows",
+    [(32, 512, 1), (32, 384, 1), (32, 256, 4), (6, 256, 3), (32, 128, 8), (12, 128, 6), (11, 128, 1)],
+)
 def test_rows_of_a_step_divide_the_batch(batch, length, rows):
     assert pallas_attention._rows_a_step(batch, length) == rows
 
