@@ -134,7 +134,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
     """
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
-    rows = _rows_a_step(batch, length)
+    rows = _rows_a_step(batch, length, how.heads)
     pairs = length * keys_in_reach(length, how.window)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
     by_head = pl.BlockSpec((rows, 1, how.heads, length), lambda b, lanes: (b, lanes, 0, 0))
@@ -174,13 +174,13 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
     )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *inputs)
 
 
-def _rows_a_step(batch: int, length: int) -> int:
-    """Returns how many rows a step of the grid takes.
+def _rows_a_step(batch: int, length: int, heads: int) -> int:
+    """Returns how many rows a step of the grid takes, with so many heads each.
 
-    Short rows are grouped, because the overhead of a step would otherwise exceed its work. They have at most
-    as many logits as the longest row, for which v4's vector memory has room.
+    Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
+    has room for the logits of two heads of the longest row.
     """
-    rows = max(1, min(_LARGEST_STEP // length, (LONGEST_ROW // length) ** 2))
+    rows = max(1, min(_LARGEST_STEP // length, 2 * LONGEST_ROW**2 // (heads * length**2)))
     while batch % rows:
         rows -= 1
     return rows

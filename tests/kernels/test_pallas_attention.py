@@ -88,11 +88,14 @@ def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
 
 
 @pytest.mark.parametrize(
-    "batch, length, rows",
-    [(32, 512, 1), (32, 384, 1), (32, 256, 4), (6, 256, 3), (32, 128, 8), (12, 128, 6), (11, 128, 1)],
+    "batch, length, heads, rows",
+    [
+        *((32, 512, 2, 1), (32, 384, 2, 1), (32, 256, 2, 4), (6, 256, 2, 3), (32, 256, 8, 1)),
+        *((32, 128, 2, 8), (32, 128, 8, 4), (32, 128, 1, 8), (12, 128, 2, 6), (11, 128, 2, 1)),
+    ],
 )
-def test_rows_of_a_step_divide_the_batch(batch, length, rows):
-    assert pallas_attention._rows_a_step(batch, length) == rows
+def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
+    assert pallas_attention._rows_a_step(batch, length, heads) == rows
 
 
 @pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])
