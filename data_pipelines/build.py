@@ -40,6 +40,18 @@ class Built:
     peak_memory: int  # of the largest worker, in bytes
 
 
+def _check_folders(options: Options) -> None:
+    """Raises UserError if the records would lie in the folder of an input, and be text of the next build."""
+    output = files.absolute(options.output_dir).rstrip("/")
+    for path in readers.split_patterns(options.input):
+        folder = files.absolute(path).rstrip("/")
+        if files.is_directory(path) and f"{output}/".startswith(f"{folder}/"):
+            raise UserError(
+                f"--output_dir={options.output_dir} is in the folder of --input={path}, whose files are all "
+                "read as text; choose a directory outside of it"
+            )
+
+
 def build(
     options: Options,
     workers: int = 1,
@@ -67,6 +79,7 @@ def build(
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
+    _check_folders(options)
     tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:

@@ -81,6 +81,7 @@ def plot_metrics(
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
     if not panels:
         raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
+    panels = [panel for panel in panels if panel.kind != "other" or _has_line(panel, runs)] or panels
 
     columns = 3 if len(panels) > 4 else min(2, len(panels))
     lines = -(-len(panels) // columns)
@@ -92,6 +93,11 @@ def plot_metrics(
     if title:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     atomic.save_figure(figure, output, dpi=150)
+
+
+def _has_line(panel: _Panel, runs: Mapping[str, list[dict]]) -> bool:
+    """Returns whether a run has two values of a metric of the panel, so that there is a line to draw."""
+    return any(sum(metric in row for row in rows) > 1 for rows in runs.values() for metric in panel.metrics)
 
 
 def _draw(axis, runs, panel, references):

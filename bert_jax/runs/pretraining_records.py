@@ -250,6 +250,12 @@ def _open_splits(
         return {dataset.max_seq_length: dataset}
 
     train = open_split(data.train_split)
+    for one in train.values():
+        if data.eval_split not in ("", *one.manifest["splits"]) and _is_held_out(data, one):
+            raise UserError(
+                f"the records {directory} have no split {data.eval_split!r} to evaluate on; "
+                "--config.data.eval_split= trains without evaluation"
+            )
     held_out = open_split(data.eval_split) if any(_is_held_out(data, one) for one in train.values()) else {}
     return train, held_out
 

@@ -17,8 +17,9 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import DataConfig, TaskConfig, WindowsConfig
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS
 from bert_jax.tasks.readers.lines import FIELDS, TableLines
-from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Examples
+from bert_jax.tasks.readers.tables import LINES, Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows

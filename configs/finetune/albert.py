@@ -34,7 +34,8 @@ SETTINGS = {
 def get_config(task: str = ""):
     if task not in SETTINGS:
         raise UserError(
-            f"finetune/albert:{task}: expected finetune/albert:TASK with one of {', '.join(SETTINGS)}"
+            f"finetune/albert{task and ':'}{task}: expected finetune/albert:TASK with one of "
+            f"{', '.join(SETTINGS)}"
         )
     c = tasks.default_config("base", task)
     rows, c.optimizer.learning_rate, c.batch_size, dropout, steps, warmup, c.max_seq_length = SETTINGS[task]

@@ -16,7 +16,8 @@ from bert_jax.errors import UserError
 def get_config(task: str = ""):
     if task not in tasks.tasks():
         raise UserError(
-            f"finetune/hour:{task}: expected finetune/hour:TASK with one of {', '.join(tasks.tasks())}"
+            f"finetune/hour{task and ':'}{task}: expected finetune/hour:TASK with one of "
+            f"{', '.join(tasks.tasks())}"
         )
     c = tasks.default_config("base", task)
     c.optimizer.name = "adamw_bias_corrected"

@@ -31,7 +31,8 @@ SETTINGS = {
 def get_config(task: str = ""):
     if task not in SETTINGS:
         raise UserError(
-            f"finetune/roberta:{task}: expected finetune/roberta:TASK with one of {', '.join(SETTINGS)}"
+            f"finetune/roberta{task and ':'}{task}: expected finetune/roberta:TASK with one of "
+            f"{', '.join(SETTINGS)}"
         )
     c = tasks.default_config("base", task)
     rows, c.optimizer.learning_rate, c.batch_size, updates, c.optimizer.warmup_steps = SETTINGS[task]

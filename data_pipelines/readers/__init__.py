@@ -18,6 +18,7 @@ from data_pipelines.readers.inputs import (
     list_inputs,
     place,
     short_names,
+    split_patterns,
     split_ranges,
 )
 from data_pipelines.readers.sources import source_of
@@ -40,6 +41,7 @@ __all__ = [
     "place",
     "read_documents",
     "short_names",
+    "split_patterns",
     "split_ranges",
     "suspicions",
 ]

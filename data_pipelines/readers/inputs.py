@@ -18,6 +18,12 @@ _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compressi
 _COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
 
 
+def split_patterns(globs: str | Sequence[str]) -> list[str]:
+    """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas."""
+    patterns = [globs] if isinstance(globs, str) else list(globs)
+    return [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
+
+
 def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:
     """Returns the files that match the patterns, sorted and without duplicates.
 
@@ -30,8 +36,7 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
     Raises:
         UserError: a pattern matches no file, all files are empty, or a file has an unsupported type.
     """
-    patterns = [globs] if isinstance(globs, str) else list(globs)
-    patterns = [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
+    patterns = split_patterns(globs)
     if not patterns:
         raise UserError("no input given; expected files or patterns such as --input='corpus/*.txt'")
     paths: set[str] = set()

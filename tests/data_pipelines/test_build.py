@@ -49,6 +49,16 @@ def sequences(directory, split):
             assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
 
 
+@pytest.mark.parametrize("inside", ["", "records/deep"])
+def test_records_do_not_lie_among_the_text(options, inside):
+    folder = Path(readers.list_inputs(options.input)[0]).parent
+    among = dataclasses.replace(options, input=[str(folder)], output_dir=str(folder / inside))
+    with pytest.raises(
+        UserError, match=r"--output_dir=.* is in the folder of --input=.*; choose a directory"
+    ):
+        build.build(among)
+
+
 @pytest.mark.parametrize("several_buckets", [False, True])
 def test_records_hold_pairs_of_the_text(options, several_buckets, request):
     if several_buckets:

@@ -74,6 +74,14 @@ def test_picture(tmp_path):
     assert 0.01 < np.mean(pixels < 200) < 0.5  # neither empty nor black
 
 
+def test_a_rate_that_was_logged_once_has_no_panel(tmp_path):
+    rows = [{"step": step, "kind": "train", "loss": 1.0} for step in (1, 2, 3)]
+    for count, drawn in ((1, False), (2, True)):
+        metrics = [row | {"mfu": 0.4} if row["step"] <= count else row for row in rows]
+        curves.plot_metrics({"run": metrics}, str(tmp_path / "curves.svg"))
+        assert ("Model FLOPs utilization" in (tmp_path / "curves.svg").read_text()) == drawn
+
+
 def test_the_command_counts_one_row(tmp_path, capsys):
     write_metrics(tmp_path, steps=1)
     assert cli.main(["plot", f"--workdir={tmp_path}"]) == 0

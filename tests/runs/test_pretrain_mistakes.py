@@ -25,6 +25,10 @@ def test_no_config_and_no_workdir(capsys):
     [
         ({"data.dir": ""}, "no records given: set --config.data.dir"),
         ({"data.dir": "/missing"}, "there is no record directory '/missing'"),
+        (
+            {"data.eval_split": "dev"},
+            "no split 'dev' to evaluate on; --config.data.eval_split= trains without",
+        ),
         ({"data.train_split": "dev"}, "have no split 'dev', only 'train', 'eval'"),
         ({"model.max_position_embeddings": 16}, "rows of 32 tokens and the model has 16 positions"),
         ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),

@@ -154,8 +154,9 @@ def test_alberts_settings_by_task(task, epochs):
     assert (config.task, config.epochs) == (task, epochs)
     assert config.model.hidden_dropout_prob == (0.1 if task == "qqp" else 0)
     assert fields.finetuning(config).optimizer.warmup_steps == config.optimizer.warmup_steps > 0
-    with pytest.raises(UserError, match="expected finetune/albert:TASK with one of cola, stsb"):
-        config_files.load("finetune/albert:race")
+    for name in ("finetune/albert:race", "finetune/albert"):
+        with pytest.raises(UserError, match=f"{name}: expected finetune/albert:TASK with one of cola, stsb"):
+            config_files.load(name)
 
 
 def test_configs_of_pre_training_are_read_before_jax_is_imported():

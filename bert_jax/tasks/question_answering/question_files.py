@@ -15,7 +15,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import FileFormats
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
 from bert_jax.tasks.readers.report import FileReport, Malformed
 
@@ -110,7 +110,8 @@ def read_questions(
             The message gives the id of the question.
     """
     path = str(path)
-    of_lines = FORMATS.detect(path, file_format) == "jsonl"
+    flags = TRAINING_FLAGS if labelled else PREDICT_FLAGS
+    of_lines = FORMATS.detect(path, file_format, flags) == "jsonl"
     found = Questions(path)
     seen: set[str] = set()
     unlabelled = 0

@@ -9,6 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files
 
 TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a file
+PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,6 @@ FORMATS = FileFormats(
     {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
     | dict.fromkeys(columnar.SUFFIXES, "columnar")
 )
-PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
 LINES = "lines"  # the format with one text per line, used only for prediction
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import FileFormats
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
@@ -108,7 +108,7 @@ def read_sentences(
     checks.check_input(path, "CoNLL or JSON-lines")
     out = TaggedSentences(path)
     lines = Lines(path)
-    if FORMATS.detect(path, format) == "jsonl":
+    if FORMATS.detect(path, format, TRAINING_FLAGS if tagged else PREDICT_FLAGS) == "jsonl":
         found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
     else:
         found = _column_sentences(path, lines, word, tag, tagged, out)

@@ -104,6 +104,19 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
     assert entity == {"type": "THING", "start": 1, "end": 3, "text": "red cat"} and 0.5 < probability <= 1
 
 
+def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("the\nred\n")
+    command = [
+        "predict",
+        f"--workdir={finetuned}",
+        f"--input={tmp_path}/new.csv",
+        f"--output={tmp_path}/o.tsv",
+    ]
+    assert cli.main(command) == 2
+    assert "give the format (conll, jsonl) with --format\n" in capsys.readouterr().err
+    assert cli.main([*command, "--format=conll"]) == 0
+
+
 @pytest.mark.parametrize(
     "head, mix, cached",
     [("linear", "weighted", False), pytest.param("bilstm", "concat", True, marks=pytest.mark.slow)],
