@@ -13,10 +13,10 @@ Dropout is on hidden states alone, which saves the attention kernel a hash for e
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:phase1
 --seq_length=128`, or `:phase2`, with these flags); without the start, evaluation and checkpoints:
 
-    --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 12.97 of 16 GiB, 468 ms, 67% MFU, 0.9 hours
-    --topology=v5e:16x16 --config.accumulate_steps=8   phase 2, 12.98 of 16 GiB, 978 ms, 68% MFU, 0.4 hours
-    --topology=v4:8x8x8                                phase 1, 17.24 of 32 GiB, 199 ms, 56% MFU, 0.4 hours
-    --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 425 ms, 56% MFU, 0.2 hours
+    --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 12.98 of 16 GiB, 485 ms, 64% MFU, 1.0 hours
+    --topology=v5e:16x16 --config.accumulate_steps=8   phase 2, 13.00 of 16 GiB, 1,008 ms, 66% MFU, 0.4 hours
+    --topology=v4:8x8x8                                phase 1, 17.24 of 32 GiB, 0.4 hours
+    --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 0.2 hours
 """
 
 from bert_jax.errors import UserError
