@@ -79,7 +79,7 @@ def plot_attention(
     draw = _draw_thumbnails if thumbnails else _draw_squares
     figure, image, drawn = draw(maps, layers, heads)
     bar = figure.colorbar(image, ax=drawn, fraction=0.04, pad=0.02, aspect=40, shrink=0.9)
-    bar.set_label("attention (each row sums to 1)", fontsize=8)
+    bar.set_label("attention of a row's token to a column's (each row sums to 1)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     where = f"{_which('layer', layers)}, {_which('head', heads)}"
     figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)

@@ -27,11 +27,12 @@ def test_labels_are_short_and_have_one_form(values, labels):
     assert visible_labels(axes) == labels
 
 
-def test_steps_are_whole_numbers():
+@pytest.mark.parametrize(("limits", "labels"), [((1, 3), ["1", "2", "3"]), ((0.6, 1.4), ["1"])])
+def test_steps_are_whole_numbers(limits, labels):
     _, ((axes,),) = figures.subplots((4.0, 3.0))
-    axes.set_xlim(1, 3)
+    axes.set_xlim(*limits)
     figures.number(axes.xaxis, most=5, whole=True)
-    assert visible_labels(axes) == ["1", "2", "3"]
+    assert visible_labels(axes) == labels
 
 
 @pytest.mark.parametrize("steps", [3, 60, 14_000, 20_000, 150_000, 1_000_000, 1_750_000])
