@@ -15,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +24,7 @@ from bert_jax.estimate.analysis.hlo import Module, Visit, walk
 from bert_jax.estimate.analysis.timing import KERNEL, kernel_code
 from bert_jax.estimate.chips import tpu_topology, tpus
 from bert_jax.estimate.chips.tpus import Slices
+from bert_jax.io import files, scratch
 
 with epy.lazy_imports():
     import jax
@@ -72,7 +72,7 @@ def cycles(
     kernels = _unique(walk(module))
     if not kernels:
         return {}
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch.directory() as folder:
         environment = os.environ | {"LIBTPU_INIT_ARGS": _OPTIONS.format(folder)}
         command = [sys.executable, "-m", __name__, slices.text, folder]
         try:
@@ -169,8 +169,8 @@ def bundles(folder: str, operation: str) -> int:
     """
     for name in os.listdir(folder):
         if f"-{operation}" in name and name.endswith(_SCHEDULE):
-            with open(os.path.join(folder, name)) as lines:
-                return int(_BUNDLES.findall(lines.read())[0])
+            with files.open_read(os.path.join(folder, name)) as lines:
+                return int(_BUNDLES.findall(lines.read().decode())[0])
     return 0
 
 
