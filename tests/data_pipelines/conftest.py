@@ -5,6 +5,7 @@ import random
 import pytest
 
 from data_pipelines import build
+from data_pipelines.stages import buckets
 
 WORDS = [
     *"the of a river stone old bright wind walks under over seven houses".split(),
@@ -57,3 +58,11 @@ def options(corpus, vocabulary, tmp_path):
         eval_fraction=0.2,
         seed=7,
     )
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Buckets and shards so small that a small corpus has several."""
+    monkeypatch.setattr(buckets, "BUCKET_TOKENS", (500, 500))
+    monkeypatch.setattr(buckets, "MIN_BUCKET_DOCUMENTS", 3)
+    monkeypatch.setattr(build, "_SHARD_BYTES", 4000)

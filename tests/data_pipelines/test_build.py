@@ -2,20 +2,17 @@
 
 import collections
 import dataclasses
-import fcntl
 import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.builds import contents, interrupted
+from support.builds import contents
 
 from bert_jax import cli, tokenization
 from bert_jax.data import records
@@ -25,14 +22,6 @@ from data_pipelines import build, output_lock, readers, sorted_runs
 from data_pipelines.stages import buckets, tokenizing
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    """Buckets and shards so small that a small corpus has several."""
-    monkeypatch.setattr(buckets, "BUCKET_TOKENS", (500, 500))
-    monkeypatch.setattr(buckets, "MIN_BUCKET_DOCUMENTS", 3)
-    monkeypatch.setattr(build, "_SHARD_BYTES", 4000)
 
 
 def sequences(directory, split):
@@ -47,16 +36,6 @@ def sequences(directory, split):
             first = batch["first_lengths"][row, number]
             yield ids[1 : first - 1], ids[first:-1], batch["next_sentence_labels"][row, number]
             assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
-
-
-@pytest.mark.parametrize("inside", ["", "records/deep"])
-def test_records_do_not_lie_among_the_text(options, inside):
-    folder = Path(readers.list_inputs(options.input)[0]).parent
-    among = dataclasses.replace(options, input=[str(folder)], output_dir=str(folder / inside))
-    with pytest.raises(
-        UserError, match=r"--output_dir=.* is in the folder of --input=.*; choose a directory"
-    ):
-        build.build(among)
 
 
 @pytest.mark.parametrize("several_buckets", [False, True])
@@ -241,144 +220,6 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     assert not os.path.exists(os.path.join(options.output_dir, output_lock.UNFINISHED))
-
-
-def test_finished_records_are_left_and_others_refused(options):
-    assert not build.build(options).already_done
-    before = contents(options.output_dir)
-    assert build.build(options, workers=2).already_done
-    with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.: --overwrite replaces them"):
-        build.build(dataclasses.replace(options, seed=8))
-    assert contents(options.output_dir) == before
-    others = dataclasses.replace(options, seed=8)
-    assert not build.build(others, overwrite=True).already_done
-    replaced = contents(options.output_dir)
-    assert replaced.keys() == before.keys() and replaced != before
-    assert build.build(others, overwrite=True).already_done  # the same settings are not made again
-
-
-def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(options, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build._Build, "_make", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build.build(options)
-    others = dataclasses.replace(options, seed=8)
-    left = Path(options.output_dir) / output_lock.UNFINISHED / "left"
-    left.write_text("of seed 7")
-    with pytest.raises(UserError, match=r"unfinished work .*seed 7, not 8.*--overwrite to begin"):
-        build.build(others)
-    assert left.exists()
-    assert not build.build(others, overwrite=True).already_done
-    assert not left.parent.exists() and build.build(others).already_done
-
-
-def test_records_that_are_not_whole_are_made_again(options):
-    build.build(options)
-    expected = contents(options.output_dir)
-    path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
-    for spoil in (path.unlink, lambda: os.truncate(path, 100)):
-        spoil()
-        assert not build.build(options).already_done
-        assert contents(options.output_dir) == expected
-
-
-def test_a_changed_source_is_other_records(options, corpus, tmp_path):
-    shutil.copytree(corpus, tmp_path / "copy")
-    options = dataclasses.replace(options, input=(str(tmp_path / "copy" / "*"),))
-    build.build(options)
-    with open(tmp_path / "copy" / "1.txt", "a") as file:
-        file.write("one more line.\n")
-    with pytest.raises(UserError, match=r"holds other records .other text in --input."):
-        build.build(options)
-
-
-@pytest.mark.parametrize("moment", [2, 5, 9, 14, 18])
-def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps, tmp_path, moment):
-    """Stops at the n-th file that is about to appear, as a kill there would."""
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
-    build.build(expected)
-    with interrupted(moment, match=r"interrupted; what is done is kept in .*unfinished; run the"):
-        build.build(options)
-    assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
-    with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
-        build.build(dataclasses.replace(options, dupe_factor=2))
-    build.build(options)
-    assert contents(options.output_dir) == contents(expected.output_dir)
-
-
-def test_killed_with_sigkill_it_goes_on(options, tmp_path):
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"), dupe_factor=20)
-    build.build(expected)
-    command = [
-        sys.executable,
-        "-m",
-        "bert_jax",
-        "data",
-        f"--input={options.input[0]}",
-        f"--vocab={options.vocab}",
-    ]
-    command += [
-        f"--output_dir={options.output_dir}",
-        "--max_seq_length=48",
-        "--eval_fraction=0.2",
-        "--seed=7",
-    ]
-    process = subprocess.Popen(
-        [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
-    deadline = time.monotonic() + 100
-    while process.poll() is None and time.monotonic() < deadline:
-        if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert (
-        subprocess.run([*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, check=False).returncode == 0
-    )
-    assert contents(options.output_dir) == contents(expected.output_dir)
-
-
-def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
-    unfinished.mkdir(parents=True)
-    with open(unfinished / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another `bert-jax data` is writing"):
-            build.build(options)
-    build.build(options)
-
-
-def test_a_build_that_ended_while_another_began(options, monkeypatch):
-    build.build(options)
-    expected = contents(options.output_dir)
-    monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
-    with pytest.raises(UserError, match=r"has just finished .* run the command again"):
-        build.build(dataclasses.replace(options, seed=99))
-    assert contents(options.output_dir) == expected
-
-
-def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
-    lock = fcntl.flock
-    monkeypatch.setattr(
-        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / output_lock.UNFINISHED), lock(*args))
-    )
-    with (
-        pytest.raises(UserError, match="another `bert-jax data` is writing"),
-        output_lock.claimed(str(tmp_path), {}),
-    ):
-        pytest.fail("the folder is gone")
-
-
-def test_what_was_being_written_when_killed_goes(tmp_path):
-    (tmp_path / output_lock.UNFINISHED).mkdir()
-    (tmp_path / output_lock.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
-    with output_lock.claimed(str(tmp_path), {}) as unfinished:
-        assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]
 
 
 def test_results_are_small_however_many_documents_there_are(options, monkeypatch):

@@ -194,3 +194,12 @@ def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
     assert cli.main(["data", *arguments, "--workers=1"]) == 1  # storage that fails is no mistake of the user
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("inside", ["", "records/deep"])
+def test_records_do_not_lie_among_the_text(options, capsys, inside):
+    folder = Path(options.input[0]).parent
+    arguments = f"--input={folder}", f"--vocab={options.vocab}", f"--output_dir={folder / inside}"
+    message = f"--output_dir={folder / inside} is in the folder of --input={folder}, whose files are all read"
+    assert message in message_of(capsys, *arguments)
+    assert not (folder / "records").exists()
