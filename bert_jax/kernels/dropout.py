@@ -21,7 +21,8 @@ import numpy as np
 _M1 = np.uint32(0x21F0AAAD)
 _M2 = np.uint32(0x735A2D97)
 
-# Distance on the last axis of two elements that share a hash: as many as the lanes of a TPU's vector.
+# Distance on the last axis between two elements that share a hash: the number of lanes of a TPU's vector
+# register, so that a kernel joins the masks of both without moving elements between lanes.
 PAIR = 128
 _PAIR = np.uint32(PAIR)
 _TO_SHIFT = np.uint32(3)  # from PAIR to 16, half of the bits

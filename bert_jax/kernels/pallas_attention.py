@@ -175,10 +175,15 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
 
 
 def _rows_a_step(batch: int, length: int, heads: int) -> int:
-    """Returns how many rows a step of the grid takes, with so many heads each.
+    """Returns the number of rows that a step of the grid computes.
 
     Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
     has room for the logits of two heads of the longest row.
+
+    Args:
+        batch: the number of rows, of which the result is a divisor.
+        length: the number of tokens of a row.
+        heads: the number of heads of a row that a step computes.
     """
     rows = max(1, min(_LARGEST_STEP // length, 2 * LONGEST_ROW**2 // (heads * length**2)))
     while batch % rows:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels.dropout import row_ids, row_numbers
+from bert_jax.objectives.base import Batch
 from bert_jax.parallel import host_tuning
-
-Batch = Mapping[str, Any]
 
 # The activations of 1,024 tokens stay in the caches of two cores of a CPU: `embed` with MiniLM makes 1.25
 # times the texts/s of 4,096 tokens. One core is not faster with fewer, and more cores need more
