@@ -63,9 +63,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             flags.config, flags.workdir, seeds, points, command_line=command, **fit_options
         )
         log("\n".join(grid.table(summaries)))
-        first = grid.run_directory(flags.workdir, summaries[0]["setting"], flags.config)
-        if files.exists(first):
-            _log_next(flags.config.task, first, first, log)
+        best_run = grid.best_run(flags.workdir, summaries[0], flags.config)
+        if files.exists(best_run):
+            _log_next(flags.config.task, best_run, best_run, log)
         return 0
     best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:

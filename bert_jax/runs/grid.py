@@ -37,7 +37,8 @@ def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
     Returns:
         `setting`; `seeds`, the number of runs; `degenerate`, the number of runs that predict the same for
-        every example; and `scores`: the median, best, worst and standard deviation of each metric.
+        every example; `metric`, by which runs are compared; and `scores`: the median, best, worst and
+        standard deviation of each metric, and the values of all runs.
     """
     scores = {}
     for name in runs[0]["scores"]:
@@ -51,7 +52,8 @@ def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             "all": values.tolist(),
         }
     degenerate = sum(bool(run.get("degenerate")) for run in runs)
-    return {"setting": setting, "seeds": len(runs), "degenerate": degenerate, "scores": scores}
+    counts = {"setting": setting, "seeds": len(runs), "degenerate": degenerate}
+    return {**counts, "metric": runs[0]["metric"], "scores": scores}
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -119,20 +121,19 @@ def run_all(
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
     summaries: list[dict[str, Any]] = []
-    metric = ""
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []
         for each in configs:
             path = run_directory(directory, name, each)
             log(f"run {len(summaries) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
-            metric = runs[-1]["metric"]
         summaries.append(summarize(name, runs))
+    metric = summaries[0]["metric"]
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
     summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
     if jax.process_index():
         return summaries  # Only process 0 writes files.
-    best = run_directory(directory, summaries[0]["setting"], config)
+    best = best_run(directory, summaries[0], config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
         (model_card.FILE, model_card.of_repeats(best, summaries)),
@@ -143,7 +144,21 @@ def run_all(
 
 def run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
     """Returns the work directory of the run of a setting with the seed of a configuration."""
-    return os.path.join(directory, name, f"seed-{config.seed}")
+    return os.path.join(directory, name, _seed_directory(config.seed))
+
+
+def best_run(directory: str, summary: Mapping[str, Any], config: ml_collections.ConfigDict) -> str:
+    """Returns the work directory of the best run of a trial.
+
+    Args:
+        directory: the directory of the grid.
+        summary: the summary of the trial; see `summarize`.
+        config: the configuration of the grid, with the first seed.
+    """
+    metric = summary["metric"]
+    best = np.argmin if metric in metrics.LOWER_IS_BETTER else np.argmax
+    seed = config.seed + int(best(summary["scores"][metric]["all"]))
+    return os.path.join(directory, summary["setting"], _seed_directory(seed))
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:
@@ -189,6 +204,10 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{one['worst']:.4f}  {one['deviation']:.3f}  {found['seeds']:>5}  {found['degenerate']:>10}"
             )
     return lines
+
+
+def _seed_directory(seed: int) -> str:
+    return f"seed-{seed}"
 
 
 def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Seeds, grids, early stopping, class weights and what is reported, on a tiny checkpoint."""
 
 import json
+import os
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 from support import fine_tuned
@@ -61,8 +63,9 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert found[1]["degenerate"] >= 1 and found[0]["scores"]["accuracy"]["median"] > 0.9
     line = next(line for line in shown.splitlines() if line.startswith("learning_rate=1e-09"))
     assert line.split()[-1] == str(found[1]["degenerate"])
-    first = tmp_path / "learning_rate=0.003" / "seed-5"
-    assert shown.splitlines()[-1].startswith(f"saved in {first}; try: bert-jax predict --workdir={first} ")
+    scores = found[0]["scores"]["accuracy"]["all"]
+    best = tmp_path / "learning_rate=0.003" / f"seed-{5 + scores.index(max(scores))}"
+    assert shown.splitlines()[-1].startswith(f"saved in {best}; try: bert-jax predict --workdir={best} ")
     card = (tmp_path / "README.md").read_text()
     assert "| learning_rate=1e-09 | accuracy |" in card and "--seeds=2" in card
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
@@ -101,6 +104,13 @@ def test_a_table_of_settings():
     line = grid.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
     assert [line.split()[0] for line in grid.table([found | {"setting": ""}])] == ["metric", "accuracy"]
+
+
+@pytest.mark.parametrize("metric, best", [("accuracy", 2), ("mean_squared_error", 1)])
+def test_the_best_run_of_a_setting(metric, best):
+    runs = [{"scores": {metric: score}, "metric": metric} for score in (0.5, 0.1, 0.8)]
+    found = grid.best_run("runs", grid.summarize("", runs), ml_collections.ConfigDict({"seed": 0}))
+    assert found == os.path.join("runs", f"seed-{best}")
 
 
 @pytest.mark.slow
