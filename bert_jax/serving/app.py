@@ -26,6 +26,12 @@ with optional_imports("serve"):
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 _RETRY_SECONDS = "1"
+_NEEDED = {
+    "/embed": "--checkpoint=DIR",
+    "/v1/embeddings": "--checkpoint=DIR",
+    "/fill-mask": "--checkpoint=DIR with a masked LM head",
+    "/predict": "--workdir=DIR of a fine-tuned run",
+}
 _OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "counter", "waiting": "gauge"}
 
 
@@ -89,7 +95,8 @@ class Server:
         if "embed" in self._services:
             routes.append(self._route("/v1/embeddings", self._openai))
             routes.append(self._route("/v1/models", self._models, "GET"))
-        handlers = {exceptions.HTTPException: _http_error}
+        self._paths = [route.path for route in routes]
+        handlers = {exceptions.HTTPException: self._http_error}
         self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
 
     @contextlib.asynccontextmanager
@@ -126,6 +133,17 @@ class Server:
             return responses.JSONResponse(found, status, headers)
 
         return routing.Route(path, handle, methods=[method])
+
+    async def _http_error(self, request: Any, error: Any) -> Any:
+        """Returns the answer to a request for a path or with a method that there is not."""
+        path, message = request.url.path, error.detail
+        if error.status_code == 404:
+            message = f"{path:.60}: expected one of {', '.join(self._paths)}"
+            if path in _NEEDED:
+                message += f"; {path} needs bert-jax serve {_NEEDED[path]}"
+        elif error.status_code == 405:
+            message = f"{path}: expected {error.headers['Allow']}, found {request.method}"
+        return responses.JSONResponse(_error(message), error.status_code, error.headers)
 
     # Requests
 
@@ -257,7 +275,3 @@ def _cut(vector: np.ndarray, size: int) -> np.ndarray:
 
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message}}
-
-
-async def _http_error(request: Any, error: Any) -> Any:
-    return responses.JSONResponse(_error(error.detail), error.status_code, error.headers)

@@ -153,7 +153,7 @@ def test_predictions_are_those_of_predict(server, folders):
         ("/fill-mask", {"texts": ["[MASK]"], "top": 0}, 400, "top: expected 1 to 50"),
         ("/predict", {"rows": [{"other": "a"}]}, 400, "rows[0]: "),
         ("/predict", {"rows": ["a\tb"]}, 400, "rows[0]: "),
-        ("/none", {"texts": ["a"]}, 404, "Not Found"),
+        ("/none", {"texts": ["a"]}, 404, "/none: expected one of /health, /metrics, /embed, /fill-mask, "),
     ],
 )  # fmt: skip
 def test_what_is_malformed_or_too_large_is_refused(server, path, body, status, message):
@@ -162,7 +162,8 @@ def test_what_is_malformed_or_too_large_is_refused(server, path, body, status, m
 
 
 def test_other_methods_and_lengths_that_lie(server):
-    assert server.ask("/embed")[0] == 405
+    status, found = server.ask("/embed")
+    assert (status, found["error"]["message"]) == (405, "/embed: expected POST, found GET")
     assert server.ask("/embed", '{"texts": ["a"]}', headers={"content-length": "99999999"})[0] == 413
 
 
@@ -197,6 +198,10 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):
 
 def test_sigterm_finishes_what_is_being_answered(folders):
     running = Running(f"--checkpoint={folders[0]}")
+    status, found = running.ask("/predict", {"rows": ["a"]})
+    assert status == 404
+    needed = "; /predict needs bert-jax serve --workdir=DIR of a fine-tuned run"
+    assert found["error"]["message"].endswith(needed)
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(running.ask("/embed", {"texts": TEXTS * 30})[0]))
