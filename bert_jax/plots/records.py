@@ -48,7 +48,9 @@ def plot_records(report: Report, output: str) -> None:
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
         axis.grid(axis="y", alpha=0.25, linewidth=0.6)
     axes[0].set_ylabel("share")
-    axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
+    figure.legend(
+        *axes[2].get_legend_handles_labels(), loc="upper right", ncols=len(splits), fontsize=8, frameon=False
+    )
     figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")
     atomic.save_figure(figure, output, dpi=150)
 
