@@ -14,7 +14,7 @@ from bert_jax.convert import parity
 from bert_jax.estimate import program
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.runs import distillation, pretrain
+from bert_jax.runs import distillation, pretraining_start
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
@@ -119,7 +119,7 @@ def test_an_estimate_includes_the_teacher(trained):
     """Of its architecture alone: its forward pass, and the memory of its parameters."""
     fields = config_files.load("pretrain/distilbert")
     fields.distillation.teacher, fields.model.num_hidden_layers = str(trained), 1
-    config, message = pretrain.adopt_architecture(pretrain_config.pretraining(fields), ())
+    config, message = pretraining_start.adopt_architecture(pretrain_config.pretraining(fields), ())
     assert message == f"the model starts with layers 0 of the 2 of {trained}, 32 wide"
     step = program.TrainStep(config, program.synthetic_rows(config, 32), jax.devices()[:1])
     student, teacher = (
