@@ -23,9 +23,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import paragraphs
+
 from bert_jax.tasks import writers
 from bert_jax.training.metrics.metrics_writer import read_metrics
-from data_pipelines import readers, sentences
 
 HERE = Path(__file__).parent
 WORDS = range(5, 41)  # of a sentence
@@ -35,17 +36,10 @@ NAMES = ("sentence-transformers", "bert_jax")
 def write_pairs(args: argparse.Namespace, path: Path) -> None:
     """Writes neighboring sentences of the same paragraph, at most one pair of each paragraph."""
     rng, found = random.Random(0), []
-    for part in readers.split_ranges(readers.list_inputs(args.input), 1 << 40, args.input_format):
-        for document in readers.read_documents(part, args.input_format):
-            for passage in document.passages:
-                split = sentences.split_paragraph(passage)
-                near = [
-                    pair
-                    for pair in itertools.pairwise(split)
-                    if all(len(text.split()) in WORDS for text in pair)
-                ]
-                if near:
-                    found.append(tuple(" ".join(text.split()) for text in rng.choice(near)))
+    for split in paragraphs.read(args.input, args.input_format):
+        pairs = itertools.pairwise(split)
+        if near := [pair for pair in pairs if all(len(text.split()) in WORDS for text in pair)]:
+            found.append(rng.choice(near))
     writers.write_table(str(path), ("first", "second"), rng.sample(found, args.pairs))
 
 
