@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 _TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
-_HEAD_SIZE = 64
+_HEAD_SIZE, _LANES = 64, 128
 _UTILIZATION = "*final_hlo-static-per-bundle-utilization.txt"
 
 
@@ -31,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--width", type=int, default=768, help="features of a token")
+    parser.add_argument("--rotary", action="store_true", help="attention turns queries and keys")
     parser.add_argument("--rate", type=float, default=0.0, help="dropout rate")
     parser.add_argument("--keep", type=Path, help="folder for the compiler's files; default: none is kept")
     return parser.parse_args()
@@ -50,9 +51,14 @@ def compile_both(args, device):
     states = array(args.rows, args.length, args.width, dtype=jnp.bfloat16)
     parameters = array(3, args.width)
     if args.kernel == "attention":
-        call = functools.partial(pallas_attention.row_attention, head_size=_HEAD_SIZE, rate=args.rate)
+        attend = functools.partial(pallas_attention.row_attention, head_size=_HEAD_SIZE, rate=args.rate)
+
+        def call(*inputs):
+            return attend(*inputs[:6], inputs[6:])
+
         given = [states] * 3 + [array(args.rows, args.length, dtype=jnp.int32), parameters]
         given.append(array(args.rows, 3, dtype=jnp.int32))
+        given += [array(args.rows, args.length, _LANES)] * 2 if args.rotary else []
     else:
         call = functools.partial(pallas_residual._residual, 1e-12, args.rate, False)
         given = [states, states, parameters, array(args.rows, 1, 2, dtype=jnp.uint32)]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import dispatch, pallas_attention, platform, triton_attention
+from bert_jax.kernels import dispatch, pallas_attention, platform, rotary, triton_attention
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
 
@@ -54,9 +54,26 @@ def choose_here(
     return dispatch.choose("attention", requested, case, platform.target())
 
 
-def adds_biases(implementation: str) -> bool:
-    """Returns whether an implementation adds the biases of query, key and value itself."""
+def prepares_inputs(implementation: str) -> bool:
+    """Returns whether an implementation does what `prepare` does itself, in the kernel."""
     return implementation == "pallas"
+
+
+def prepare(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    biases: tuple[jax.Array, jax.Array, jax.Array] | None,
+    angles: rotary.Angles | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns query, key and value with their biases, and query and key turned; see `attention`."""
+    if biases is not None:
+        query, key, value = (
+            x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
+        )
+    if angles is not None:
+        query, key = (rotary.turn(x, angles) for x in (query, key))
+    return query, key, value
 
 
 def attention(
@@ -66,6 +83,7 @@ def attention(
     sequence_ids: jax.Array,
     *,
     biases: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    angles: rotary.Angles | None = None,
     implementation: str = "auto",
     causal: bool = False,
     window: int = 0,
@@ -83,6 +101,8 @@ def attention(
             and attends to padding.
         biases: float32 [N, D] each, not yet added to query, key and value. "pallas" adds them itself, and
             computes their gradients in the same kernel as the gradients that they are the sums of.
+        angles: cosines and sines, float32 [B, L, 1, D/2], by which query and key are turned after their
+            biases are added; see `rotary`. "pallas" turns them itself.
         implementation: "xla", "cudnn", "triton", "pallas", "splash", or "auto", which `dispatch` resolves. On
             a CPU "triton", "pallas" and "splash" are interpreted, which is slow.
         causal: whether a token attends to no later token.
@@ -104,11 +124,8 @@ def attention(
         implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=logit_bias is not None
     ).implementation
     if chosen == "pallas":
-        return _pallas(query, key, value, biases, sequence_ids, causal, window, rate, dropout_key)
-    if biases is not None:
-        query, key, value = (
-            x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
-        )
+        return _pallas(query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles)
+    query, key, value = prepare(query, key, value, biases, angles)
     if chosen == "xla" and window and logit_bias is None and _BLOCKS * window < query.shape[1]:
         return _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key)
     if chosen == "xla":
@@ -212,27 +229,30 @@ def _cudnn(query, key, value, sequence_ids, causal):
     )
 
 
-def _pallas(query, key, value, biases, sequence_ids, causal, window=0, rate=0.0, dropout_key=None):
+def _pallas(
+    query, key, value, biases, sequence_ids, causal, window=0, rate=0.0, dropout_key=None, angles=None
+):
     rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
 
-    def kernel(query, key, value, sequence_ids, biases, words, heads):
+    def kernel(query, key, value, sequence_ids, biases, words, heads, *tables):
         return pallas_attention.row_attention(
-            query, key, value, sequence_ids, biases, _with_first_head(words, heads),
+            query, key, value, sequence_ids, biases, _with_first_head(words, heads), tables,
             head_size=head_size, causal=causal, window=window, rate=rate,
             interpret=platform.interprets_kernels(),
         )  # fmt: skip
 
+    tables = () if angles is None else rotary.lane_tables(angles, dispatch.LANES)
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
     axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",))
-    kernel = platform.on_each_device(kernel, axes, by_head)
+    kernel = platform.on_each_device(kernel, (*axes, *[("batch", None, None)] * len(tables)), by_head)
     # Flattened before the kernel's boundary, because an array with as few lanes as one head has would be
     # padded there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
     words = kernel_words(dropout_key if rate else None, rows)
-    return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
+    return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads), *tables).reshape(query.shape)
 
 
 def _with_first_head(words, heads):

@@ -49,6 +49,7 @@ class Variant:
     attention_dropout: float
     hidden_dropout: float
     local_window: int
+    rotary: bool
 
     @classmethod
     def of(cls, config) -> Variant:
@@ -60,6 +61,7 @@ class Variant:
             config.attention_probs_dropout_prob,
             config.hidden_dropout_prob,
             config.local_window,
+            config.position == "rotary",
         )
 
 
@@ -217,6 +219,10 @@ def _attention_forms(implementation: str, variant: Variant):
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
     if window:
         weights = np.concatenate([weights, weights])
+    angles = None
+    if variant.rotary:
+        turned = rng.uniform(0, 9, (_ROWS, length, 1, variant.head_size // 2))
+        angles = jnp.cos(turned), jnp.sin(turned)
 
     def form(implementation, query, key, value, biases):
         attend = functools.partial(
@@ -226,6 +232,7 @@ def _attention_forms(implementation: str, variant: Variant):
             value,
             jnp.asarray(ids),
             biases=tuple(biases),
+            angles=angles,
             implementation=implementation,
         )
         out = attend(dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None)

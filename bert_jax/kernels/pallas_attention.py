@@ -10,6 +10,7 @@ three inputs and one number for each query. Those arrays have the keys along sub
 lanes: sums over keys are then sums of registers, and what is transposed for products is [L, 128] arrays
 alone. The biases of the inputs are added here, so that their gradients, which are sums over all tokens, are
 computed together with the gradients of the inputs: separately they would be three more passes over HBM.
+Queries and keys are turned here, too, for which operations on [B, L, N, D] would take longer than the kernel.
 Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in
 both passes.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +49,7 @@ def row_attention(
     sequence_ids: jax.Array,
     biases: jax.Array,
     words: jax.Array,
+    tables: Sequence[jax.Array] = (),
     *,
     head_size: int,
     causal: bool = False,
@@ -64,6 +67,8 @@ def row_attention(
         biases: float32 [3, N D], added to query, key and value.
         words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first
             head of this device in the whole row.
+        tables: those of `rotary.lane_tables` for 128 lanes, by which query and key are turned after their
+            biases are added; none to turn nothing.
         head_size: D.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
@@ -80,7 +85,7 @@ def row_attention(
     case = AttentionCase(length=length, heads=width // head_size, head_size=head_size, window=bool(window))
     dispatch.check_case("attention", "pallas", case)
     how = _How(head_size, causal, window, rate, interpret)
-    return _attend(how, query, key, value, biases, (words, sequence_ids))
+    return _attend(how, query, key, value, biases, (words, sequence_ids, tuple(tables)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +122,7 @@ def _attend_fwd(how, *arguments):
 def _attend_bwd(how, residuals, gradient):
     *arrays, biases, by_row, statistics = residuals
     *gradients, sums = _call(how, _backward, 5, (*arrays, gradient), 3, biases, by_row, statistics)
-    return *gradients, jnp.sum(sums, axis=0), (None, None)
+    return *gradients, jnp.sum(sums, axis=0), (None, None, (None,) * len(by_row[2]))
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
@@ -132,7 +137,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
     [B, N D / 128, heads of a block, L]; the backward kernel the sums of its results over tokens, float32
     [steps, 3, N D].
     """
-    words, sequence_ids = by_row
+    words, sequence_ids, tables = by_row
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length, how.heads)
     pairs = length * keys_in_reach(length, how.window)
@@ -155,14 +160,16 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
         out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
         out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
+    of_row = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, 0))
     return pl.pallas_call(
-        functools.partial(kernel, how),
+        functools.partial(kernel, how, len(tables)),
         grid=(batch // rows, width // LANES),
         in_specs=[
             pl.BlockSpec((rows, 1, 3), lambda b, lanes: (b, 0, 0), memory_space=pltpu.SMEM),
             pl.BlockSpec((rows, 1, length), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((rows, length, 1), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
+            *[of_row] * len(tables),
             *in_specs,
         ],
         out_specs=out_specs,
@@ -171,7 +178,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=cost,
         interpret=how.interpret,
-    )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *inputs)
+    )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
 
 
 def _rows_a_step(batch: int, length: int, heads: int) -> int:
@@ -191,11 +198,13 @@ def _rows_a_step(batch: int, length: int, heads: int) -> int:
     return rows
 
 
-def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, statistics):
+def _forward(how, turns, words, query_ids, key_ids, biases, *arrays):
+    tables, (query, key, value, out, statistics) = arrays[:turns], arrays[turns:]
+    prepared = functools.partial(_prepared, how, biases, tables, (query, key, value))
     of_rows = _words_of(how, words)
 
     def attend(row, queries, keys):
-        q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
+        q, k, v = prepared(row, queries, keys)
         allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
         logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
         yield
@@ -213,13 +222,17 @@ def _forward(how, words, query_ids, key_ids, biases, query, key, value, out, sta
     _for_each_part(how, query.shape, attend)
 
 
-def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, statistics, *results):
+def _backward(how, turns, words, query_ids, key_ids, biases, *arrays):
+    tables, (query, key, value, gradient, statistics, *results) = arrays[:turns], arrays[turns:]
     *gradients, sums, d_keys, d_values = results
+    prepared = functools.partial(_prepared, how, biases, tables, (query, key, value))
     dtype, scale, kept = query.dtype, how.head_size**-0.5, 1 / (1 - how.rate)
     of_rows = _words_of(how, words)
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
 
     def write(place, row, tokens, total):
+        if place < 2:
+            total = _turned(how, tables, total, row, tokens, back=True)
         gradients[place][row, tokens] = total.astype(dtype)
         sums[0, place : place + 1] += jnp.sum(total, axis=0, keepdims=True)
 
@@ -228,7 +241,7 @@ def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradien
         d_values[...] = jnp.zeros(d_values.shape, jnp.float32)
 
     def differentiate(row, queries, keys):
-        q, k, v = _biased(how, biases, query[row, queries], key[row, keys], value[row, keys])
+        q, k, v = prepared(row, queries, keys)
         allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
         g = gradient[row, queries]
         logits = [_logits(q, _only(k, lanes), allowed) for lanes in _heads(how)]
@@ -325,17 +338,33 @@ def _places(queries, keys):
     ]
 
 
-def _biased(how, biases, query, key, value):
-    """Returns query, key and value [L, 128] plus their biases for the lanes of the block.
+def _prepared(how, biases, tables, arrays, row, queries, keys):
+    """Returns query, key and value [L, 128] with their biases for the lanes of the block, and turned.
 
     The query is multiplied by what makes the powers of two of its logits the exponentials of the softmax,
     before it is rounded.
     """
-    factors = how.head_size**-0.5 / _LN_2, 1.0, 1.0
-    return [
-        ((x.astype(jnp.float32) + biases[place : place + 1]) * factor).astype(x.dtype)
-        for place, (x, factor) in enumerate(zip((query, key, value), factors, strict=True))
-    ]
+    found = []
+    for place, (array, tokens) in enumerate(zip(arrays, (queries, keys, keys), strict=True)):
+        x = array[row, tokens].astype(jnp.float32) + biases[place : place + 1]
+        if place < 2:
+            x = _turned(how, tables, x, row, tokens)
+        if place == 0:
+            x = x * (how.head_size**-0.5 / _LN_2)
+        found.append(x.astype(array.dtype))
+    return found
+
+
+def _turned(how, tables, x, row, tokens, back=False):
+    """Returns x [L, 128] turned by rotary positions, or `back`; x without tables."""
+    if not tables:
+        return x
+    cosine, sine = (table[row, tokens] for table in tables)
+    half = how.head_size // 2
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    ahead, behind = pltpu.roll(x, LANES - half, 1), pltpu.roll(x, half, 1)
+    partner = jnp.where(lane % how.head_size < half, ahead, behind)
+    return x * cosine + partner * (-sine if back else sine)
 
 
 def _features(how, head):

@@ -25,11 +25,15 @@ _LEAF = "given"
 States = dict[str, list[jax.Array]]
 
 
-def give(module: nn.Module, name: str, x: jax.Array, bias: jax.Array | None = None) -> None:
-    """Keeps x, plus a bias if there is one, if the caller collects the name."""
-    if module.is_mutable_collection(name) and not module.is_initializing():
-        value = x if bias is None else x + bias.astype(x.dtype)
-        module.sow(name, _LEAF, value, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+def is_asked(module: nn.Module, name: str) -> bool:
+    """Returns whether the caller collects the name."""
+    return module.is_mutable_collection(name) and not module.is_initializing()
+
+
+def give(module: nn.Module, name: str, x: jax.Array) -> None:
+    """Keeps x if the caller collects the name."""
+    if is_asked(module, name):
+        module.sow(name, _LEAF, x, reduce_fn=lambda _, new: new, init_fn=lambda: None)
 
 
 def apply(

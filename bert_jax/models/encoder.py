@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels.attention import adds_biases, attention, choose_here
+from bert_jax.kernels.attention import attention, choose_here, prepare, prepares_inputs
 from bert_jax.kernels.dense import halves
 from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
@@ -113,22 +113,21 @@ class EncoderLayer(Module):
             requested = config.execution.attention
             choice = choose_here(requested, str(self.dtype), drop.rate, x.shape[1], *heads, **case)
             implementation = choice.implementation
-        separate_bias = adds_biases(implementation) and config.attention_bias and angles is None
+        separate_bias = prepares_inputs(implementation) and config.attention_bias
         projected = [dense(x, separate_bias) for dense in (self.query, self.key, self.value)]
         biases = None
         if separate_bias:
             projected, biases = zip(*projected, strict=True)
-        query, key, value = projected
-        query, key = self.scheme.rotate(query, key, angles, self.spec.theta)
+        turns = None if angles is None else angles[self.spec.theta]
         names = (collected.QUERIES, collected.KEYS, collected.VALUES)
-        for name, x, bias in zip(names, (query, key, value), biases or [None] * 3, strict=True):
-            collected.give(self, name, x, bias)
+        if any(collected.is_asked(self, name) for name in names):
+            for name, prepared in zip(names, prepare(*projected, biases, turns), strict=True):
+                collected.give(self, name, prepared)
         return attention(
-            query,
-            key,
-            value,
+            *projected,
             sequence_ids,
             biases=biases,
+            angles=turns,
             implementation=implementation,
             causal=config.causal,
             window=self.spec.window,

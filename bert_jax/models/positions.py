@@ -6,18 +6,19 @@ A scheme has no parameters of its own; `tables` describes the parameters that th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.kernels import rotary
 from bert_jax.kernels.attention import distances
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
 
-Angles = dict[float, tuple[jax.Array, jax.Array]]
+Angles = dict[float, rotary.Angles]  # by theta
 
 
 class Table(NamedTuple):
@@ -32,9 +33,9 @@ class Table(NamedTuple):
 
 
 class PositionScheme:
-    """How positions change the embeddings, the queries and keys, and the attention logits.
+    """How positions change the embeddings, and what attention is given for them.
 
-    The methods of this class, which is the scheme without positions, change nothing.
+    The methods of this class, which is the scheme without positions, change and return nothing.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -49,12 +50,8 @@ class PositionScheme:
         return x
 
     def angles(self, position_ids: jax.Array) -> Angles | None:
-        """Returns the argument of `rotate`, computed once for all layers: {theta: (cos, sin)}, or None."""
+        """Returns what queries and keys are turned by, computed once for all layers; None to turn nothing."""
         return None
-
-    def rotate(self, query: jax.Array, key: jax.Array, angles: Any, theta: float) -> Sequence[jax.Array]:
-        """Returns queries and keys [B, L, N, D], rotated according to their positions."""
-        return query, key
 
     def bias(self, length: int) -> jax.Array | None:
         """Returns the bias of the attention logits, float32 [N, L, L]; None for no bias."""
@@ -105,19 +102,14 @@ class ScaledSinusoid(Sinusoid):
 class Rotary(PositionScheme):
     """Rotates queries and keys by angles that grow with the position (Su et al. 2021).
 
-    Coordinates i and i + D/2 of a head form one plane, which is rotated by position * theta^(-2i/D).
+    The plane of coordinates i and i + D/2 of a head is turned by position * theta^(-2i/D).
     """
 
     def angles(self, position_ids):
-        """Returns the argument of `rotate`; see `PositionScheme`."""
+        """Returns cosines and sines for each theta of the layers; see `PositionScheme`."""
         thetas = {spec.theta for run in layer_runs(self.config) for spec in run.layers}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
-        # [B, L, 1, D/2]: all heads use the same angles.
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
-
-    def rotate(self, query, key, angles, theta):
-        """Returns rotated queries and keys; see `PositionScheme`."""
-        return [_turn(x, *angles[theta]) for x in (query, key)]
 
 
 class Alibi(PositionScheme):
@@ -140,12 +132,6 @@ def _sines_and_cosines(rows: int, width: int) -> np.ndarray:
     column = np.arange(width)
     angles = np.arange(rows)[:, None] / 10_000.0 ** (2 * (column // 2) / width)
     return np.where(column % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
-
-
-def _turn(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from support import encoder_oracle
 
+from bert_jax.kernels import rotary
 from bert_jax.models import config, positions
 
 
@@ -19,18 +20,18 @@ def scheme(**fields):
     ],
 )
 def test_rotary_turns_as_in_its_paper(theta, expected):
-    rotary = scheme(position="rotary", rotary_theta=theta)
     x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 1, 4)
-    query, key = rotary.rotate(x, 2 * x, rotary.angles(jnp.int32([[3]])), theta)
+    angles = scheme(position="rotary", rotary_theta=theta).angles(jnp.int32([[3]]))[theta]
+    query, key = (rotary.turn(given, angles) for given in (x, 2 * x))
     np.testing.assert_allclose(query.ravel(), expected, atol=1e-5)
     np.testing.assert_allclose(key.ravel(), 2 * np.array(expected), atol=1e-5)
 
 
 def test_rotary_is_a_product_of_complex_numbers():
-    rotary, rng = scheme(position="rotary"), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 2, 4)).astype(np.float32)
     places = rng.integers(0, 500, (2, 5)).astype(np.int32)
-    found, _ = rotary.rotate(x, x, rotary.angles(places), 10_000.0)
+    found = rotary.turn(x, scheme(position="rotary").angles(places)[10_000.0])
     for row, token, head in np.ndindex(2, 5, 2):
         expected = encoder_oracle.rotate(x[row, token, head], int(places[row, token]), 10_000.0)
         np.testing.assert_allclose(found[row, token, head], expected, atol=2e-4)
