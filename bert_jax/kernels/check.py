@@ -25,7 +25,8 @@ from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
 from bert_jax.kernels.dropout import dropout
-from bert_jax.kernels.layer_norm import layer_norm
+from bert_jax.kernels.layer_norm import layer_norm, rms_norm
+from bert_jax.kernels.pallas_norm import norm_beside
 from bert_jax.kernels.pallas_residual import residual_norm
 
 # Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
@@ -50,6 +51,8 @@ class Variant:
     hidden_dropout: float
     local_window: int
     rotary: bool
+    norm_placement: str
+    norm: str
 
     @classmethod
     def of(cls, config) -> Variant:
@@ -62,6 +65,8 @@ class Variant:
             config.hidden_dropout_prob,
             config.local_window,
             config.position == "rotary",
+            config.norm_placement,
+            config.norm,
         )
 
 
@@ -248,12 +253,23 @@ def _residual_forms(implementation: str, variant: Variant):
     shape = (_ROWS, _LENGTH, variant.features)
     x, h = (jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(2))
     bias, scale, offset = (jnp.asarray(rng.normal(size=shape[2:]), jnp.float32) for _ in range(3))
+    weights = jnp.asarray(rng.normal(size=shape), jnp.float32)
     rate, key = variant.hidden_dropout, jax.random.key(1)
 
-    def fused(x, h, bias, scale, offset):
+    def fused_before(x, h, scale, offset):
+        normed, x = norm_beside(variant.norm, x, scale, offset, _EPSILON)
+        return x + h * normed
+
+    def plain_before(x, h, scale, offset):
+        norm = {"layernorm": layer_norm, "rmsnorm": rms_norm}[variant.norm]
+        return x + h * norm(x, scale, offset, _EPSILON)
+
+    def fused_after(x, h, bias, scale, offset):
         return residual_norm(x, h, bias, scale, offset, epsilon=_EPSILON, rate=rate, key=key)
 
-    def plain(x, h, bias, scale, offset):
+    def plain_after(x, h, bias, scale, offset):
         return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, _EPSILON)
 
-    return fused, plain, (x, h, bias, scale, offset), jnp.asarray(rng.normal(size=shape), jnp.float32)
+    if variant.norm_placement == "pre":
+        return fused_before, plain_before, (x, h, scale, offset), weights
+    return fused_after, plain_after, (x, h, bias, scale, offset), weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -35,15 +36,6 @@ def materialize(x: jax.Array) -> jax.Array:
     # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
     # it with strided access.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
-
-
-def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns x[..., 0, :] and x[..., 1, :] for x [..., 2, I]."""
-    if platform.target_platform() != "cpu" or platform.shards("mlp") > 1:
-        return x[..., 0, :], x[..., 1, :]
-    # The gradient of an index is a sum of padded halves, for which XLA:CPU computes each half twice.
-    first, second = jnp.split(x.reshape(*x.shape[:-2], -1), 2, axis=-1)
-    return first, second
 
 
 def _unfused(x: jax.Array) -> jax.Array:
@@ -94,3 +86,31 @@ def _dense_bwd(transposed, residuals, g):
 
 
 dense.defvjp(_dense_fwd, _dense_bwd)
+
+
+def dense_halves(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, rows: Sequence[int]
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the two halves [*rows, O] of x W + b, in which W has the shape [I, 2, O].
+
+    Args:
+        x: [N, I], as in `dense`.
+        kernel: float32 [I, 2, O].
+        bias: float32 [2, O]; None for no bias.
+        rows: sizes whose product is N.
+    """
+    inputs, _, outputs = kernel.shape
+    if platform.target_platform() == "tpu":
+        # Two products: an array with a dimension of 2 before the lanes would be copied, or take a quarter of
+        # the vector units.
+        biases = (None, None) if bias is None else bias
+        products = (dense(x, kernel[:, i], biases[i]) for i in range(2))
+        first, second = (y.reshape(*rows, outputs) for y in products)
+        return first, second
+    y = dense(x, kernel.reshape(inputs, -1), None if bias is None else bias.reshape(-1))
+    y = y.reshape(*rows, 2, outputs)
+    if platform.target_platform() != "cpu" or platform.shards("mlp") > 1:
+        return y[..., 0, :], y[..., 1, :]
+    # The gradient of an index is a sum of padded halves, for which XLA:CPU computes each half twice.
+    first, second = jnp.split(y.reshape(*rows, -1), 2, axis=-1)
+    return first, second

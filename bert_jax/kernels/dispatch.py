@@ -79,12 +79,12 @@ class AttentionCase:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualCase:
-    """What the implementation of the end of half a layer (dropout, sum and norm) depends on.
+    """What the implementation of the norm of half a layer, and of what it is computed with, depends on.
 
     Attributes:
         length: number of tokens of a row.
         features: features of a token.
-        placement: placement of the norm: "post", after the sum, or "pre".
+        placement: "post", dropout, sum and norm at the end of the half; or "pre", the norm at its start.
         norm: "layernorm" or "rmsnorm".
     """
 
@@ -203,8 +203,8 @@ def _triton(case: AttentionCase, target: Target) -> str | None:
 
 def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
     length, features = case.length, case.features
-    if case.placement != "post" or case.norm != "layernorm":
-        return "needs LayerNorm behind the sum (norm_placement=post, norm=layernorm)"
+    if case.placement == "post" and case.norm != "layernorm":
+        return "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
     if length is not None and length % RESIDUAL_TOKENS:
         return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {length}"
     if features is not None and (features % LANES or features > MAX_RESIDUAL_FEATURES):

@@ -9,12 +9,17 @@ from bert_jax.kernels import platform
 from bert_jax.kernels.dense import materialize, sum_rows
 
 
-def normalize(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
+def normalize(
+    x: jax.Array, epsilon: float, one_pass: bool = False, centered: bool = True
+) -> tuple[jax.Array, jax.Array]:
     """Returns float32 (x - mean) / standard deviation over the last dimension, and 1 / standard deviation.
 
-    With `one_pass` the variance is E[x^2] - E[x]^2.
+    With `one_pass` the variance is E[x^2] - E[x]^2. If it is not `centered`, the mean is taken to be 0.
     """
     x = x.astype(jnp.float32)
+    if not centered:
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + epsilon)
+        return x * scale, scale
     mean = jnp.mean(x, axis=-1, keepdims=True)
     if one_pass:
         variance = jnp.maximum(jnp.mean(jnp.square(x), axis=-1, keepdims=True) - jnp.square(mean), 0)
@@ -24,10 +29,12 @@ def normalize(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax
     return (x - mean) * scale, scale
 
 
-def normalize_bwd(g: jax.Array, normalized: jax.Array, inverse: jax.Array) -> jax.Array:
+def normalize_bwd(
+    g: jax.Array, normalized: jax.Array, inverse: jax.Array, centered: bool = True
+) -> jax.Array:
     """Returns the gradient of x from that of `normalize`'s first result, all float32."""
-    mean = jnp.mean(g, axis=-1, keepdims=True)
-    return inverse * (g - mean - normalized * jnp.mean(g * normalized, axis=-1, keepdims=True))
+    g_centered = g - jnp.mean(g, axis=-1, keepdims=True) if centered else g
+    return inverse * (g_centered - normalized * jnp.mean(g * normalized, axis=-1, keepdims=True))
 
 
 def _normalize(x, epsilon):

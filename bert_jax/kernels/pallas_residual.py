@@ -23,7 +23,9 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental.pallas import tpu as pltpu
 
 _LARGEST = 256 * 1024  # elements of a block
-SCOPE = "residual_norm"  # part of the operation's name, which identifies this kernel in a compiled program
+SCOPE = (
+    "residual_norm"  # part of the operations' names, which identifies the kernels of residuals in a program
+)
 
 
 def choose_here(requested: str, case: ResidualCase) -> Choice:
@@ -110,7 +112,7 @@ def _call(kernel, arrays, parameters, words, interpret, sums=False):
     It returns two arrays of the shape of the first of `arrays`, and with `sums` also float32 [steps, 3, F].
     """
     rows, length, features = arrays[0].shape
-    tokens = _tokens_a_step(length, features)
+    tokens = tokens_a_step(length, features)
     parts = length // tokens
     block = pl.BlockSpec((1, tokens, features), lambda row, part: (row, part, 0))
     out_specs = [block] * 2
@@ -133,7 +135,7 @@ def _call(kernel, arrays, parameters, words, interpret, sums=False):
     )(words, parameters, *arrays)
 
 
-def _tokens_a_step(length: int, features: int) -> int:
+def tokens_a_step(length: int, features: int) -> int:
     """Returns how many tokens a step of the grid takes.
 
     The more, the less the overhead of the steps: it is a fifth of the cycles of steps of 128 tokens. Their

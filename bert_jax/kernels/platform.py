@@ -75,7 +75,7 @@ def interprets_kernels() -> bool:
 Axes = tuple[str | None, ...]
 
 
-def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) -> Callable:
+def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes | list[Axes]) -> Callable:
     """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
 
     This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh, or where an enclosing
@@ -84,10 +84,12 @@ def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) ->
     Args:
         kernel: a function of arrays.
         in_axes: logical axes of each argument.
-        out_axes: logical axes of the kernel's result.
+        out_axes: logical axes of the kernel's result, or a list with those of each of its results.
     """
-    *specs, out = map(nn.logical_to_mesh_axes, (*in_axes, out_axes))
+    specs = tuple(map(nn.logical_to_mesh_axes, in_axes))
+    several = isinstance(out_axes, list)
+    outs = tuple(map(nn.logical_to_mesh_axes, out_axes if several else [out_axes]))
     mesh = jax.sharding.get_abstract_mesh()
-    if out is None or mesh.empty or mesh.are_all_axes_manual:
+    if outs[0] is None or mesh.empty or mesh.are_all_axes_manual:
         return kernel
-    return jax.shard_map(kernel, in_specs=tuple(specs), out_specs=out, check_vma=False)
+    return jax.shard_map(kernel, in_specs=specs, out_specs=outs if several else outs[0], check_vma=False)

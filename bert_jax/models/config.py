@@ -58,8 +58,9 @@ class Execution:
     )
     residual: str = field(
         "auto",
-        "dropout, sum and LayerNorm at the end of each half of a layer: `xla`, or `pallas`, one kernel "
-        "(TPU, rows of a multiple of 128 tokens, `norm_placement=post`, `norm=layernorm`)",
+        "dropout, sum and norm at the end of each half of a layer, or with `norm_placement=pre` the norm at "
+        "its start: `xla`, or `pallas`, one kernel (TPU, rows of a multiple of 128 tokens; "
+        "`norm=layernorm` if the norm is at the end)",
         choices=RESIDUAL_IMPLEMENTATIONS,
         resume="free",
     )
@@ -346,7 +347,7 @@ class EncoderConfig:
         )
 
     def residual_case(self) -> ResidualCase:
-        """Returns what is known about the end of each half of a layer before a program is traced."""
+        """Returns what is known about the norms of the halves of a layer before a program is traced."""
         return ResidualCase(features=self.hidden_size, placement=self.norm_placement, norm=self.norm)
 
     def replace(self, **changes: Any) -> EncoderConfig:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels.attention import attention, choose_here, prepare, prepares_inputs
-from bert_jax.kernels.dense import halves
 from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.cross_attention import CrossAttention
@@ -20,23 +19,32 @@ from bert_jax.models.layers import ACTIVATIONS, RESIDUALS, Module, identity
 from bert_jax.models.runs import LayerSpec, Run
 
 
-def _activate_half(activate):
-    """Returns the activation of a gated feed-forward block.
+class _FeedForward(NamedTuple):
+    """A feed-forward block without its last product: the output of its dense layer, and what follows it.
 
-    Its input is [..., 2, I]; the first half is activated and multiplied by the second.
+    Attributes:
+        axes: logical axes of the output.
+        sizes: returns the sizes of the output for the width of the block.
+        activate: returns the activations for the output, or for its two halves, and the activation function.
     """
 
-    def combine(x):
-        activated, factor = halves(x)
-        return activate(activated) * factor
+    axes: tuple[str, ...]
+    sizes: Callable[[int], tuple[int, ...]]
+    activate: Callable[[Any, Callable[[jax.Array], jax.Array]], jax.Array]
 
-    return combine
+    @property
+    def gated(self) -> bool:
+        """Returns whether the output has two halves."""
+        return len(self.axes) > 1
 
 
-# By `feed_forward`: logical axes and sizes of the first dense layer's output, and the activation after it.
-_FEED_FORWARDS: dict[str, Any] = {
-    "mlp": (("mlp",), lambda inner: (inner,), identity),
-    "glu": (("halves", "mlp"), lambda inner: (2, inner), _activate_half),
+# By `feed_forward`.
+_FEED_FORWARDS = {
+    "mlp": _FeedForward(("mlp",), lambda width: (width,), lambda x, function: function(x)),
+    # The first half is activated and multiplied by the second.
+    "glu": _FeedForward(
+        ("halves", "mlp"), lambda width: (2, width), lambda x, function: function(x[0]) * x[1]
+    ),
 }
 
 
@@ -57,11 +65,16 @@ class EncoderLayer(Module):
             None, hidden, ("heads", "kv"), ("embed",), use_bias=bias, ends_half=True
         )
         self.attention_norm = self.norm() if self.spec.attention_norm else identity
-        axes, sizes, combine = _FEED_FORWARDS[config.feed_forward]
+        block = _FEED_FORWARDS[config.feed_forward]
         self.intermediate = self.dense(
-            None, sizes(config.intermediate_size), ("embed",), axes, use_bias=config.inner_bias
+            None,
+            block.sizes(config.intermediate_size),
+            ("embed",),
+            block.axes,
+            use_bias=config.inner_bias,
+            apart=block.gated,
         )
-        self.activate = combine(ACTIVATIONS[config.hidden_act])
+        self.activate = functools.partial(block.activate, function=ACTIVATIONS[config.hidden_act])
         self.output = self.dense(
             None, hidden, ("mlp",), ("embed",), use_bias=config.output_bias, ends_half=True
         )

@@ -6,6 +6,7 @@ Parameters are float32 and have logical axis names; computations use the configu
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +15,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import pallas_residual
-from bert_jax.kernels.dense import dense, product_dtype
+from bert_jax.kernels import pallas_norm, pallas_residual
+from bert_jax.kernels.dense import dense, dense_halves, product_dtype
 from bert_jax.kernels.dispatch import ResidualCase
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
@@ -88,7 +89,7 @@ class Dense(nn.Module):
     """y = x W + b over the last `len(in_axes)` dimensions of x.
 
     `in_axes` and `out_axes` are the logical names of the kernel's dimensions, `features` the sizes of the
-    output dimensions. Without `use_bias` there is no b.
+    output dimensions. Without `use_bias` there is no b. With `apart`, the first output dimension is 2.
     """
 
     features: Sequence[int]
@@ -97,10 +98,11 @@ class Dense(nn.Module):
     initializer: Initializer
     dtype: jnp.dtype
     use_bias: bool = True
+    apart: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array, separate_bias: bool = False) -> Any:
-        """Returns [*rows, *features] for x [*rows, *in].
+        """Returns [*rows, *features] for x [*rows, *in]; with `apart` two arrays, the halves of it.
 
         With `separate_bias` it returns x W and b (None if there is no bias), and the caller adds them.
         """
@@ -120,6 +122,8 @@ class Dense(nn.Module):
                 jnp.float32,
             )
         x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
+        if self.apart:
+            return dense_halves(x, kernel.reshape(x.shape[1], *self.features), bias, rows)
         y = dense(
             x, kernel.reshape(x.shape[1], -1), None if bias is None or separate_bias else bias.reshape(-1)
         )
@@ -139,7 +143,7 @@ class Norm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, fused: Callable | None = None) -> Any:
         """Returns the norm of x over its last axis, or the result of `fused`."""
 
         def parameter(name: str, init: Initializer) -> Any:
@@ -239,9 +243,12 @@ def post_norm(
 
 def pre_norm(kind, x, norm, inner, project, drop, requested, adapter=identity):
     """Returns x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020); see `post_norm`."""
-    # Pre-norm is never fused; the call only records the choice for the log.
-    _is_fused(requested, ResidualCase(*x.shape[1:], "pre", kind))
-    return x + adapter(drop(project(inner(norm(x)))))
+    is_fused = _is_fused(requested, ResidualCase(*x.shape[1:], "pre", kind))
+    if is_fused and norm is not identity:
+        normed, x = norm(x, functools.partial(pallas_norm.norm_beside, kind))
+    else:
+        normed = norm(x)
+    return x + adapter(drop(project(inner(normed))))
 
 
 # By `norm_placement`: how one half of a layer is combined with its input.
@@ -267,10 +274,11 @@ class Module(nn.Module):
         *,
         use_bias: bool = True,
         ends_half: bool = False,
+        apart: bool = False,
     ) -> Dense:
         """Returns a dense layer; `ends_half` is whether it is the last one of a half of a layer."""
         init = _INITIALIZERS[self.config.initializer](self.config)[ends_half]
-        return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, name=name)
+        return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, apart, name=name)
 
     def norm(self, name: str | None = None) -> Norm:
         """Returns the configured norm."""

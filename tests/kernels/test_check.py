@@ -12,7 +12,15 @@ from support import processes
 from bert_jax import cli, convert, tokenization
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, fill_mask
-from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform, triton_attention
+from bert_jax.kernels import (
+    check,
+    dispatch,
+    pallas_attention,
+    pallas_norm,
+    pallas_residual,
+    platform,
+    triton_attention,
+)
 from bert_jax.kernels.attention import choose_here
 from bert_jax.models import sizes
 from bert_jax.parallel import sharding
@@ -125,6 +133,37 @@ def test_a_broken_residual_kernel(monkeypatch):
     lines = []
     check.ensure(MODEL.replace(attention="xla"), lines.append)
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
+
+
+MODERN = MODEL.replace(position="rotary", norm_placement="pre", norm="rmsnorm", norm_bias=False)
+
+
+def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
+    lines = []
+    check.ensure(MODERN, lines.append)
+    assert lines == []
+    results = {result.kernel: result.difference for result in check._results.values()}
+    assert set(results) == {PALLAS, SPLASH, RESIDUAL}
+    assert max(results.values()) < check.BOUND / 1000
+
+
+@pytest.mark.parametrize("module, name", [(pallas_norm, "_backward"), (pallas_attention, "_turned")])
+def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
+    true = getattr(module, name)
+
+    def broken(*arguments, **options):
+        if module is pallas_attention:
+            return true(*arguments) * 1.05
+        true(*arguments, **options)
+        references = arguments
+        references[-1][...] = references[-1][...] * 1.05  # the gradient of the scale
+
+    monkeypatch.setattr(module, name, broken)
+    lines = []
+    check.ensure(MODERN, lines.append)
+    (line,) = lines
+    expected = PALLAS if module is pallas_attention else RESIDUAL
+    assert line.startswith(f"warning: {expected} failed its check on this device and is not used: it differs")
 
 
 @pytest.mark.slow

@@ -153,7 +153,13 @@ def test_the_table_needs_no_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("changes", [dict(placement="pre"), dict(norm="rmsnorm")])
-def test_the_end_of_another_half_is_left_to_xla(changes):
-    choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, **changes), TPU)
-    assert choice.implementation == "xla" and "needs LayerNorm behind the sum" in choice.reason
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_the_norm_at_the_start_of_half_a_layer(norm):
+    case = ResidualCase(512, 768, "pre", norm)
+    assert dispatch.choose("residual", "auto", case, TPU).implementation == "pallas"
+    assert dispatch.choose("residual", "auto", case, H100).implementation == "xla"
+
+
+def test_another_norm_at_the_end_is_left_to_xla():
+    choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, norm="rmsnorm"), TPU)
+    assert choice.implementation == "xla" and "needs LayerNorm where norms follow" in choice.reason

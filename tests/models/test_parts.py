@@ -185,7 +185,7 @@ def test_it_is_lowered_for_both_accelerators(name, accelerator):
             dict(attention="cudnn", local_window=2, global_every=2, attention_probs_dropout_prob=0.0),
             "no local attention",
         ),
-        (dict(residual="pallas", norm_placement="pre", hidden_size=128), "LayerNorm behind the sum"),
+        (dict(residual="pallas", norm="rmsnorm", hidden_size=128), "LayerNorm where norms follow the sums"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(fields, problem):
