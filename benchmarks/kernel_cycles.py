@@ -31,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--width", type=int, default=768, help="features of a token")
+    parser.add_argument("--window", type=int, default=0, help="window of local attention")
     parser.add_argument("--rotary", action="store_true", help="attention turns queries and keys")
     parser.add_argument("--rate", type=float, default=0.0, help="dropout rate")
     parser.add_argument("--keep", type=Path, help="folder for the compiler's files; default: none is kept")
@@ -51,7 +52,8 @@ def compile_both(args, device):
     states = array(args.rows, args.length, args.width, dtype=jnp.bfloat16)
     parameters = array(3, args.width)
     if args.kernel == "attention":
-        attend = functools.partial(pallas_attention.row_attention, head_size=_HEAD_SIZE, rate=args.rate)
+        how = dict(head_size=_HEAD_SIZE, window=args.window, rate=args.rate)
+        attend = functools.partial(pallas_attention.row_attention, **how)
 
         def call(*inputs):
             return attend(*inputs[:6], inputs[6:])

@@ -40,6 +40,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _MASKED = -1e9
 _LN_2 = math.log(2)
 _LARGEST_STEP = 1024  # tokens
+_ALIGNED = 64  # tokens, of the keys that a block of queries of a local layer reads
 
 
 def row_attention(
@@ -104,7 +105,7 @@ class _How:
 
 def keys_in_reach(length: int, window: int) -> int:
     """Returns how many keys of a row the kernel multiplies by a query: with a window, some blocks of them."""
-    reach = -(-window // LANES) * LANES
+    reach = -(-window // _ALIGNED) * _ALIGNED
     return min(length, LANES + 2 * reach) if window else length
 
 
@@ -160,16 +161,18 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
         out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
         out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
-    of_row = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, 0))
+    # v4's vector memory does not hold those of two of the longest rows.
+    buffers = {"pipeline_mode": pl.Buffered(1)} if length > _LARGEST_STEP else {}
+    of_row = functools.partial(pl.BlockSpec, index_map=lambda b, lanes: (b, 0, 0), **buffers)
     return pl.pallas_call(
         functools.partial(kernel, how, len(tables)),
         grid=(batch // rows, width // LANES),
         in_specs=[
             pl.BlockSpec((rows, 1, 3), lambda b, lanes: (b, 0, 0), memory_space=pltpu.SMEM),
             pl.BlockSpec((rows, 1, length), lambda b, lanes: (b, 0, 0)),
-            pl.BlockSpec((rows, length, 1), lambda b, lanes: (b, 0, 0)),
+            of_row((rows, length, 1)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
-            *[of_row] * len(tables),
+            *[of_row((rows, length, LANES))] * len(tables),
             *in_specs,
         ],
         out_specs=out_specs,
@@ -179,6 +182,14 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         cost_estimate=cost,
         interpret=how.interpret,
     )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
+
+
+def _keys_together(length: int) -> int:
+    """Returns the number of keys that blocks of queries of a local layer may read which are begun together.
+
+    The more, the better the units of the chip are used. v4's vector memory also has to hold the row.
+    """
+    return 2048 if length <= _LARGEST_STEP else 1024 if length <= 3 * _LARGEST_STEP // 2 else 512
 
 
 def _rows_a_step(batch: int, length: int, heads: int) -> int:
@@ -271,8 +282,8 @@ def _backward(how, turns, words, query_ids, key_ids, biases, *arrays):
 def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: None):
     """Runs work(row, queries, keys) for parts of rows: for queries, and the keys that they may attend to.
 
-    What it does before its `yield` is done for all rows first, so that the matrix units have work while the
-    vector units compute the softmax.
+    What it does before its `yield` is done for all rows first, or for some blocks of queries of a row, so
+    that the matrix units have work while the vector units compute the softmax.
     """
     rows, length, _ = shape
     if not how.window:
@@ -287,17 +298,26 @@ def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: Non
         return
     span = keys_in_reach(length, how.window)
     reach = (span - LANES) // 2
+    blocks = length // LANES
+    most = max(1, _keys_together(length) // span)
+    together = next(count for count in range(most, 0, -1) if not blocks % count)
 
-    def part(row, number, _):
+    def part(row, number):
         first = number * LANES
         keys = jnp.clip(first - reach, 0, length - span)
         queries = pl.ds(pl.multiple_of(first, LANES), LANES)
-        for _ in work(row, queries, pl.ds(pl.multiple_of(keys, LANES), span)):
-            pass
+        return work(row, queries, pl.ds(pl.multiple_of(keys, _ALIGNED), span))
+
+    def parts(row, number, _):
+        begun = [part(row, number * together + i) for i in range(together)]
+        for each in begun:
+            next(each)
+        for each in begun:
+            next(each, None)
 
     for row in range(rows):
         begin(row)
-        jax.lax.fori_loop(0, length // LANES, functools.partial(part, row), None)
+        jax.lax.fori_loop(0, blocks // together, functools.partial(parts, row), None)
         end(row)
 
 
