@@ -10,16 +10,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from etils import epy
 
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dispatch import ResidualCase
 from bert_jax.kernels.layer_norm import normalize, normalize_bwd
-from bert_jax.kernels.pallas_residual import SCOPE, tokens_a_step
-
-with epy.lazy_imports():  # programs for other platforms do not wait for this import
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
+from bert_jax.kernels.pallas_residual import SCOPE, run_by_rows
 
 
 def norm_beside(
@@ -61,42 +56,19 @@ def _norm(centered, epsilon, interpret, x, parameters):
 
 def _norm_fwd(centered, epsilon, interpret, x, parameters):
     kernel = functools.partial(_forward, centered=centered, epsilon=epsilon)
-    (normed,) = _call(kernel, (x,), parameters, interpret)
+    (normed,) = run_by_rows(kernel, (parameters,), (x,), results=1, interpret=interpret)
     return (normed, x), (x, parameters)
 
 
 def _norm_bwd(centered, epsilon, interpret, residuals, gradients):
     x, parameters = residuals
     kernel = functools.partial(_backward, centered=centered, epsilon=epsilon)
-    dx, sums = _call(kernel, (x, *gradients), parameters, interpret, sums=True)
+    arrays = (x, *gradients)
+    dx, sums = run_by_rows(kernel, (parameters,), arrays, results=1, sums=2, interpret=interpret)
     return dx, jnp.sum(sums, axis=0)
 
 
 _norm.defvjp(_norm_fwd, _norm_bwd)
-
-
-def _call(kernel, arrays, parameters, interpret, sums=False):
-    """Runs a kernel over a grid of (rows, blocks of tokens).
-
-    It returns an array of the shape of the first of `arrays`, and with `sums` also float32 [steps, 2, F].
-    """
-    rows, length, features = arrays[0].shape
-    tokens = tokens_a_step(length, features)
-    parts = length // tokens
-    block = pl.BlockSpec((1, tokens, features), lambda row, part: (row, part, 0))
-    out_specs, out_shape = [block], [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)]
-    if sums:
-        out_specs.append(pl.BlockSpec((1, 2, features), lambda row, part: (row * parts + part, 0, 0)))
-        out_shape.append(jax.ShapeDtypeStruct((rows * parts, 2, features), jnp.float32))
-    return pl.pallas_call(
-        kernel,
-        grid=(rows, parts),
-        in_specs=[pl.BlockSpec((2, features), lambda row, part: (0, 0)), *[block] * len(arrays)],
-        out_specs=out_specs,
-        out_shape=out_shape,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
-        interpret=interpret,
-    )(parameters, *arrays)
 
 
 def _forward(parameters, x, out, *, centered, epsilon):

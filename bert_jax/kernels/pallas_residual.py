@@ -8,6 +8,7 @@ that of `dropout`: it is hashed from the element's position in both passes.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +24,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental.pallas import tpu as pltpu
 
 _LARGEST = 256 * 1024  # elements of a block
-SCOPE = (
-    "residual_norm"  # part of the operations' names, which identifies the kernels of residuals in a program
-)
+SCOPE = "residual_norm"  # part of the operation's name, which tells this kernel from attention's in a program
 
 
 def choose_here(requested: str, case: ResidualCase) -> Choice:
@@ -92,50 +91,70 @@ def _residual(epsilon, rate, interpret, x, h, parameters, words):
 
 def _residual_fwd(epsilon, rate, interpret, x, h, parameters, words):
     kernel = functools.partial(_forward, epsilon=epsilon, rate=rate)
-    out, total = _call(kernel, (x, h), parameters, words, interpret)
+    out, total = run_by_rows(kernel, (words, parameters), (x, h), results=2, interpret=interpret)
     return out, (total, parameters, words)
 
 
 def _residual_bwd(epsilon, rate, interpret, residuals, gradient):
     total, parameters, words = residuals
     kernel = functools.partial(_backward, epsilon=epsilon, rate=rate)
-    dx, dh, sums = _call(kernel, (gradient, total), parameters, words, interpret, sums=True)
+    inputs, arrays = (words, parameters), (gradient, total)
+    dx, dh, sums = run_by_rows(kernel, inputs, arrays, results=2, sums=3, interpret=interpret)
     return dx, dh, jnp.sum(sums, axis=0), None
 
 
 _residual.defvjp(_residual_fwd, _residual_bwd)
 
 
-def _call(kernel, arrays, parameters, words, interpret, sums=False):
+def run_by_rows(
+    kernel: Callable[..., None],
+    inputs: Sequence[jax.Array],
+    arrays: Sequence[jax.Array],
+    *,
+    results: int,
+    sums: int = 0,
+    interpret: bool = False,
+) -> list[jax.Array]:
     """Runs a kernel over a grid of (rows, blocks of tokens).
 
-    It returns two arrays of the shape of the first of `arrays`, and with `sums` also float32 [steps, 3, F].
+    Args:
+        kernel: function of references to `inputs`, a block of each of `arrays`, and a block of each result.
+        inputs: the parameters, float32 [P, F], which the kernel is given whole; before them the words of the
+            rows for dropout, [B, 1, 2], if it has dropout.
+        arrays: [B, L, F] each.
+        results: number of results of the shape of the first of `arrays`.
+        sums: number of sums of each step, for one more result; 0 for none.
+        interpret: whether to run without a TPU, which is slow.
+
+    Returns:
+        The results; with `sums` the last one is float32 [steps, sums, F].
     """
     rows, length, features = arrays[0].shape
-    tokens = tokens_a_step(length, features)
+    tokens = _tokens_a_step(length, features)
     parts = length // tokens
     block = pl.BlockSpec((1, tokens, features), lambda row, part: (row, part, 0))
-    out_specs = [block] * 2
-    out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * 2
+    *words, parameters = inputs
+    of_inputs = [
+        pl.BlockSpec((1, 1, 2), lambda row, part: (row, 0, 0), memory_space=pltpu.SMEM) for _ in words
+    ]
+    of_inputs.append(pl.BlockSpec(parameters.shape, lambda row, part: (0, 0)))
+    out_specs = [block] * results
+    out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
     if sums:
-        out_specs.append(pl.BlockSpec((1, 3, features), lambda row, part: (row * parts + part, 0, 0)))
-        out_shape.append(jax.ShapeDtypeStruct((rows * parts, 3, features), jnp.float32))
+        out_specs.append(pl.BlockSpec((1, sums, features), lambda row, part: (row * parts + part, 0, 0)))
+        out_shape.append(jax.ShapeDtypeStruct((rows * parts, sums, features), jnp.float32))
     return pl.pallas_call(
         kernel,
         grid=(rows, parts),
-        in_specs=[
-            pl.BlockSpec((1, 1, 2), lambda row, part: (row, 0, 0), memory_space=pltpu.SMEM),
-            pl.BlockSpec((3, features), lambda row, part: (0, 0)),
-            *[block] * 2,
-        ],
+        in_specs=[*of_inputs, *[block] * len(arrays)],
         out_specs=out_specs,
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         interpret=interpret,
-    )(words, parameters, *arrays)
+    )(*inputs, *arrays)
 
 
-def tokens_a_step(length: int, features: int) -> int:
+def _tokens_a_step(length: int, features: int) -> int:
     """Returns how many tokens a step of the grid takes.
 
     The more, the less the overhead of the steps: it is a fifth of the cycles of steps of 128 tokens. Their
