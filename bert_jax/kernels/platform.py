@@ -87,9 +87,10 @@ def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes | l
         out_axes: logical axes of the kernel's result, or a list with those of each of its results.
     """
     specs = tuple(map(nn.logical_to_mesh_axes, in_axes))
-    several = isinstance(out_axes, list)
-    outs = tuple(map(nn.logical_to_mesh_axes, out_axes if several else [out_axes]))
+    each: list[Axes] = out_axes if isinstance(out_axes, list) else [out_axes]
+    outs = tuple(map(nn.logical_to_mesh_axes, each))
     mesh = jax.sharding.get_abstract_mesh()
     if outs[0] is None or mesh.empty or mesh.are_all_axes_manual:
         return kernel
-    return jax.shard_map(kernel, in_specs=specs, out_specs=outs if several else outs[0], check_vma=False)
+    out_specs = outs if isinstance(out_axes, list) else outs[0]
+    return jax.shard_map(kernel, in_specs=specs, out_specs=out_specs, check_vma=False)
