@@ -26,6 +26,7 @@ from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
+from bert_jax.kernels.pallas_attention import LARGEST_WHOLE
 from bert_jax.kernels.pallas_norm import norm_beside
 from bert_jax.kernels.pallas_residual import residual_norm
 
@@ -36,7 +37,7 @@ BOUND = 0.03
 # Time after which a kernel is given up, because its compilation or an import does not finish.
 LIMIT_SECONDS = 60.0
 
-_ROWS, _LENGTH, _LONG = 2, 128, 384
+_ROWS, _LENGTH, _LONG, _LONGER = 2, 128, 384, 640
 _EPSILON = 1e-12
 
 
@@ -50,6 +51,7 @@ class Variant:
     attention_dropout: float
     hidden_dropout: float
     local_window: int
+    long_rows: bool
     rotary: bool
     norm_placement: str
     norm: str
@@ -64,6 +66,7 @@ class Variant:
             config.attention_probs_dropout_prob,
             config.hidden_dropout_prob,
             config.local_window,
+            config.max_position_embeddings > LARGEST_WHOLE,
             config.position == "rotary",
             config.norm_placement,
             config.norm,
@@ -212,8 +215,10 @@ def _attention_forms(implementation: str, variant: Variant):
     # Local layers are checked too, in rows of which the kernel does not multiply all pairs.
     window = variant.local_window if computes(window=True) else 0
     rate = variant.attention_dropout if computes(dropout_rate=variant.attention_dropout) else 0.0
-    # The Triton kernel divides all rows into blocks.
+    # The Triton kernel divides all rows into blocks, the Pallas kernel those of local layers and long ones.
     length = _LONG if window or implementation == "triton" else _LENGTH
+    if implementation == "pallas" and variant.long_rows and computes(length=_LONGER):
+        length = _LONGER
     shape = (_ROWS, length, heads, variant.head_size)
     arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
     # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.

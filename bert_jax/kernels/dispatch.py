@@ -18,9 +18,10 @@ from bert_jax.errors import UserError
 
 # Number of lanes of a TPU's vector registers, which determines the layout of the Pallas kernels.
 LANES = 128
-# Longest row of the Pallas attention kernel: the [L, L] float32 arrays of its backward pass have to fit into
-# vector memory together.
-LONGEST_ROW = 512
+# Longest row of the Pallas attention kernel: the float32 logits of 128 queries and all keys, of the heads in
+# 128 lanes, have to fit into vector memory several times. There are the most heads where they are smallest.
+LONGEST_ROW, LONGEST_OF_SMALL_HEADS = 1024, 512
+_SMALL_HEADS = 16
 # Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
 # their gradients have to fit.
 LONGEST_LOCAL_ROW = 2048
@@ -140,7 +141,8 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     if case.bias:
         return _NO_BIAS
     length, heads, size = case.length, case.heads, case.head_size
-    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_ROW
+    small = size is not None and size <= _SMALL_HEADS
+    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_OF_SMALL_HEADS if small else LONGEST_ROW
     if length is not None and (length % LANES or length > longest):
         return f"needs rows of a multiple of {LANES} tokens up to {longest}, not {length}"
     if size is not None and LANES % size:

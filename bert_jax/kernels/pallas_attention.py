@@ -14,8 +14,8 @@ Queries and keys are turned here, too, for which operations on [B, L, N, D] woul
 Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in
 both passes.
 
-Local attention, where a token attends to the tokens at most a window away, takes the queries of a row in
-blocks, and each block with the blocks of keys that a query of it may attend to, so that longer rows fit.
+Long rows are taken in blocks of queries, and so is local attention, where a token attends to the tokens at
+most a window away, each block with the keys that a query of it may attend to, so that still longer rows fit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels import dispatch
-from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
+from bert_jax.kernels.dispatch import LANES, AttentionCase
 from bert_jax.kernels.dropout import keep, keep_lines, pair, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -40,6 +40,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _MASKED = -1e9
 _LN_2 = math.log(2)
 _LARGEST_STEP = 1024  # tokens
+LARGEST_WHOLE = 512  # tokens of a row that is not divided into blocks of queries
 _ALIGNED = 64  # tokens, of the keys that a block of queries of a local layer reads
 
 
@@ -184,12 +185,17 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
     )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
 
 
-def _keys_together(length: int) -> int:
-    """Returns the number of keys that blocks of queries of a local layer may read which are begun together.
+def _keys_together(length: int, heads: int) -> int:
+    """Returns the number of keys that blocks of queries may read which are begun together.
 
     The more, the better the units of the chip are used. v4's vector memory also has to hold the row.
+
+    Args:
+        length: the number of tokens of a row.
+        heads: the number of heads of a row that a step computes.
     """
-    return 2048 if length <= _LARGEST_STEP else 1024 if length <= 3 * _LARGEST_STEP // 2 else 512
+    most = 2048 if length <= _LARGEST_STEP else 1024 if length <= 3 * _LARGEST_STEP // 2 else 512
+    return 2 * most // max(2, heads)
 
 
 def _rows_a_step(batch: int, length: int, heads: int) -> int:
@@ -203,7 +209,7 @@ def _rows_a_step(batch: int, length: int, heads: int) -> int:
         length: the number of tokens of a row.
         heads: the number of heads of a row that a step computes.
     """
-    rows = max(1, min(_LARGEST_STEP // length, 2 * LONGEST_ROW**2 // (heads * length**2)))
+    rows = max(1, min(_LARGEST_STEP // length, 2 * LARGEST_WHOLE**2 // (heads * length**2)))
     while batch % rows:
         rows -= 1
     return rows
@@ -286,7 +292,7 @@ def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: Non
     that the matrix units have work while the vector units compute the softmax.
     """
     rows, length, _ = shape
-    if not how.window:
+    if not how.window and length <= LARGEST_WHOLE:
         whole = pl.ds(0, length)
         parts = [work(row, whole, whole) for row in range(rows)]
         for part in parts:
@@ -299,7 +305,7 @@ def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: Non
     span = keys_in_reach(length, how.window)
     reach = (span - LANES) // 2
     blocks = length // LANES
-    most = max(1, _keys_together(length) // span)
+    most = max(1, _keys_together(length, how.heads) // span)
     together = next(count for count in range(most, 0, -1) if not blocks % count)
 
     def part(row, number):
@@ -343,7 +349,7 @@ def _drop(how, x, words, head, queries, keys, length):
         place, shift = pair(key.astype(jnp.uint32))
         kept = keep(line + place, shift, first, second, least)
     else:  # all keys
-        query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1)
+        query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
         line = (((first_head + head) * length + query) * length).astype(jnp.uint32)
         kept = keep_lines(line, length, 0, first, second, least)
     return jnp.where(kept, x, 0.0)

@@ -37,6 +37,8 @@ def angles_of(ids, head_size):
         (1, 384, 2, 64, False, 150, 0.3, False),
         (1, 640, 2, 64, False, 64, 0.0, True),
         (1, 1152, 1, 128, True, 70, 0.0, True),
+        (1, 640, 2, 64, False, 0, 0.3, True),
+        (2, 640, 1, 128, True, 0, 0.1, False),
     ],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(
@@ -65,8 +67,9 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     given = query, key, value, biases
     found, pull = jax.vjp(fused, *given)
     expected, expected_pull = jax.vjp(plain, *given)
-    # Turned queries and keys are rounded once more.
-    np.testing.assert_allclose(found, expected, atol=6e-6 if turned else 3e-6, rtol=3e-6)
+    # Turned queries and keys are rounded once more, and sums over longer rows are less exact.
+    atol = 6e-6 if turned or length > 512 else 3e-6
+    np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
     mine, theirs = pull(weights), expected_pull(weights)
     for number in range(3):
         np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5)
@@ -85,7 +88,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 
 
 @pytest.mark.parametrize(
-    "shape", [(96, 2, 64), (1024, 12, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
+    "shape", [(96, 2, 64), (1152, 12, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
 )
 def test_what_there_is_no_kernel_for_is_refused(shape):
     length, heads, size = shape
