@@ -265,7 +265,7 @@ def lower_pretrained_models(lower, target, dtype):
 def lower_for(accelerator, files):
     """{name: Lowered} of some programs with the kernels of "cuda" or "tpu"."""
     found = {}
-    for name in ("pretrain/base", "pretrain/base_gpu"):
+    for name in ("pretrain/base", "pretrain/base_gpu", "pretrain/modernbert"):
         config = load(name)
         task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
         optimizer, schedule = make_optimizer(
