@@ -182,7 +182,7 @@ class Stub:
     [
         ("splash", 1024, 2 * 1024 + 2 * 3 * 128),
         ("xla", 1024, 2 * 1024),
-        ("pallas", 512, 2 * 512 + 2 * 3 * 128),
+        ("pallas", 512, 2 * 512 + 2 * 2 * 128),
     ],
 )
 def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, length, keys):
