@@ -98,7 +98,7 @@ def get_config(argument: str = "modernbert-base"):
     c.optimizer.clip_norm = 0.0
     c.masking.prob = 0.3
     c.eval_masking.prob = 0.15
-    c.model.scan_unroll = 0  # minutes of compilation for each number of rows; no copies of stacked activations
+    c.model.scan_unroll = 0  # minutes to compile each number of rows; no copies of stacked activations
     if phase:
         _long(c, size, phase)
         return c
