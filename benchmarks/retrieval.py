@@ -113,7 +113,6 @@ def train(args: argparse.Namespace, arm: str, seed: int) -> Path:
         fields["train_rows"] = args.mined
     if arm == "reranker":
         fields["max_seq_length"] = args.max_seq_length + 40  # the query is in the row
-    fields |= dict(field.split("=", 1) for field in args.set)
     given = (f"--config.{name}={value}" for name, value in fields.items() if value != "")
     print(
         bert_jax("finetune", f"--config=finetune/{config}", f"--workdir={workdir}", *given), file=sys.stderr
@@ -138,7 +137,6 @@ def main() -> None:
     parser.add_argument("--similarity", default="", help="table of pairs with scores")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--arms", default="pairs,negatives,reranker,late")
-    parser.add_argument("--set", action="append", default=[], help="FIELD=VALUE of all arms")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=6400)
     parser.add_argument("--mined", type=int, default=1600, help="pairs of the arms with hard negatives")

@@ -26,7 +26,6 @@ from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-from bert_jax.kernels.pallas_attention import LARGEST_WHOLE
 from bert_jax.kernels.pallas_norm import norm_beside
 from bert_jax.kernels.pallas_residual import residual_norm
 
@@ -66,7 +65,7 @@ class Variant:
             config.attention_probs_dropout_prob,
             config.hidden_dropout_prob,
             config.local_window,
-            config.max_position_embeddings > LARGEST_WHOLE,
+            config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW,
             config.position == "rotary",
             config.norm_placement,
             config.norm,

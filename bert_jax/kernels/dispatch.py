@@ -20,7 +20,9 @@ from bert_jax.errors import UserError
 LANES = 128
 # Longest row of the Pallas attention kernel: the float32 logits of 128 queries and all keys, of the heads in
 # 128 lanes, have to fit into vector memory several times. There are the most heads where they are smallest.
-LONGEST_ROW, LONGEST_OF_SMALL_HEADS = 1024, 512
+LONGEST_ROW = 1024
+# Longest row that the kernel does not divide into blocks of queries, and that it computes with heads of 16.
+LONGEST_WHOLE_ROW = 512
 _SMALL_HEADS = 16
 # Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
 # their gradients have to fit.
@@ -142,7 +144,7 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
         return _NO_BIAS
     length, heads, size = case.length, case.heads, case.head_size
     small = size is not None and size <= _SMALL_HEADS
-    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_OF_SMALL_HEADS if small else LONGEST_ROW
+    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_WHOLE_ROW if small else LONGEST_ROW
     if length is not None and (length % LANES or length > longest):
         return f"needs rows of a multiple of {LANES} tokens up to {longest}, not {length}"
     if size is not None and LANES % size:

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels import dispatch
-from bert_jax.kernels.dispatch import LANES, AttentionCase
+from bert_jax.kernels.dispatch import LANES, LONGEST_WHOLE_ROW, AttentionCase
 from bert_jax.kernels.dropout import keep, keep_lines, pair, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -40,7 +40,6 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _MASKED = -1e9
 _LN_2 = math.log(2)
 _LARGEST_STEP = 1024  # tokens
-LARGEST_WHOLE = 512  # tokens of a row that is not divided into blocks of queries
 _ALIGNED = 64  # tokens, of the keys that a block of queries of a local layer reads
 
 
@@ -202,21 +201,21 @@ def _rows_a_step(batch: int, length: int, heads: int) -> int:
     """Returns the number of rows that a step of the grid computes.
 
     Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
-    has room for the logits of two heads of the longest row.
+    has room for the logits of two heads of the longest row that is computed whole.
 
     Args:
         batch: the number of rows, of which the result is a divisor.
         length: the number of tokens of a row.
         heads: the number of heads of a row that a step computes.
     """
-    rows = max(1, min(_LARGEST_STEP // length, 2 * LARGEST_WHOLE**2 // (heads * length**2)))
+    rows = max(1, min(_LARGEST_STEP // length, 2 * LONGEST_WHOLE_ROW**2 // (heads * length**2)))
     while batch % rows:
         rows -= 1
     return rows
 
 
-def _forward(how, turns, words, query_ids, key_ids, biases, *arrays):
-    tables, (query, key, value, out, statistics) = arrays[:turns], arrays[turns:]
+def _forward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    tables, (query, key, value, out, statistics) = arrays[:table_count], arrays[table_count:]
     prepared = functools.partial(_prepared, how, biases, tables, (query, key, value))
     of_rows = _words_of(how, words)
 
@@ -239,8 +238,8 @@ def _forward(how, turns, words, query_ids, key_ids, biases, *arrays):
     _for_each_part(how, query.shape, attend)
 
 
-def _backward(how, turns, words, query_ids, key_ids, biases, *arrays):
-    tables, (query, key, value, gradient, statistics, *results) = arrays[:turns], arrays[turns:]
+def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    tables, (query, key, value, gradient, statistics, *results) = arrays[:table_count], arrays[table_count:]
     *gradients, sums, d_keys, d_values = results
     prepared = functools.partial(_prepared, how, biases, tables, (query, key, value))
     dtype, scale, kept = query.dtype, how.head_size**-0.5, 1 / (1 - how.rate)
@@ -292,7 +291,7 @@ def _for_each_part(how, shape, work, begin=lambda row: None, end=lambda row: Non
     that the matrix units have work while the vector units compute the softmax.
     """
     rows, length, _ = shape
-    if not how.window and length <= LARGEST_WHOLE:
+    if not how.window and length <= LONGEST_WHOLE_ROW:
         whole = pl.ds(0, length)
         parts = [work(row, whole, whole) for row in range(rows)]
         for part in parts:

@@ -21,9 +21,10 @@ def turn(x: jax.Array, angles: Angles) -> jax.Array:
 
 
 def lane_tables(angles: Angles, lanes: int) -> Angles:
-    """Returns what `turn_lanes` multiplies `lanes` lanes by, which are one or more heads: [B, L, lanes] each.
+    """Returns cosines and sines [B, L, lanes] for a kernel that turns `lanes` lanes, one or more heads.
 
-    The sines of the first half of a head are negated.
+    It adds each lane times its cosine and the lane of the other coordinate of the plane times its sine. The
+    sines of the first half of a head are negated.
     """
     cosine, sine = (x[:, :, 0] for x in angles)
     heads = lanes // (2 * cosine.shape[-1])

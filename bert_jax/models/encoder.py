@@ -131,16 +131,16 @@ class EncoderLayer(Module):
         biases = None
         if separate_bias:
             projected, biases = zip(*projected, strict=True)
-        turns = None if angles is None else angles[self.spec.theta]
+        of_layer = None if angles is None else angles[self.spec.theta]
         names = (collected.QUERIES, collected.KEYS, collected.VALUES)
         if any(collected.is_asked(self, name) for name in names):
-            for name, prepared in zip(names, prepare(*projected, biases, turns), strict=True):
+            for name, prepared in zip(names, prepare(*projected, biases, of_layer), strict=True):
                 collected.give(self, name, prepared)
         return attention(
             *projected,
             sequence_ids,
             biases=biases,
-            angles=turns,
+            angles=of_layer,
             implementation=implementation,
             causal=config.causal,
             window=self.spec.window,

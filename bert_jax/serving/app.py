@@ -29,6 +29,7 @@ _RETRY_SECONDS = "1"
 _NEEDED = {
     "/embed": "--checkpoint=DIR",
     "/v1/embeddings": "--checkpoint=DIR",
+    "/v1/models": "--checkpoint=DIR",
     "/fill-mask": "--checkpoint=DIR with a masked LM head",
     "/predict": "--workdir=DIR of a fine-tuned run",
 }
