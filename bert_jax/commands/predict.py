@@ -90,7 +90,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
     path = models.input_file(flags, model)
     given = _given(flags, "text_a", "text_b", "id", "header")
-    examples = task.read_unlabelled(path, test=flags.split == "test", format=flags.format, **given)
+    examples = task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
     with progress.of_batches("predicting") as on_batch:
@@ -166,7 +166,7 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
         for split, name in tables.submission_files(spec.name).items():
             if split == "diagnostic" and not setup.has_file(model.config, spec, split):
                 continue  # it does not count in GLUE's score
-            examples = model.task.read_unlabelled(model.file(split), test=True)
+            examples = model.task.read_unlabeled(model.file(split), test=True)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)
             # Every task of GLUE has these.

@@ -17,13 +17,13 @@ class Head(NamedTuple):
             `ForMaskedLM`.
         auto_class: the class of transformers that loads the head of any family.
         pipeline: the hub's name for the task of the model; "" if it has none.
-        labelled: whether each output has a name, which config.json stores.
+        labeled: whether each output has a name, which config.json stores.
     """
 
     suffix: str
     auto_class: str
     pipeline: str = ""
-    labelled: bool = False
+    labeled: bool = False
 
 
 HEADS: dict[str, Head] = {

@@ -99,7 +99,7 @@ class FinetuneTask(abc.ABC):
         """Returns the examples of a file, each with its label: a `FileReport` with a length."""
 
     @abc.abstractmethod
-    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
+    def read_unlabeled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
         """Returns the examples of a file, whose labels, if it has any, are not read.
 
         Args:

@@ -124,7 +124,7 @@ class TableTask(FinetuneTask):
             label_may_be_empty=self.label_may_be_empty,
         )
 
-    def read_unlabelled(
+    def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file."""

@@ -111,7 +111,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     assert [prediction["id"] for prediction in predictions] == [str(i) for i in range(29)]
     assert sum(predictions[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 
-    # The same texts as unlabelled TSV, with other names for the columns.
+    # The same texts as unlabeled TSV, with other names for the columns.
     texts = [row[0] for row in csv.reader((files / "dev.csv").read_text().splitlines()[1:])]
     (tmp_path / "new.tsv").write_text("key\tt\n" + "".join(f"k{i}\t{text}\n" for i, text in enumerate(texts)))
     command = [

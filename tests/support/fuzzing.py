@@ -213,7 +213,7 @@ class Inputs:
         read_questions(
             self._write(name + suffix, data),
             v2=rng.random() < 0.5,
-            labelled=rng.random() < 0.8,
+            labeled=rng.random() < 0.8,
             training=rng.random() < 0.5,
         )
 

@@ -83,7 +83,7 @@ class HuggingFace(Format):
             groups, *[name for name in heads if name and "classifier" in family.required(name)][:1]
         )
         labels, problem_type = None, ""
-        if CLASSIFIER in found.params and HEADS[head].labelled:
+        if CLASSIFIER in found.params and HEADS[head].labeled:
             labels = _labels(fields, found.params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""

@@ -88,7 +88,7 @@ def _config(model: Model) -> dict[str, Any]:
         fields["problem_type"] = model.problem_type or one
     if fields.get("problem_type") == "regression":
         fields["num_labels"] = classes  # transformers assumes 2 if there are no labels, as in a regression
-    elif classes and HEADS[model.head].labelled:
+    elif classes and HEADS[model.head].labeled:
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
         fields["label2id"] = {name: i for i, name in enumerate(labels)}

@@ -79,7 +79,7 @@ class Counts:
             "rows": len(batch["lengths"]),
             "sequences": len(lengths),
             "tokens": batch["lengths"].sum(),
-            "labelled": (labels >= 0).sum(),
+            "labeled": (labels >= 0).sum(),
             "random_next": (labels == 1).sum(),
         }
         for name, value in found.items():
@@ -93,7 +93,7 @@ class Counts:
         sums = self.sums
         facts: dict[str, Any] = {name: sums[name] for name in _COUNTS} | {
             "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
-            "random_next_share": sums["random_next"] / max(1, sums["labelled"]),
+            "random_next_share": sums["random_next"] / max(1, sums["labeled"]),
             "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
             "duplicate_rows": self._rows.repeats(),
         }

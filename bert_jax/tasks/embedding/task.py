@@ -148,14 +148,14 @@ class EmbeddingTask(GroupsTask):
             )
         return super().read(path)
 
-    def read_unlabelled(self, path: str, **options: Any) -> Examples:
+    def read_unlabeled(self, path: str, **options: Any) -> Examples:
         """Returns the pairs of a file, without their similarities."""
         if not (self.eval_columns.text_b or options.get("text_b")):
             raise UserError(
                 f"{path}: predict compares pairs of texts, and the run has none; `bert-jax embed` gives the "
                 "vectors of single texts"
             )
-        return super().read_unlabelled(path, **options)
+        return super().read_unlabeled(path, **options)
 
     @property
     def repeats_single_texts(self) -> bool:

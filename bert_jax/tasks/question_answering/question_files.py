@@ -79,7 +79,7 @@ class Questions(FileReport):
         self.starts.append(start)
 
 
-class _Unlabelled(Malformed):
+class _Unlabeled(Malformed):
     """Raised for a question that lacks the answers it should have."""
 
 
@@ -89,7 +89,7 @@ def read_questions(
     keys: Mapping[str, str] = MappingProxyType({}),
     file_format: str = "auto",
     v2: bool = False,
-    labelled: bool = True,
+    labeled: bool = True,
     training: bool = False,
 ) -> Questions:
     """Reads a whole file of questions.
@@ -99,7 +99,7 @@ def read_questions(
         keys: the keys of the objects of a JSON-lines file that differ from `KEYS`.
         file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
         v2: whether questions may have no answer.
-        labelled: whether answers are read. If so, every question must have one, unless `v2` is set and its
+        labeled: whether answers are read. If so, every question must have one, unless `v2` is set and its
             list of answers is empty or it is marked as unanswerable.
         training: whether the file is for training, so that the first answer must be at its `answer_start`.
             Scores only use the texts of the answers, so an evaluation keeps a question whose answer is
@@ -110,14 +110,14 @@ def read_questions(
             The message gives the id of the question.
     """
     path = str(path)
-    flags = TRAINING_FLAGS if labelled else PREDICT_FLAGS
+    flags = TRAINING_FLAGS if labeled else PREDICT_FLAGS
     of_lines = FORMATS.detect(path, file_format, flags) == "jsonl"
     found = Questions(path)
     seen: set[str] = set()
-    unlabelled = 0
+    unlabeled = 0
 
     def add(item: dict[str, Any]) -> None:
-        nonlocal unlabelled
+        nonlocal unlabeled
         id_ = _id(item)
         try:
             if id_ is None:
@@ -125,26 +125,26 @@ def read_questions(
             if id_ in seen:
                 raise Malformed("another question has this id")
             seen.add(id_)
-            found.add(id_, *_question(item, v2, labelled, training))
+            found.add(id_, *_question(item, v2, labeled, training))
         except Malformed as error:
-            unlabelled += isinstance(error, _Unlabelled)
+            unlabeled += isinstance(error, _Unlabeled)
             raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
 
     found.fill(_jsonl_items(path, {**KEYS, **keys}) if of_lines else _squad_items(path), add)
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
-    if unlabelled == found.rows:
+    if unlabeled == found.rows:
         raise UserError(f"{path}: no question has answers; `bert-jax predict` is for such files")
     found.check()
     return found
 
 
 def _question(
-    item: dict[str, Any], v2: bool, labelled: bool, training: bool
+    item: dict[str, Any], v2: bool, labeled: bool, training: bool
 ) -> tuple[str, str, list[str], int]:
     """Returns the question, the context, the answers and the start of the first answer of an object."""
     question, context = _text(item, "question"), _text(item, "context")
-    answers, start = _answers(item, v2) if labelled else ([], UNKNOWN)
+    answers, start = _answers(item, v2) if labeled else ([], UNKNOWN)
     if training and item.get("is_impossible") is True:
         answers, start = [], NO_ANSWER
     if answers and not _is_found(context, answers[0], start):
@@ -185,7 +185,7 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
     """Returns the texts of the answers of a question, and the start of the first one."""
     given, impossible = item.get("answers"), item.get("is_impossible") is True
     if given is None and not impossible:
-        raise _Unlabelled("no 'answers'")
+        raise _Unlabeled("no 'answers'")
     if isinstance(given, str):
         given = [{"text": given, "answer_start": item.get("answer_start", UNKNOWN)}]
     elif isinstance(given, dict) and isinstance(given.get("text"), list):
@@ -204,7 +204,7 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
             return [], NO_ANSWER
         if impossible:
             raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
-        raise _Unlabelled("no answer in 'answers'")
+        raise _Unlabeled("no answer in 'answers'")
     texts: list[Any] = [answer.get("text") for answer in answers]
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
         raise Malformed("an answer without 'text'")

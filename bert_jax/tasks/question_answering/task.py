@@ -106,14 +106,14 @@ class QuestionAnsweringTask(FinetuneTask):
         """Returns the questions of a file, with their answers."""
         return self._read(path)
 
-    def read_unlabelled(
+    def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Questions:
         """Returns the questions of a file; test files have the same layout as the other splits."""
         for name in columns:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")
-        return self._read(path, labelled=False, file_format=format, **columns)
+        return self._read(path, labeled=False, file_format=format, **columns)
 
     def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
         data = self.config.data

@@ -87,9 +87,9 @@ class RerankingTask(TableTask):
         )
         return dataclasses.replace(examples, labels=[0] * len(examples))
 
-    def read_unlabelled(self, path: str, **options: Any) -> Examples:
+    def read_unlabeled(self, path: str, **options: Any) -> Examples:
         """Returns the pairs of a file, without other documents."""
-        return super().read_unlabelled(path, **{"negatives": "", **options})
+        return super().read_unlabeled(path, **{"negatives": "", **options})
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a group of rows for each query, or a single row where it has no other documents."""

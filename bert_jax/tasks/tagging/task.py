@@ -168,7 +168,7 @@ class TaggingTask(FinetuneTask):
         self.check(examples)
         return examples
 
-    def read_unlabelled(
+    def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> TaggedSentences:
         """Returns the sentences of a file; test files have the same columns as the other splits."""

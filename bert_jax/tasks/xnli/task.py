@@ -122,13 +122,13 @@ class Xnli(TextClassification):
         """Returns the rows of one or several files, without those of languages that are not chosen."""
         return self._of_languages(path, super().read)
 
-    def read_unlabelled(
+    def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a file; only XNLI's own files have to name their languages."""
         if not files.name(path).startswith("xnli."):
             columns = {"language": ""} | columns
-        read = functools.partial(super().read_unlabelled, test=test, format=format, **columns)
+        read = functools.partial(super().read_unlabeled, test=test, format=format, **columns)
         return self._of_languages(path, read)
 
     def _of_languages(self, path: str, read: Callable[[str], Examples]) -> Examples:

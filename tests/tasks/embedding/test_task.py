@@ -167,7 +167,7 @@ def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
     with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
     with pytest.raises(UserError, match="`bert-jax embed` gives the vectors of single texts"):
-        make_task(vocabulary, "embedding", text_a="first").read_unlabelled(str(files / "dev.tsv"))
+        make_task(vocabulary, "embedding", text_a="first").read_unlabeled(str(files / "dev.tsv"))
 
 
 def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):

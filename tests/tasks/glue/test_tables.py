@@ -88,7 +88,7 @@ def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
         )
         assert (not examples.texts_b) == (spec.folder in ("CoLA", "SST-2"))
     for split in tables.submission_files(spec.name):
-        examples = found.read_unlabelled(file(split), test=True)
+        examples = found.read_unlabeled(file(split), test=True)
         assert len(examples) == 1 and examples.labels == []
 
 
@@ -146,8 +146,8 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
         assert found.ids == ["0", "1", "2"]
     test_split = "test_mismatched" if folder == "MNLI" else "test"
     path = prepared_split(test_split)
-    found = data_sets.read_unlabelled(path, test=True)
-    expected = files.read_unlabelled(file(test_split), test=True)
+    found = data_sets.read_unlabeled(path, test=True)
+    expected = files.read_unlabeled(file(test_split), test=True)
     assert found.labels == [] and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
     with pytest.raises(UserError, match="a split without labels is one for `bert-jax predict`"):
         data_sets.read(path)
@@ -159,8 +159,8 @@ def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabul
     with pytest.raises(UserError, match="not prepared"):
         prepared_split("diagnostic")
     prepare(archive, "ax")
-    expected = files.read_unlabelled(file("diagnostic"), test=True)
-    found = data_sets.read_unlabelled(prepared_split("diagnostic"), test=True)
+    expected = files.read_unlabeled(file("diagnostic"), test=True)
+    found = data_sets.read_unlabeled(prepared_split("diagnostic"), test=True)
     texts = (["the cat"], ["the dog"])
     assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
 

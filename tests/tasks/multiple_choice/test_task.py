@@ -119,12 +119,11 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
     assert cli.main(["evaluate", f"--workdir={tmp_path / 'run'}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"] == best["scores"]
     out = tmp_path / "out.jsonl"
-    unlabelled = tmp_path / "new.tsv"
+    unlabeled = tmp_path / "new.tsv"
     lines = (files / "dev.tsv").read_text().splitlines()
-    unlabelled.write_text("\n".join(line.rsplit("\t", 1)[0] for line in lines) + "\n")
+    unlabeled.write_text("\n".join(line.rsplit("\t", 1)[0] for line in lines) + "\n")
     assert (
-        cli.main(["predict", f"--workdir={tmp_path / 'run'}", f"--input={unlabelled}", f"--output={out}"])
-        == 0
+        cli.main(["predict", f"--workdir={tmp_path / 'run'}", f"--input={unlabeled}", f"--output={out}"]) == 0
     )
     predicted = [json.loads(line) for line in out.read_text().splitlines()]
     right = [line.rsplit("\t", 1)[1] for line in lines[1:]]
@@ -251,7 +250,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the label"),
     ],
-    ids=["outside", "letter", "negative", "no-number", "one", "none", "missing", "unlabelled"],
+    ids=["outside", "letter", "negative", "no-number", "one", "none", "missing", "unlabeled"],
 )
 def test_mistakes(vocabulary, tmp_path, content, columns, message):
     path = tmp_path / "q.tsv"

@@ -91,7 +91,7 @@ def test_a_file_without_answers(write):
     for v2 in (False, True):
         with pytest.raises(UserError, match=r"dev.json: no question has answers; `bert-jax predict` is for"):
             read_questions(path, v2=v2)
-        found = read_questions(path, v2=v2, labelled=False)
+        found = read_questions(path, v2=v2, labeled=False)
         assert found.answers == [[], []] and found.starts == [UNKNOWN] * 2
 
 

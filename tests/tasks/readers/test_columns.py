@@ -32,10 +32,10 @@ def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, c
     path.write_text(f"{header}\n{row}\n")
     labels = ("0", "1") if task == "multiplechoice" else LABELS.get(task)
     found = fine_tuned.make_task(vocabulary, task, labels, label="label", quoting="csv", **columns)
-    labelled, unlabelled = found.read(str(path)), found.read_unlabelled(str(path))
-    assert unlabelled.texts_a == labelled.texts_a == ["a\tred cat"]
-    assert unlabelled.texts_b == labelled.texts_b
-    assert unlabelled.choices == labelled.choices
+    labeled, unlabeled = found.read(str(path)), found.read_unlabeled(str(path))
+    assert unlabeled.texts_a == labeled.texts_a == ["a\tred cat"]
+    assert unlabeled.texts_b == labeled.texts_b
+    assert unlabeled.choices == labeled.choices
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
@@ -43,15 +43,15 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
     path = tmp_path / "texts.txt"
     path.write_text('a red cat\n\n"one\ttwo, three\r\nthe last')
     found = fine_tuned.make_task(vocabulary, task, LABELS[task], label="label", text_a="text")
-    examples = found.read_unlabelled(str(path))
+    examples = found.read_unlabeled(str(path))
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
     with pytest.raises(UserError, match=r"texts.txt:3: 2 columns"):
-        found.read_unlabelled(str(path), format="tsv", text_a="0", header=False)
+        found.read_unlabeled(str(path), format="tsv", text_a="0", header=False)
 
     path.write_text("text\nred\n")  # the run's training file was such a table, and was called .txt too
     found = fine_tuned.make_task(vocabulary, task, LABELS[task], label="label", text_a="text", format="tsv")
-    assert found.read_unlabelled(str(path)).texts_a == ["red"]
+    assert found.read_unlabeled(str(path)).texts_a == ["red"]
 
 
 def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
@@ -65,7 +65,7 @@ def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
         ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
     ):
         with pytest.raises(UserError, match=hint) as caught:
-            pairs.read_unlabelled(str(path), **given)
+            pairs.read_unlabeled(str(path), **given)
         assert "data." not in str(caught.value)
 
 
@@ -74,15 +74,15 @@ def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
     path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
     task = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
     with pytest.raises(UserError, match="--header is for TSV and CSV"):
-        task.read_unlabelled(str(path), header=False)
+        task.read_unlabeled(str(path), header=False)
     choices = fine_tuned.make_task(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
     with pytest.raises(UserError, match="--header is for TSV and CSV"):
-        choices.read_unlabelled(str(path), header=True)
+        choices.read_unlabeled(str(path), header=True)
     tagging = fine_tuned.make_task(vocabulary, "tagging", ["O", "B-X", "I-X"])
     for name in ("header", "text_b"):
         with pytest.raises(UserError, match=f"--{name} is for tables of texts"):
-            tagging.read_unlabelled(str(path), **{name: "n"})
-    assert len(tagging.read_unlabelled(str(path))) == 1
+            tagging.read_unlabeled(str(path), **{name: "n"})
+    assert len(tagging.read_unlabeled(str(path))) == 1
 
 
 def columns_of(task, **data):

@@ -168,7 +168,7 @@ def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
         read_examples(path, Columns("a", label="y"), parse_label=number)
 
 
-def test_unlabelled_files(tmp_path):
+def test_unlabeled_files(tmp_path):
     path = write(tmp_path / "x.tsv", "id\ta\n0\tx\n1\ty\n")
     with pytest.raises(UserError, match=r"no column 'y' for data.label"):
         read_examples(path, Columns("a", label="y"))
