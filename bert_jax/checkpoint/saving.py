@@ -161,7 +161,9 @@ class Checkpointer:
             self.wait()
         finally:
             self._deletions.shutdown(wait=True)
-            self._orbax.close()
+            # One failed save may have left several errors: orbax writes a step's metadata in another thread.
+            with contextlib.suppress(Exception) if self._has_failed else self._explained():
+                self._orbax.close()
 
     def restore_latest(self, abstract_state: PyTree) -> tuple[int, PyTree] | None:
         """Restores the newest step that is intact; returns None if no step was ever saved.

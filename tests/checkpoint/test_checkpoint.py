@@ -1,5 +1,6 @@
 """Checkpoints of a small state: round trips over meshes, damage, retention, weights for other models."""
 
+import contextlib
 import errno
 import os
 import random
@@ -280,6 +281,26 @@ def test_an_error_in_the_background_surfaces_at_the_next_call(copy, mesh, monkey
             time.sleep(0.01)
     checkpointer.close()
     assert restore_latest(copy, abstract(make_state(mesh)))[0][0] == 8
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_an_error_that_arrives_at_the_close_is_raised_once(tmp_path, mesh, monkeypatch, has_failed):
+    checkpointer = checkpoint.Checkpointer(tmp_path / "checkpoints")
+    checkpointer.save(1, make_state(mesh))
+    checkpointer.wait()
+
+    def fail():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer._orbax, "check_for_errors", fail)
+        if has_failed:
+            with pytest.raises(StorageError, match="No space left on device"):
+                checkpointer.poll()
+    orbax_close = checkpointer._orbax.close
+    monkeypatch.setattr(checkpointer._orbax, "close", lambda: (orbax_close(), fail()))
+    with contextlib.nullcontext() if has_failed else pytest.raises(StorageError, match="intact steps: 1;"):
+        checkpointer.close()
 
 
 @pytest.fixture
