@@ -44,7 +44,7 @@ def compile_both(args, device):
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from bert_jax.kernels import pallas_attention, pallas_residual
+    from bert_jax.kernels import pallas_attention, residual
 
     def array(*shape, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
@@ -62,7 +62,7 @@ def compile_both(args, device):
         given.append(array(args.rows, 3, dtype=jnp.int32))
         given += [array(args.rows, args.length, _LANES)] * 2 if args.rotary else []
     else:
-        call = functools.partial(pallas_residual._residual, 1e-12, args.rate, False)
+        call = functools.partial(residual._after, residual._How("pallas", 1e-12, args.rate))
         given = [states, states, parameters, array(args.rows, 1, 2, dtype=jnp.uint32)]
 
     def kernel(gradient, *inputs):
@@ -82,7 +82,7 @@ def print_bundles(folder):
     names = None
     for path in sorted(folder.glob(_UTILIZATION)):
         name = re.sub(r"^\d+-|-\d+-final_hlo.*$", "", path.name)
-        if not re.match(r"row_attention|_residual|jvp|transpose|pallas", name):
+        if not re.match(r"row_attention|_after|jvp|transpose|pallas", name):
             continue  # bookkeeping around the kernels
         lines = path.read_text().splitlines()
         names, slots = lines[1].split(", "), [int(number) for number in lines[2].split()]

@@ -26,8 +26,7 @@ from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-from bert_jax.kernels.pallas_norm import norm_beside
-from bert_jax.kernels.pallas_residual import residual_norm
+from bert_jax.kernels.residual import norm_beside, residual_norm
 
 # Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
 # differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% where the
@@ -261,7 +260,7 @@ def _residual_forms(implementation: str, variant: Variant):
     rate, key = variant.hidden_dropout, jax.random.key(1)
 
     def fused_before(x, h, scale, offset):
-        normed, x = norm_beside(variant.norm, x, scale, offset, _EPSILON)
+        normed, x = norm_beside(implementation, variant.norm, x, scale, offset, _EPSILON)
         return x + h * normed
 
     def plain_before(x, h, scale, offset):
@@ -269,7 +268,7 @@ def _residual_forms(implementation: str, variant: Variant):
         return x + h * norm(x, scale, offset, _EPSILON)
 
     def fused_after(x, h, bias, scale, offset):
-        return residual_norm(x, h, bias, scale, offset, epsilon=_EPSILON, rate=rate, key=key)
+        return residual_norm(implementation, x, h, bias, scale, offset, epsilon=_EPSILON, rate=rate, key=key)
 
     def plain_after(x, h, bias, scale, offset):
         return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, _EPSILON)

@@ -27,9 +27,10 @@ _SMALL_HEADS = 16
 # Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
 # their gradients have to fit.
 LONGEST_LOCAL_ROW = 2048
-# Tokens of the smallest block of the Triton attention kernel.
+# Tokens of the smallest block of the Triton kernels.
 SHORTEST_BLOCK = 16
-# The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
+# The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time, and the
+# Triton kernel a few float32 lines of 1,024 in the registers of a warp.
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
 
@@ -136,6 +137,7 @@ class Kernel:
 
 _NO_WINDOW = "has no local attention (local_window)"
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
+_ONLY_LAYER_NORM = "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
@@ -208,9 +210,24 @@ def _triton(case: AttentionCase, target: Target) -> str | None:
 def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
     length, features = case.length, case.features
     if case.placement == "post" and case.norm != "layernorm":
-        return "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
+        return _ONLY_LAYER_NORM
     if length is not None and length % RESIDUAL_TOKENS:
         return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {length}"
+    return _features_of_residual(features)
+
+
+def _triton_residual(case: ResidualCase, target: Target) -> str | None:
+    length, features = case.length, case.features
+    if problem := _no_nvidia_ampere(target):
+        return problem
+    if case.placement == "post" and case.norm != "layernorm":
+        return _ONLY_LAYER_NORM
+    if length is not None and length % SHORTEST_BLOCK:
+        return f"needs rows of a multiple of {SHORTEST_BLOCK} tokens, not {length}"
+    return _features_of_residual(features)
+
+
+def _features_of_residual(features: int | None) -> str | None:
     if features is not None and (features % LANES or features > MAX_RESIDUAL_FEATURES):
         return f"needs a multiple of {LANES} features up to {MAX_RESIDUAL_FEATURES}, not {features}"
     return None
@@ -223,6 +240,7 @@ KERNELS = (
     Kernel("attention", "cudnn", "gpu", _cudnn, is_pallas=False),
     Kernel("attention", "triton", "gpu", _triton),
     Kernel("residual", "pallas", "tpu", _pallas_residual),
+    Kernel("residual", "triton", "gpu", _triton_residual),
 )
 
 _PLATFORM_NAMES = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}

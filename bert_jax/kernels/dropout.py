@@ -130,6 +130,14 @@ def keep(
     return _hash(index, first, second) << shift >= least
 
 
+def keep_pair(
+    index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
+) -> tuple[jax.Array, jax.Array]:
+    """Returns `keep` of elements at `index`, the first ones of their pairs, and of the second ones."""
+    shared = _hash(index, first, second)
+    return shared >= least, shared << 16 >= least
+
+
 def keep_lines(
     line: jax.Array, size: int, axis: int, first: jax.Array, second: jax.Array, least: np.uint32
 ) -> jax.Array:

@@ -1,8 +1,8 @@
-"""LayerNorm(x + dropout(h + b)), the end of both halves of a layer, as a single Pallas kernel for TPU.
+"""The kernels of `residual` for TPU, in Pallas.
 
-XLA needs two passes over HBM in the forward direction, one for the sum with its statistics and one for the
-normalized rows. Here every array is read or written once in either direction. The mask is bitwise equal to
-that of `dropout`: it is hashed from the element's position in both passes.
+At the end of a half XLA needs two passes over HBM in the forward direction, one for the sum with its
+statistics and one for the normalized rows. At its start, XLA writes x in float32 for the statistics, reads it
+twice, and adds the two gradients of x, that of the sum and that of the norm, in a pass of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import dispatch, platform
-from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, Choice, ResidualCase
-from bert_jax.kernels.dropout import keep_lines, kernel_words, threshold
+from bert_jax.kernels.dispatch import RESIDUAL_TOKENS
+from bert_jax.kernels.dropout import keep_lines, threshold
 from bert_jax.kernels.layer_norm import normalize, normalize_bwd
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -24,89 +23,45 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental.pallas import tpu as pltpu
 
 _LARGEST = 256 * 1024  # elements of a block
-SCOPE = "residual_norm"  # part of the operation's name, which tells this kernel from attention's in a program
 
 
-def choose_here(requested: str, case: ResidualCase) -> Choice:
-    """Returns the implementation to use, and why, for the platform being traced for.
-
-    Args:
-        requested: "auto", "xla" or "pallas".
-        case: what is computed.
-
-    Raises:
-        UserError: the kernel is requested by name and cannot compute this.
-    """
-    return dispatch.choose("residual", requested, case, platform.target())
-
-
-def residual_norm(
-    x: jax.Array,
-    h: jax.Array,
-    bias: jax.Array,
-    scale: jax.Array,
-    offset: jax.Array,
-    *,
-    epsilon: float,
-    rate: float = 0.0,
-    key: jax.Array | None = None,
-) -> jax.Array:
-    """Returns LayerNorm(x + dropout(h + bias)) over the last dimension, with statistics in float32.
-
-    Without a TPU the kernel is interpreted, which is slow.
+def after_fwd(words, parameters, x, h, *, epsilon, rate, interpret):
+    """Returns the result of `residual_norm`, and the sum that the norm is of.
 
     Args:
-        x: [B, L, F], float32 or bfloat16, of a shape that `dispatch` allows for this kernel. On a mesh the
-            rows may be split.
-        h: as `x`.
-        bias: float32 [F], added to h.
-        scale: float32 [F], the factor of LayerNorm.
-        offset: float32 [F], what LayerNorm adds.
-        epsilon: added to the variance.
-        rate: dropout rate.
-        key: as in `dropout`, which uses the same mask.
-
-    Returns:
-        [B, L, F] in the dtype of x.
-
-    Raises:
-        UserError: there is no kernel for these shapes.
+        words: int32 [B, 1, 2], `dropout.kernel_words`.
+        parameters: float32 [3, F]: bias, scale and offset.
+        x: [B, L, F].
+        h: [B, L, F].
+        epsilon: as in `residual_norm`.
+        rate: as in `residual_norm`.
+        interpret: whether to run without a TPU, which is slow.
     """
-    rows, length, features = x.shape
-    dispatch.check_case("residual", "pallas", ResidualCase(length, features))
-    if key is None:
-        rate = 0.0
-    words = kernel_words(key if rate else None, rows)[:, None]
-    kernel = functools.partial(_residual, epsilon, rate, platform.interprets_kernels())
-    by_row = ("batch", None, None)
-    kernel = platform.on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
-    with jax.named_scope(SCOPE):
-        return kernel(x, h, jnp.stack([bias, scale, offset]), words)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _residual(epsilon, rate, interpret, x, h, parameters, words):
-    return _residual_fwd(epsilon, rate, interpret, x, h, parameters, words)[0]
-
-
-def _residual_fwd(epsilon, rate, interpret, x, h, parameters, words):
     kernel = functools.partial(_forward, epsilon=epsilon, rate=rate)
-    out, total = run_by_rows(kernel, (words, parameters), (x, h), results=2, interpret=interpret)
-    return out, (total, parameters, words)
+    return _run_by_rows(kernel, (words, parameters), (x, h), results=2, interpret=interpret)
 
 
-def _residual_bwd(epsilon, rate, interpret, residuals, gradient):
-    total, parameters, words = residuals
+def after_bwd(words, parameters, gradient, total, *, epsilon, rate, interpret):
+    """Returns the gradients of x and h, and parts of those of the parameters, float32 [parts, 3, F]."""
     kernel = functools.partial(_backward, epsilon=epsilon, rate=rate)
     inputs, arrays = (words, parameters), (gradient, total)
-    dx, dh, sums = run_by_rows(kernel, inputs, arrays, results=2, sums=3, interpret=interpret)
-    return dx, dh, jnp.sum(sums, axis=0), None
+    return _run_by_rows(kernel, inputs, arrays, results=2, sums=3, interpret=interpret)
 
 
-_residual.defvjp(_residual_fwd, _residual_bwd)
+def before_fwd(parameters, x, *, epsilon, centered, interpret):
+    """Returns the norm of x [B, L, F], whose scale and offset are the parameters, float32 [2, F]."""
+    kernel = functools.partial(_norm_forward, centered=centered, epsilon=epsilon)
+    return _run_by_rows(kernel, (parameters,), (x,), results=1, interpret=interpret)[0]
 
 
-def run_by_rows(
+def before_bwd(parameters, x, of_norm, of_x, *, epsilon, centered, interpret):
+    """Returns the gradient of x, and parts of that of the parameters, float32 [parts, 2, F]."""
+    kernel = functools.partial(_norm_backward, centered=centered, epsilon=epsilon)
+    arrays = (x, of_norm, of_x)
+    return _run_by_rows(kernel, (parameters,), arrays, results=1, sums=2, interpret=interpret)
+
+
+def _run_by_rows(
     kernel: Callable[..., None],
     inputs: Sequence[jax.Array],
     arrays: Sequence[jax.Array],
@@ -183,6 +138,20 @@ def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate
     dx[0] = d_total.astype(dx.dtype)
     dh[0] = d_branch.astype(dh.dtype)
     for place, summed in enumerate((d_branch, g * normalized, g)):
+        sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
+
+
+def _norm_forward(parameters, x, out, *, centered, epsilon):
+    normalized, _ = normalize(x[0], epsilon, centered=centered)
+    out[0] = (normalized * parameters[0:1] + parameters[1:2]).astype(out.dtype)
+
+
+def _norm_backward(parameters, x, of_norm, of_x, dx, sums, *, centered, epsilon):
+    g = of_norm[0].astype(jnp.float32)
+    normalized, inverse = normalize(x[0], epsilon, centered=centered)
+    inner = normalize_bwd(g * parameters[0:1], normalized, inverse, centered=centered)
+    dx[0] = (of_x[0].astype(jnp.float32) + inner).astype(dx.dtype)
+    for place, summed in enumerate((g * normalized, g)):
         sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
 
 

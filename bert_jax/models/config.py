@@ -18,7 +18,7 @@ NORMS = ("layernorm", "rmsnorm")
 FEED_FORWARDS = ("mlp", "glu")
 INITIALIZERS = ("truncated_normal", "megatron", "normal")
 ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "triton", "pallas", "splash")
-RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
+RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas", "triton")
 REMAT_POLICIES = ("none", "full", "dots")
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
@@ -59,8 +59,9 @@ class Execution:
     residual: str = field(
         "auto",
         "dropout, sum and norm at the end of each half of a layer, or with `norm_placement=pre` the norm at "
-        "its start: `xla`, or `pallas`, one kernel (TPU, rows of a multiple of 128 tokens; "
-        "`norm=layernorm` if the norm is at the end)",
+        "its start: `xla`, or as one kernel, for a multiple of 128 features up to 1,024, `pallas` (TPU, rows "
+        "of a multiple of 128 tokens) or `triton` (NVIDIA from Ampere on, rows of a multiple of 16 tokens); "
+        "both need `norm=layernorm` if the norm is at the end",
         choices=RESIDUAL_IMPLEMENTATIONS,
         resume="free",
     )

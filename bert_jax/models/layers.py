@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import pallas_norm, pallas_residual
+from bert_jax.kernels import residual
 from bert_jax.kernels.dense import dense, dense_halves, product_dtype
 from bert_jax.kernels.dispatch import ResidualCase
 from bert_jax.kernels.dropout import dropout
@@ -197,8 +197,10 @@ class Dropout:
         return dropout(x, self.make_key(), self.rate) if self.rate else x
 
 
-def _is_fused(requested: str | None, case: ResidualCase) -> bool:
-    return requested is not None and pallas_residual.choose_here(requested, case).implementation != "xla"
+def _kernel(requested: str | None, case: ResidualCase) -> str | None:
+    """Returns the name of the kernel to use; None for none."""
+    chosen = "xla" if requested is None else residual.choose_here(requested, case).implementation
+    return None if chosen == "xla" else chosen
 
 
 def post_norm(
@@ -226,7 +228,8 @@ def post_norm(
     """
     _, length, features = x.shape
     h = inner(x)
-    if not _is_fused(requested, ResidualCase(length, features, "post", kind)):
+    kernel = _kernel(requested, ResidualCase(length, features, "post", kind))
+    if kernel is None:
         return norm(x + adapter(drop(project(h))))
     out, bias = project(h, separate_bias=True)
     key = drop.key
@@ -234,8 +237,8 @@ def post_norm(
     def fused(x, scale, offset, epsilon):
         zeros = jnp.zeros(x.shape[-1:], jnp.float32)
         added, offset = (zeros if one is None else one for one in (bias, offset))
-        return pallas_residual.residual_norm(
-            x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
+        return residual.residual_norm(
+            kernel, x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
         )
 
     return norm(x, fused)
@@ -243,9 +246,9 @@ def post_norm(
 
 def pre_norm(kind, x, norm, inner, project, drop, requested, adapter=identity):
     """Returns x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020); see `post_norm`."""
-    is_fused = _is_fused(requested, ResidualCase(*x.shape[1:], "pre", kind))
-    if is_fused and norm is not identity:
-        normed, x = norm(x, functools.partial(pallas_norm.norm_beside, kind))
+    kernel = _kernel(requested, ResidualCase(*x.shape[1:], "pre", kind))
+    if kernel is not None and norm is not identity:
+        normed, x = norm(x, functools.partial(residual.norm_beside, kernel, kind))
     else:
         normed = norm(x)
     return x + adapter(drop(project(inner(normed))))

@@ -72,6 +72,14 @@ def test_cudnn_attends_in_bfloat16_without_dropout_and_triton_elsewhere(programs
     assert programs[name]["calls"]["__cublas$lt$matmul"] > 0 and programs[name]["memory"] > 0
 
 
+def test_the_norms_of_the_layers_are_kernels(programs):
+    """The two halves of the one layer, each with a kernel forward and one backward."""
+    for name, found in programs.items():
+        calls = found["calls"]
+        trains = name.startswith(("train", "fine-tune"))
+        assert [calls.get(f"_after_{way}", 0) for way in ("forward", "backward")] == [2, 2 * trains], name
+
+
 def test_attention_is_split_by_rows_and_heads(programs):
     assert programs["train on one"]["heads"] == ["bf16[16,2,128,64]"] * 2
     assert programs["train on eight"]["heads"] == ["bf16[2,2,128,64]"] * 2

@@ -16,10 +16,10 @@ from bert_jax.kernels import (
     check,
     dispatch,
     pallas_attention,
-    pallas_norm,
     pallas_residual,
     platform,
     triton_attention,
+    triton_residual,
 )
 from bert_jax.kernels.attention import choose_here
 from bert_jax.models import sizes
@@ -29,7 +29,7 @@ from bert_jax.workdir import run_directory
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
-TRITON = "attention=triton"
+TRITON, TRITON_RESIDUAL = "attention=triton", "residual=triton"
 
 
 def forget():
@@ -147,7 +147,7 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     assert max(results.values()) < check.BOUND / 1000
 
 
-@pytest.mark.parametrize("module, name", [(pallas_norm, "_backward"), (pallas_attention, "_turned")])
+@pytest.mark.parametrize("module, name", [(pallas_residual, "_norm_backward"), (pallas_attention, "_turned")])
 def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     true = getattr(module, name)
 
@@ -201,11 +201,34 @@ def test_the_kernel_of_gpus(monkeypatch, breaks):
                 dataclasses.replace(how, window=how.window and how.window - 2), *args, **options
             ),
         )
-    local = MODEL.replace(attention="triton", local_window=64, global_every=2)
+    local = MODEL.replace(attention="triton", residual="xla", local_window=64, global_every=2)
     variant = check.Variant.of(local)
     assert [kernel.name for kernel in check.candidates(local, variant)] == [TRITON]
     (result,) = check.run([TRITON], variant)
     assert bool(result.problem) == bool(breaks), result
+
+
+@pytest.mark.parametrize("model", [MODEL, MODERN])
+@pytest.mark.parametrize("breaks", ["", "sums", "dropout"])
+def test_the_residual_kernels_of_gpus(monkeypatch, model, breaks):
+    monkeypatch.setattr(platform, "target_platform", lambda: "gpu")
+    if breaks == "sums":  # those of the first features
+        true_sums = triton_residual._write_sums
+        monkeypatch.setattr(
+            triton_residual,
+            "_write_sums",
+            lambda sums, summed: true_sums(sums, [[1.1 * parts[0], *parts[1:]] for parts in summed]),
+        )
+    if breaks == "dropout":
+        true_keep = triton_residual.keep_pair
+        monkeypatch.setattr(
+            triton_residual, "keep_pair", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+        )
+    variant = check.Variant.of(model)
+    assert TRITON_RESIDUAL in [kernel.name for kernel in check.candidates(model, variant)]
+    (result,) = check.run([TRITON_RESIDUAL], variant)
+    drops = model.norm_placement == "post"
+    assert bool(result.problem) == (breaks == "sums" or (breaks == "dropout" and drops)), result
 
 
 def test_not_a_number_is_a_difference(monkeypatch):
@@ -240,8 +263,8 @@ def test_only_what_a_model_may_use_is_checked(monkeypatch):
     assert names(attention="splash", residual="xla", attention_probs_dropout_prob=0.0) == [SPLASH]
     assert names(hidden_size=312, num_attention_heads=12) == [SPLASH]
     monkeypatch.setattr(platform, "target", lambda: dispatch.Target("gpu", "9.0"))
-    assert names(dtype="auto") == ["attention=cudnn", TRITON]
-    assert names(dtype="float32") == [TRITON]
+    assert names(dtype="auto") == ["attention=cudnn", TRITON, TRITON_RESIDUAL]
+    assert names(dtype="float32") == [TRITON, TRITON_RESIDUAL]
     monkeypatch.setattr(platform, "target", lambda: dispatch.Target("cpu"))
     assert names() == []
 

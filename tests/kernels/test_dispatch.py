@@ -121,7 +121,12 @@ def test_what_is_requested_by_name_is_chosen():
         (TPU, (96, 768), "xla"),
         (TPU, (128, 312), "xla"),
         (TPU, (128, 2048), "xla"),
-        (H100, (512, 768), "xla"),
+        (H100, (512, 768), "triton"),
+        (H100, (48, 128), "triton"),
+        (H100, (40, 128), "xla"),
+        (H100, (128, 312), "xla"),
+        (T4, (512, 768), "xla"),
+        (MI300, (512, 768), "xla"),
         (CPU, (512, 768), "xla"),
     ],
 )
@@ -159,9 +164,10 @@ def test_the_table_needs_no_jax():
 def test_the_norm_at_the_start_of_half_a_layer(norm):
     case = ResidualCase(512, 768, "pre", norm)
     assert dispatch.choose("residual", "auto", case, TPU).implementation == "pallas"
-    assert dispatch.choose("residual", "auto", case, H100).implementation == "xla"
+    assert dispatch.choose("residual", "auto", case, H100).implementation == "triton"
 
 
-def test_another_norm_at_the_end_is_left_to_xla():
-    choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, norm="rmsnorm"), TPU)
+@pytest.mark.parametrize("target", [TPU, H100])
+def test_another_norm_at_the_end_is_left_to_xla(target):
+    choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, norm="rmsnorm"), target)
     assert choice.implementation == "xla" and "needs LayerNorm where norms follow" in choice.reason

@@ -44,7 +44,12 @@ def lower(function, accelerator, *args, **static):
     return lowering.lower(function, accelerator, *args, **static).as_text()
 
 
-CALLS = {"cudnn": "__cudnn$fmha", "triton": "__gpu$xla.gpu.triton", "pallas": "tpu_custom_call"}
+CALLS = {
+    "cudnn": "__cudnn$fmha",
+    "triton attention": 'name = "_attention_forward"',
+    "triton residual": 'name = "_after_forward"',
+    "pallas": "tpu_custom_call",
+}
 
 
 def kernels(text):
@@ -56,7 +61,8 @@ def expected_kernels(accelerator, dtype, rate):
     """`rate` is that of dropout on the attention probabilities."""
     if accelerator == "tpu":
         return {"pallas"}
-    return {"cudnn"} if dtype == "bfloat16" and not rate else {"triton"}
+    attention = "cudnn" if dtype == "bfloat16" and not rate else "triton attention"
+    return {attention, "triton residual"}
 
 
 @functools.cache

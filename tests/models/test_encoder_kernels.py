@@ -22,8 +22,9 @@ MODERN = dict(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("kernels", ["pallas", "triton"])
 @pytest.mark.parametrize("parts", [{}, MODERN])
-def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh(parts):
+def test_with_the_kernels_of_accelerators_a_model_has_the_same_gradients_on_a_mesh(parts, kernels):
     config = EncoderConfig(
         vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=128, attention_probs_dropout_prob=0.2, **parts,
@@ -47,7 +48,7 @@ def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh(parts
     expected = jax.jit(jax.grad(loss), static_argnums=1)(params, "xla")
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
     with sharding.on_mesh(mesh):
-        found = jax.jit(jax.grad(loss), static_argnums=1)(params, "pallas")
+        found = jax.jit(jax.grad(loss), static_argnums=1)(params, kernels)
     # The gradient of a key's bias is 0 but for rounding: only one bound for all of them has a meaning.
     largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
     jax.tree.map(

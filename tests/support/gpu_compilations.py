@@ -97,7 +97,7 @@ for name in sys.argv[1:]:
         (kind, re.findall(r"\w+\[[\d,]+\]", shapes))
         for shapes, kind in re.findall(rf"^ +%\S+ = (.*?) ({kinds})(?:-start)?\(", text, re.MULTILINE)
     ]
-    heads = re.findall(r"= \(((?:bf16|f32)\[[\d,]+\]).*?(?:__cudnn\$fmha|xla\.gpu\.triton)", text)
+    heads = re.findall(r"= \(((?:bf16|f32)\[\d+(?:,\d+){3}\]).*?(?:__cudnn\$fmha|xla\.gpu\.triton)", text)
     memory = compiled.memory_analysis().peak_memory_in_bytes
     found = {"name": name, "calls": calls, "traffic": traffic, "heads": heads, "memory": memory}
     found["parameters"] = parameters

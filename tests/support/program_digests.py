@@ -20,7 +20,7 @@ from jax._src.lib import tpu, triton
 from jax._src.lib.mlir import ir
 
 # Attributes that only name something; nothing that is computed depends on them.
-_NAMES = frozenset({"sym_name", "sym_visibility", "jax.result_info"})
+_NAMES = frozenset({"sym_name", "sym_visibility", "jax.result_info", "kernel_name"})
 _CALLS = frozenset({"func.call", "call"})
 _RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 _LENGTH = 16  # hexadecimal digits

@@ -69,7 +69,13 @@ _COMPARED = (
     *(lambda x, y, f=f: f(x.view(np.uint32), y.view(np.uint32))
       for f in (np.less, np.less_equal, np.greater, np.greater_equal)),
 )  # fmt: skip
-_FUNCTIONS = {"__nv_exp2f": np.exp2, "__nv_logf": np.log, "__nv_log2f": np.log2, "__nv_abs": np.abs}
+_FUNCTIONS = {
+    "__nv_exp2f": np.exp2,
+    "__nv_logf": np.log,
+    "__nv_log2f": np.log2,
+    "__nv_abs": np.abs,
+    "__nv_rsqrtf": lambda x: 1 / np.sqrt(x),
+}
 _DTYPES = {"i1": bool, "i32": np.int32, "f32": np.float32}
 
 

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from bert_jax.estimate.analysis.flop_count import TRITON_CALLS, instruction_flops
 from bert_jax.estimate.analysis.hlo import Instruction, Module, Visit, trip_count, walk
 from bert_jax.estimate.analysis.timing import FREE, hbm_bytes, is_collective
+from bert_jax.kernels import residual
 
 # Kinds of operations, as they are shown to users.
 CUBLAS, CUDNN, TRITON_ATTENTION = "cuBLAS products", "cuDNN attention", "Triton attention"
+TRITON_NORMS = "Triton residuals and norms"
 TRITON_PRODUCTS, TRITON = "Triton products", "Triton kernels"
 FUSIONS, SLICES, OTHERS = "loop and reduction kernels", "slices and copies", "other operations"
 
@@ -99,7 +101,7 @@ def _bytes(module: Module, visit: Visit, kind: str) -> float:
 
 def _kind(module: Module, instruction: Instruction, flops: float) -> str:
     if instruction.target in TRITON_CALLS:
-        return TRITON_ATTENTION
+        return TRITON_NORMS if f"/{residual.SCOPE}/" in instruction.op_name else TRITON_ATTENTION
     if instruction.target:
         library = instruction.target.partition("$")[0]
         return {"__cublas": CUBLAS, "__cudnn": CUDNN}.get(library, OTHERS)

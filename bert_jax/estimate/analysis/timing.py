@@ -12,7 +12,7 @@ from bert_jax.estimate.analysis.collectives import KINDS
 from bert_jax.estimate.analysis.flop_count import matrix_flops
 from bert_jax.estimate.analysis.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.estimate.chips.tpus import Chip
-from bert_jax.kernels import pallas_residual
+from bert_jax.kernels import residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")
 
@@ -106,7 +106,7 @@ def compute(
             continue  # counted as traffic
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
             scheduled = kernel_cycles.get(kernel_code(instruction))
-            attends = label == KERNEL and f"/{pallas_residual.SCOPE}/" not in instruction.op_name
+            attends = label == KERNEL and f"/{residual.SCOPE}/" not in instruction.op_name
             attention += attends * visit.times
             if scheduled is not None:
                 kernels += visit.times
