@@ -199,6 +199,16 @@ def test_mistakes(search, tmp_path, flags, corpus, message):
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
     error = search(*flags, corpus=corpus, code=2).err
     assert message.replace("DIR", str(tmp_path)) in error
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("corpus", ["none.txt", "empty.txt", "bad.jsonl"])
+def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
+    expected = search("--query=one", "--json")
+    search("--query=one", "--overwrite", corpus=corpus, code=2)
+    assert search("--query=one", "--json", corpus="") == expected
 
 
 def test_an_index_of_another_corpus_is_kept(search, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -118,6 +120,19 @@ class Index:
         return numbers, scores
 
 
+@contextlib.contextmanager
+def _made(directory: str) -> Iterator[None]:
+    """Creates a directory; if the block fails, removes it again, unless it was there or has files."""
+    is_new = not files.exists(directory)
+    files.make_directory(directory)
+    try:
+        yield
+    except BaseException:
+        if is_new and not files.names(directory):
+            os.rmdir(directory)
+        raise
+
+
 def make(
     directory: str,
     documents: Iterable[Document],
@@ -134,7 +149,7 @@ def make(
 
     Args:
         directory: a local directory, created if it does not exist. `INDEX` is written last, so that an
-            interrupted index is none.
+            interrupted index is none. An index that is there stays until all vectors of the new one are made.
         documents: the corpus.
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
@@ -147,13 +162,14 @@ def make(
     Raises:
         UserError: the corpus has no document.
     """
-    files.make_directory(directory)
-    files.remove(os.path.join(directory, INDEX), missing_ok=True)
-    files.remove(os.path.join(directory, GRAPH), missing_ok=True)
+    documents = iter(documents)
+    first = next(documents, None)  # a corpus that cannot be read is found before anything is written
+    if first is None:
+        raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
     began, offsets, count = time.monotonic(), [0], 0
 
     def texts(out):
-        for document in documents:
+        for document in itertools.chain([first], documents):
             line = json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
             out.write(line)
             offsets.append(offsets[-1] + len(line))
@@ -161,6 +177,7 @@ def make(
 
     header = dict(descr="<f4", fortran_order=False)
     with (
+        _made(directory),
         atomic.replace_file(os.path.join(directory, TEXTS)) as out,
         atomic.replace_file(os.path.join(directory, VECTORS)) as vectors,
     ):
@@ -168,10 +185,10 @@ def make(
         for features in embedder.stream(texts(out), progress, prefix=prefix):
             vectors.write(features.values.astype("<f4", copy=False).tobytes())
             count += 1
-        if not count:
-            raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
         vectors.seek(0)
         np.lib.format.write_array_header_1_0(vectors, header | dict(shape=(count, embedder.width)))
+        files.remove(os.path.join(directory, INDEX), missing_ok=True)
+        files.remove(os.path.join(directory, GRAPH), missing_ok=True)
     with atomic.replace_file(os.path.join(directory, OFFSETS)) as file:
         np.save(file, np.asarray(offsets, np.int64))
     if graph:
