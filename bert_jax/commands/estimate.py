@@ -52,6 +52,7 @@ def define_flags(define: Define) -> None:
         "Tokens per row, if there is no config.data.dir. Default: the number of positions of the model.",
     )
     define.boolean("largest_batch", "Also find the largest batch that fits, by compiling several.")
+    define.integer("operations", "Also list this many operations, the costliest first.", 0)
     define.number("price_per_chip_hour", "TPUs: price in any currency; also print the cost of the run.")
     define.json()
 
@@ -71,6 +72,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         value = getattr(flags, name)
         if value is not None and value <= 0:
             raise UserError(f"--{name}={value}: expected more than 0")
+    if flags.operations < 0:
+        raise UserError(f"--operations={flags.operations}: expected 0 or more")
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
@@ -94,7 +97,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     else:
         step = program.with_fewest_parts(config, make, limit or slices.chip.hbm_bytes, progress.log)
     result = measure.estimate(
-        step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, log=progress.log
+        step,
+        slices,
+        find_largest=flags.largest_batch,
+        price=flags.price_per_chip_hour,
+        operations=flags.operations,
+        log=progress.log,
     )
     result |= {"versions": compiler.versions()}
     print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))

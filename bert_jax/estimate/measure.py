@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.estimate import kernel_schedule, search
-from bert_jax.estimate.analysis import collectives, gpu_program, hlo, timing, wastes
+from bert_jax.estimate.analysis import collectives, costliest, gpu_program, hlo, timing, wastes
+from bert_jax.estimate.analysis.costliest import Cost
 from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.chips.gpus import Hosts
 from bert_jax.estimate.chips.tpus import Slices
@@ -30,6 +31,7 @@ def estimate(
     *,
     find_largest: bool = False,
     price: float | None = None,
+    operations: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the step for the batch size of its config and returns the estimate.
@@ -40,6 +42,7 @@ def estimate(
         find_largest: whether to find the largest batch that fits, by compiling several; this is always done
             if the config's batch does not fit.
         price: price of a TPU chip per hour.
+        operations: number of the costliest operations to list.
         log: called with one line before each compilation and with its result.
 
     Returns:
@@ -66,9 +69,9 @@ def estimate(
     if isinstance(program, Compiled):
         result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
         if isinstance(slices, Hosts):
-            result |= gpu_figures(program.text, step, slices)
+            result |= gpu_figures(program.text, step, slices, operations)
         else:
-            result |= figures(program.text, step, slices, price, log)
+            result |= figures(program.text, step, slices, price, operations, log)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
     if find_largest or not result["fits"]:
@@ -130,6 +133,7 @@ def figures(
     step: TrainStep,
     slices: Slices,
     price: float | None,
+    operations: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Returns the times, FLOPs and traffic that follow from the text of a compiled program.
@@ -139,6 +143,7 @@ def figures(
         step: the train step.
         slices: the hardware it was compiled for.
         price: price of a chip per hour.
+        operations: number of the costliest operations to list.
         log: called with one line if the schedules of Pallas kernels cannot be read.
     """
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
@@ -194,10 +199,21 @@ def figures(
         "cost": None if price is None else hours * slices.chips * price,
         "collectives": _sum_up(traffic),
         "warnings": lines,
+        **_costliest(timing.costs(module, chip, schedules), operations),
     }
 
 
-def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
+def _costliest(costs: list[Cost], most: int) -> dict[str, Any]:
+    if not most:
+        return {}
+    found = costliest.find(costs, most)
+    return {
+        "costliest": [dataclasses.asdict(group) for group in found],
+        "seconds_of_operations": sum(cost.seconds for cost in costs),
+    }
+
+
+def gpu_figures(text: str, step: TrainStep, hosts: Hosts, operations: int = 0) -> dict[str, Any]:
     """Returns the FLOPs and traffic in the text of a program for GPUs, and lower bounds on its time.
 
     There is no step time: the compiler gives no estimates for GPUs, and the kernels of products are chosen by
@@ -211,11 +227,12 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     peaks_of_chip = peaks.find(chip.kind)
     assert peaks_of_chip is not None, chip.kind
     peak = peaks_of_chip.of(step.model.execution.dtype)
+    costs = program.costs(peak, chip.hbm_bandwidth)
     return {
         "roofline_seconds": {
             "products": program.flops / peak,
             "memory": program.bytes / chip.hbm_bandwidth,
-            "by_operation": program.seconds_by_operation(peak, chip.hbm_bandwidth),
+            "by_operation": sum(cost.seconds for cost in costs),
         },
         "peak_flops": peak,
         "hbm_bandwidth": chip.hbm_bandwidth,
@@ -233,6 +250,7 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
             optimizer_bytes=step.chip_bytes["optimizer"],
             hbm_bytes=chip.hbm_bytes,
         ),
+        **_costliest(costs, operations),
     }
 
 

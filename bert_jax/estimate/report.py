@@ -28,6 +28,8 @@ def lines(result: dict[str, Any]) -> list[str]:
             parts += [("bytes", _moved(result)), traffic, ("roofline", _roofline(result))]
         else:
             parts += [traffic, ("step", _step(result)), ("speed", [_speed(result)]), ("run", [_run(result)])]
+        if "costliest" in result:
+            parts += [("operations", _operations(result))]
         parts += [("warning", result["warnings"] or ["none"])]
     return [
         f"{title if index == 0 else '':<{_WIDTH}}{line}"
@@ -165,6 +167,15 @@ def _unknown_loops(result: dict[str, Any]) -> list[str]:
     loops = result["loops_of_unknown_length"]
     found = counted(loops, "loop of unknown length is", "loops of unknown length are")
     return [f"{found} counted once"] if loops else []
+
+
+def _operations(result: dict[str, Any]) -> list[str]:
+    whole = result["seconds_of_operations"]
+    return [
+        f"{_ms(group['seconds']):>8} {group['seconds'] / whole:4.0%}  {group['count']:>4} x {group['kind']}: "
+        f"{group['name']} ({group['flops'] / 1e9:,.0f} GFLOP, {group['bytes'] / 1e6:,.0f} MB)"
+        for group in result["costliest"]
+    ]
 
 
 def _speed(result: dict[str, Any]) -> str:

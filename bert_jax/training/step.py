@@ -127,7 +127,8 @@ def make_train_step(
 
             (loss, pairs), grads = sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
 
-        grad_norm = optax.tree.norm(grads)
+        with jax.named_scope("grad_norm"):
+            grad_norm = optax.tree.norm(grads)
         spent = state.spent
         if budget is None:
             learning_rate = schedule(state.step)
@@ -140,6 +141,7 @@ def make_train_step(
                 spent = budget.after(spent, jnp.sum(batch["tokens"]))
             learning_rate = schedule(budgets.PARTS * budget.share(before))
 
+        @jax.named_scope("optimizer")
         def update(params, opt_state):
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
@@ -161,11 +163,12 @@ def make_train_step(
             spike = accepted & (value > spikes.factor * jnp.median(recent))
             accepted &= ~spike
             recent = jnp.where(accepted, jnp.append(recent[1:], value), recent)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(accepted, new, old),
-            (params, opt_state),
-            (state.params, state.opt_state),
-        )
+        with jax.named_scope("optimizer"):
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(accepted, new, old),
+                (params, opt_state),
+                (state.params, state.opt_state),
+            )
         loss_pairs, metric_pairs = pairs
         metrics = found | {"learning_rate": learning_rate, "skipped": 1.0 - accepted.astype(jnp.float32)}
         if spikes is not None:

@@ -28,6 +28,7 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
         ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "the step time of GPUs is not estimated"),
         ([TINY, "--topology=v5e:2x2", "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
         ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "expected more than 0 and at most 1"),
+        ([TINY, "--topology=v5e:2x2", "--operations=-1"], "--operations=-1: expected 0 or more"),
         ([TINY, "--topology=h100:9"], "a host has 8 GPUs"),
     ],
 )

@@ -44,7 +44,7 @@ def step():
 
 @pytest.fixture(scope="module")
 def result(step):
-    return measure.estimate(step, EIGHT, price=2.0)
+    return measure.estimate(step, EIGHT, price=2.0, operations=3)
 
 
 def test_memory_is_that_of_the_shardings(step, result):
@@ -129,6 +129,15 @@ def test_for_machines_and_for_people(result):
     assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text
     assert "16 rows of 32, 4 per chip" in text and "fits: 0.00 of 16.00 GiB" in text
     assert "3,600 steps" in text and ", cost 0.00" in text
+    first, *others = [line for line in text.splitlines() if " MB)" in line]
+    assert first.startswith("operations  ") and len(others) == 2 == len(result["costliest"]) - 1
+    assert "% " in first and " x " in first and "GFLOP, " in first
+
+
+def test_operations_are_listed_where_they_are_asked_for(step, result):
+    assert "costliest" not in measure.estimate(step, EIGHT)
+    seconds = [group["seconds"] for group in result["costliest"]]
+    assert seconds == sorted(seconds, reverse=True) and sum(seconds) <= result["seconds_of_operations"]
 
 
 def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
@@ -137,7 +146,7 @@ def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
     compiled = program.Compiled(gpu_programs.TRAIN_STEP, dict.fromkeys(parts, gib), 1.0)
     monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
     monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
-    result = json.loads(json.dumps(measure.estimate(step, hosts) | {"versions": {"jax": "1"}}))
+    result = json.loads(json.dumps(measure.estimate(step, hosts, operations=2) | {"versions": {"jax": "1"}}))
     assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
     bounds = result["roofline_seconds"]
     # The step is in float32, whose products are in TF32.
@@ -149,6 +158,7 @@ def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
     assert "compiled for GPUs that are not attached (jax 1)" in text and "h100:8, 8 GPUs of 1 host" in text
     assert "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text and "without cuDNN's workspace" in text
     assert "products: 0.0 ms at the peak of 494 TFLOP/s" in text and "the step time is unknown" in text
+    assert len(result["costliest"]) == 2 and text.count(" MB)") == 2
     assert "MFU" not in text and "3 x all-reduce over" in text and "not overlapped" in text
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 
+from bert_jax.estimate.analysis.costliest import Cost
 from bert_jax.estimate.analysis.flop_count import TRITON_CALLS, instruction_flops
-from bert_jax.estimate.analysis.hlo import Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.analysis.hlo import Instruction, Module, Visit, operations, trip_count
 from bert_jax.estimate.analysis.timing import FREE, hbm_bytes, is_collective
 from bert_jax.kernels import residual
 
@@ -40,7 +40,8 @@ class Program:
     """Work of one GPU in one step, without collectives."""
 
     kinds: dict[str, Work]  # total of each kind of operation
-    each: list[Work]  # each operation in the program's text, with all iterations of the loop it is in
+    # Each operation in the program's text, with its kind and all iterations of the loop it is in.
+    each: list[tuple[Instruction, str, Work]]
     unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
 
     @property
@@ -53,17 +54,27 @@ class Program:
         """Returns the bytes that all operations read and write."""
         return sum(work.bytes for work in self.kinds.values())
 
-    def seconds_by_operation(self, peak_flops: float, bandwidth: float) -> float:
-        """Returns the time of all operations in sequence, each limited by its FLOPs or its bytes."""
-        return sum(max(work.flops / peak_flops, work.bytes / bandwidth) for work in self.each)
+    def costs(self, peak_flops: float, bandwidth: float) -> list[Cost]:
+        """Returns all operations, the time of each limited by its FLOPs or its bytes."""
+        return [
+            Cost(
+                instruction,
+                kind,
+                work.operations,
+                max(work.flops / peak_flops, work.bytes / bandwidth),
+                work.flops,
+                work.bytes,
+            )
+            for instruction, kind, work in self.each
+        ]
 
 
 def read(module: Module) -> Program:
     """Adds up the work of a program without its collectives, see `collectives` for these."""
     kinds: dict[str, Work] = {}
-    each: list[Work] = []
+    each: list[tuple[Instruction, str, Work]] = []
     unknown = 0
-    for visits in _operations(module):
+    for visits in operations(module):
         visit = visits[0]
         if visit.instruction.opcode == "while":
             unknown += trip_count(module, visit.instruction) is None
@@ -72,23 +83,12 @@ def read(module: Module) -> Program:
         flops = sum(part.times * instruction_flops(part) for part in visits)
         kind = _kind(module, visit.instruction, flops)
         work = Work(visit.times, flops, visit.times * _bytes(module, visit, kind))
-        each.append(work)
+        each.append((visit.instruction, kind, work))
         total = kinds.setdefault(kind, Work())
         total.operations += work.operations
         total.flops += work.flops
         total.bytes += work.bytes
     return Program(kinds, each, unknown)
-
-
-def _operations(module: Module) -> Iterator[list[Visit]]:
-    """Yields each operation together with what is fused into it."""
-    together: list[Visit] = []
-    for visit in walk(module):
-        if not visit.fused and together:
-            yield together
-            together = []
-        together.append(visit)
-    yield together
 
 
 def _bytes(module: Module, visit: Visit, kind: str) -> float:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 import types
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from bert_jax.estimate.analysis.collectives import KINDS
-from bert_jax.estimate.analysis.flop_count import matrix_flops
-from bert_jax.estimate.analysis.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.analysis.costliest import Cost
+from bert_jax.estimate.analysis.flop_count import instruction_flops, matrix_flops
+from bert_jax.estimate.analysis.hlo import (
+    Array,
+    Computation,
+    Instruction,
+    Module,
+    Visit,
+    operations,
+    trip_count,
+    walk,
+)
 from bert_jax.estimate.chips.tpus import Chip
 from bert_jax.kernels import residual
 
@@ -29,6 +40,7 @@ _MOVES = {
 }  # fmt: skip
 
 KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
+PALLAS = "Pallas kernel"  # what such a call is named in a list of operations
 
 # Operations with fewer elements run on the scalar unit, in parallel to the rest.
 _SCALARS = 1024
@@ -80,59 +92,99 @@ def compute(
         kernel_cycles: the cycles of one execution of each Pallas kernel, by its `kernel_code`. Kernels that
             are not in it count as operations without an estimate.
     """
-    cycles = moving = kernel_seconds = added_seconds = moved_bytes = 0.0
+    seconds: dict[_By | None, float] = defaultdict(float)
+    moving = moved_bytes = 0.0
     added: dict[str, int] = defaultdict(int)
-    unknown = recomputed = kernels = 0
+    recomputed = kernels = 0
     attention, unscheduled = 0, 0  # executions of attention's kernels, and of those without cycles
-    for visit in walk(module):
-        instruction = visit.instruction
-        if instruction.opcode == "while":
-            unknown += trip_count(module, instruction) is None
-        if visit.fused or instruction.opcode in FREE or is_collective(instruction):
-            continue
-        label = instruction.target or instruction.opcode
-        if instruction.opcode == "custom-call" and label != KERNEL:
-            continue
-        bytes_ = visit.times * hbm_bytes(module, visit)
-        moved_bytes += bytes_
+    for by, cost in _costs(module, chip, kernel_cycles):
+        instruction = cost.instruction
+        moved_bytes += cost.bytes
+        seconds[by] += cost.seconds
         recomputed += ".remat" in instruction.name
-        if instruction.opcode in _PREFETCHES:
-            continue
-        estimate = instruction.estimated_cycles
-        if estimate is not None:
-            cycles += visit.times * estimate
-            moving += visit.times * estimate * _only_moves(module, instruction)
-        elif any(map(is_collective, module.inside(instruction).values())):
-            continue  # counted as traffic
-        elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
-            scheduled = kernel_cycles.get(kernel_code(instruction))
-            attends = label == KERNEL and f"/{residual.SCOPE}/" not in instruction.op_name
-            attention += attends * visit.times
-            if scheduled is not None:
-                kernels += visit.times
-                # Its transfers between HBM and vector memory go beside the computation.
-                kernel_seconds += max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
-            else:
-                unscheduled += attends * visit.times
-                added[label] += visit.times
-                added_seconds += bytes_ / chip.hbm_bandwidth
+        moving += cost.seconds * (by is _By.CYCLES and _only_moves(module, instruction))
+        kernels += cost.count * (by is _By.SCHEDULE)
+        if by is _By.BYTES:
+            added[instruction.target or instruction.opcode] += cost.count
+        if by is not None and cost.kind == PALLAS and f"/{residual.SCOPE}/" not in instruction.op_name:
+            attention += cost.count
+            unscheduled += cost.count * (by is _By.BYTES)
     flops = matrix_flops(module)
+    added_seconds = seconds[_By.BYTES]
     if attention:
         flops += attention_flops
         idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
         added_seconds += unscheduled / attention * attention_flops * idle / chip.peak_flops
     return Compute(
-        estimated_seconds=cycles / chip.clock,
-        kernel_seconds=kernel_seconds,
+        estimated_seconds=seconds[_By.CYCLES],
+        kernel_seconds=seconds[_By.SCHEDULE],
         kernels=kernels,
         added_seconds=added_seconds,
         added=dict(added),
-        moving_seconds=moving / chip.clock,
-        unknown_loops=unknown,
+        moving_seconds=moving,
+        unknown_loops=sum(
+            visit.instruction.opcode == "while" and trip_count(module, visit.instruction) is None
+            for visit in walk(module)
+        ),
         matrix_flops=flops,
         hbm_bytes=moved_bytes,
         recomputed=recomputed,
     )
+
+
+def costs(module: Module, chip: Chip, kernel_cycles: Mapping[str, float]) -> list[Cost]:
+    """Returns all operations of a program with their times, which add up to those of `compute`.
+
+    Without, if an attention kernel has no cycles, the time of its products.
+
+    Args:
+        module: as in `compute`.
+        chip: as in `compute`.
+        kernel_cycles: as in `compute`.
+    """
+    return [cost for _, cost in _costs(module, chip, kernel_cycles)]
+
+
+class _By(enum.Enum):
+    """What the time of an operation is taken from."""
+
+    CYCLES = enum.auto()
+    SCHEDULE = enum.auto()
+    BYTES = enum.auto()
+
+
+def _costs(
+    module: Module, chip: Chip, kernel_cycles: Mapping[str, float]
+) -> Iterator[tuple[_By | None, Cost]]:
+    """Yields each operation with what its time is taken from; None for one that takes no time of its own."""
+    for visits in operations(module):
+        visit, instruction = visits[0], visits[0].instruction
+        if instruction.opcode in FREE or is_collective(instruction):
+            continue
+        if instruction.opcode == "custom-call" and instruction.target != KERNEL:
+            continue
+        bytes_ = visit.times * hbm_bytes(module, visit)
+        by, seconds = _seconds(module, chip, visit, bytes_, kernel_cycles)
+        flops = sum(part.times * instruction_flops(part) for part in visits)
+        kind = PALLAS if instruction.target == KERNEL else instruction.opcode
+        yield by, Cost(instruction, kind, visit.times, seconds, flops, bytes_)
+
+
+def _seconds(module, chip, visit, bytes_, kernel_cycles):
+    instruction = visit.instruction
+    if instruction.opcode in _PREFETCHES:
+        return None, 0.0
+    if instruction.estimated_cycles is not None:
+        return _By.CYCLES, visit.times * instruction.estimated_cycles / chip.clock
+    if any(map(is_collective, module.inside(instruction).values())):
+        return None, 0.0  # counted as traffic
+    if max((array.size for array in instruction.arrays), default=0) <= _SCALARS:
+        return None, 0.0
+    scheduled = kernel_cycles.get(kernel_code(instruction))
+    if scheduled is None:
+        return _By.BYTES, bytes_ / chip.hbm_bandwidth
+    # Its transfers between HBM and vector memory go beside the computation.
+    return _By.SCHEDULE, max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
 
 
 def kernel_code(instruction: Instruction) -> str:
