@@ -46,7 +46,9 @@ def get_config(size: str = "base"):
     c.masking.strategy = "ngram"
     c.masking.max_predictions = 20
     c.batch_size, c.steps = 4096, 125_000
+    c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     if size == "tiny":
         c.batch_size, c.steps = 32, 20_000
         c.optimizer.warmup_steps = 1000
+        c.model.scan_unroll = 1
     return c

@@ -14,6 +14,7 @@ from bert_jax.settings import defaults
 
 def get_config():
     c = defaults.pretrain("crammed-bert")
+    c.model.scan_unroll = 0  # minutes to compile each number of rows; no copies of stacked activations
     c.batch_size = 8192
     c.steps = 60_000
     c.batch_ramp = "0=2048, 12000=4096, 24000=6144, 36000=8192"

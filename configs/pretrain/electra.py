@@ -26,6 +26,7 @@ def get_config(size: str = "small"):
         )
     encoder, embedding, generator, share, rate, batch, steps = SIZES[size]
     c = defaults.pretrain(encoder, model_type="electra", embedding_size=embedding)
+    c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     c.objective = "replaced_tokens"
     c.replaced_tokens.generator_hidden_size = generator
     c.masking.prob = share

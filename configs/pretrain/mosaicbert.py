@@ -12,6 +12,7 @@ from bert_jax.settings import defaults
 
 def get_config():
     c = defaults.pretrain("mosaicbert-base")
+    c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     c.batch_size = 4096
     c.steps = 70_000
     c.optimizer.name = "adamw_bias_corrected"

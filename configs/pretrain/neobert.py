@@ -15,6 +15,7 @@ from bert_jax.settings import defaults
 
 def get_config():
     c = defaults.pretrain("neobert")
+    c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     c.batch_size = 2048
     c.steps = 1_000_000
     c.optimizer.name = "adamw_bias_corrected"

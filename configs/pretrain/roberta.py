@@ -48,7 +48,9 @@ def get_config(size: str = "base"):
     c.masking.exclude_special = True
     c.batch_size, c.steps = 8192, 500_000
     c.batch_ramp = "0=256, 6000=1024, 12000=2048, 18000=4096, 24000=8192"
+    c.model.scan_unroll = 0  # minutes to compile each number of rows; no copies of stacked activations
     if size == "tiny":
         c.batch_size, c.steps, c.batch_ramp = 32, 20_000, ""
         c.optimizer.learning_rate, c.optimizer.warmup_steps = 5e-4, 1000
+        c.model.scan_unroll = 1
     return c
