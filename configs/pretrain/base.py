@@ -18,8 +18,8 @@ Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate 
 computation; 5,555 full rows a second, 53% MFU; 13 hours for the million steps.
 
 And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities takes the attention kernel
-of Triton (attention=triton): 7.2 GiB on each; at least 10 ms for the products at the peak and 16 ms for the
-53 GB that each moves, about the same as with base_gpu:8. Plain XLA (attention=xla) would move 110 GB.
+of Triton (attention=triton): 6.5 GiB on each; at least 10 ms for the products at the peak and 14 ms for the
+47 GB that each moves, about the same as with base_gpu:8. Plain XLA (attention=xla) would move twice as many.
 """
 
 from bert_jax.settings import defaults

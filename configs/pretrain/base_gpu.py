@@ -6,12 +6,12 @@
 One process drives all GPUs of a machine. The batch is the paper's; on one GPU it is computed in four parts.
 Dropout is on hidden states alone, so that attention is cuDNN's, which has none on its probabilities here.
 With the paper's (`--config.model.attention_probs_dropout_prob=0.1`) it is the kernel of Triton, and the step
-moves as many bytes: 357 GB on one H100.
+moves as many bytes.
 
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/base_gpu --topology=h100:1`, and
-`base_gpu:8` with `h100:8`), rows of 512: 12.5 GiB on one H100, 7.2 GiB on each of eight, without cuDNN's
-workspace and NCCL's buffers. A step takes at least 79 ms for its products at the peak of one H100, and 107 ms
-for the 360 GB that it moves; on eight, 10 ms and 16 ms, and each sends 0.41 GiB of gradients. How near a GPU
+`base_gpu:8` with `h100:8`), rows of 512: 11.9 GiB on one H100, 6.5 GiB on each of eight, without cuDNN's
+workspace and NCCL's buffers. A step takes at least 79 ms for its products at the peak of one H100, and 93 ms
+for the 313 GB that it moves; on eight, 10 ms and 14 ms, and each sends 0.41 GiB of gradients. How near a GPU
 comes to these bounds has not been measured yet; an H200's products alone reached 790 TFLOP/s of the 989.
 """
 
