@@ -167,6 +167,7 @@ def figures(
         optimizer_bytes=step.chip_bytes["optimizer"],
         length=step.rows.length,
         heads=step.chip_heads,
+        scanned=_is_scanned(step),
     )
     # The time of a step is taken to grow with its tokens.
     tokens = config.batch_sizes.combine(config.lengths or Ramp.constant(step.rows.length), operator.mul)
@@ -201,6 +202,10 @@ def figures(
         "warnings": lines,
         **_costliest(timing.costs(module, chip, schedules), operations),
     }
+
+
+def _is_scanned(step: TrainStep) -> bool:
+    return step.model.execution.scan_unroll != 0
 
 
 def _costliest(costs: list[Cost], most: int) -> dict[str, Any]:
@@ -249,6 +254,7 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts, operations: int = 0) -
             mesh_shape=mesh_shape,
             optimizer_bytes=step.chip_bytes["optimizer"],
             hbm_bytes=chip.hbm_bytes,
+            scanned=_is_scanned(step),
         ),
         **_costliest(costs, operations),
     }

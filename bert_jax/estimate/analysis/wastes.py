@@ -30,6 +30,7 @@ def find(
     optimizer_bytes: float,
     length: int,
     heads: int,
+    scanned: bool,
 ) -> list[str]:
     """Returns the inefficiencies as lines for the user.
 
@@ -43,6 +44,7 @@ def find(
         optimizer_bytes: size of the optimizer state on each chip.
         length: tokens per row.
         heads: attention heads on each chip.
+        scanned: whether layers are scanned.
     """
     collectives = list(collectives)
     lines = []
@@ -57,7 +59,7 @@ def find(
     if compute.moving_seconds > _OF_TIME * compute.seconds:
         lines.append(
             f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
-            "pads and slices; --config.model.scan_unroll=0 avoids the part that stacks activations in a scan"
+            f"pads and slices; {_what_to_try(scanned)}"
         )
     lines += _whole_optimizer(mesh_shape, optimizer_bytes, chip.hbm_bytes)
     if compute.recomputed:
@@ -69,7 +71,12 @@ def find(
 
 
 def find_on_gpu(
-    program: Program, *, mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_bytes: float
+    program: Program,
+    *,
+    mesh_shape: Mapping[str, int],
+    optimizer_bytes: float,
+    hbm_bytes: float,
+    scanned: bool,
 ) -> list[str]:
     """Returns the inefficiencies on GPUs that can be found without times, as lines for the user."""
     lines = []
@@ -77,9 +84,15 @@ def find_on_gpu(
     if moved is not None and moved.bytes > _OF_TRAFFIC * program.bytes:
         lines.append(
             f"{moved.bytes / program.bytes:.0%} of the bytes are moved by slices and copies alone; "
-            "--config.model.scan_unroll=0 avoids those that stack activations in a scan"
+            f"{_what_to_try(scanned)}"
         )
     return lines + _whole_optimizer(mesh_shape, optimizer_bytes, hbm_bytes)
+
+
+def _what_to_try(scanned: bool) -> str:
+    if scanned:
+        return "--config.model.scan_unroll=0 avoids the part that stacks activations in a scan"
+    return "--operations=20 shows where"
 
 
 def _whole_optimizer(mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_bytes: float) -> list[str]:

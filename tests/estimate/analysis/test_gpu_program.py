@@ -74,8 +74,11 @@ def test_traffic_without_times_and_what_is_waited_for():
 
 def test_slices_and_the_optimizer_are_named_as_wastes():
     mesh, gib = {"data": 8, "fsdp": 1, "tensor": 1}, 2.0**30
-    slices, whole = wastes.find_on_gpu(PROGRAM, mesh_shape=mesh, optimizer_bytes=10 * gib, hbm_bytes=80 * gib)
+    given = dict(mesh_shape=mesh, optimizer_bytes=10 * gib, hbm_bytes=80 * gib)
+    slices, whole = wastes.find_on_gpu(PROGRAM, **given, scanned=True)
     assert "scan_unroll=0" in slices and "--config.mesh.fsdp=8 reduces it to 1.25 GiB" in whole
     few = gpu_program.Program({gpu_program.SLICES: gpu_program.Work(1, 0.0, 1.0)} | PROGRAM.kinds, [], 0)
     few.kinds[gpu_program.SLICES] = gpu_program.Work(1, 0.0, 1.0)
-    assert wastes.find_on_gpu(few, mesh_shape=mesh, optimizer_bytes=gib, hbm_bytes=80 * gib) == []
+    unrolled, _ = wastes.find_on_gpu(PROGRAM, **given, scanned=False)
+    assert "scan_unroll" not in unrolled and unrolled.endswith("--operations=20 shows where")
+    assert wastes.find_on_gpu(few, **given | dict(optimizer_bytes=gib), scanned=True) == []

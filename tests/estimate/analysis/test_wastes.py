@@ -31,7 +31,7 @@ def collective(**changes):
     return Collective(**fields | changes)
 
 
-def find(text=EMPTY, compute_=None, collectives=(), mesh=(16, 1, 1), optimizer_bytes=0.1 * GIB):
+def find(text=EMPTY, compute_=None, collectives=(), mesh=(16, 1, 1), optimizer_bytes=0.1 * GIB, scanned=True):
     """Of a model with a GiB of parameters."""
     return wastes.find(
         hlo.parse(text),
@@ -43,6 +43,7 @@ def find(text=EMPTY, compute_=None, collectives=(), mesh=(16, 1, 1), optimizer_b
         optimizer_bytes=optimizer_bytes,
         length=128,
         heads=4,
+        scanned=scanned,
     )
 
 
@@ -69,11 +70,25 @@ def test_nothing_wasted():
             "1.00 GiB per step in 24 all-gathers",
         ),
         (dict(mesh=(2, 8, 1), collectives=[collective(axes=("data", "fsdp"))]), "a reduce-scatter would"),
-        (dict(compute_=compute(moving_seconds=0.25)), "25% of the computation only copies"),
+        (
+            dict(compute_=compute(moving_seconds=0.25)),
+            "25% of the computation only copies, transposes, pads and slices; --config.model.scan_unroll=0",
+        ),
+        (dict(compute_=compute(moving_seconds=0.25), scanned=False), "and slices; --operations=20 shows"),
         (dict(optimizer_bytes=2 * GIB), "(2.00 GiB): --config.mesh.fsdp=8 reduces it to 0.25 GiB"),
         (dict(compute_=compute(recomputed=3)), "recomputes 3 operations because memory is short"),
     ],
-    ids=["scores", "waiting", "twice", "gathers", "reduce", "moves", "optimizer", "recomputed"],
+    ids=[
+        "scores",
+        "waiting",
+        "twice",
+        "gathers",
+        "reduce",
+        "moves",
+        "moves, unrolled",
+        "optimizer",
+        "recomputed",
+    ],
 )
 def test_each_waste(given, words):
     (line,) = find(**given)
