@@ -46,14 +46,17 @@ class _How:
     centered: bool = True
     interpret: bool = False
 
-    def run(self, name, *arrays):
-        """Calls a function of the module of the kernels, with those of these settings that it has."""
-        module = _KERNELS[self.implementation]
-        if name.startswith("after"):
-            settings = dict(epsilon=self.epsilon, rate=self.rate)
-        else:
-            settings = dict(epsilon=self.epsilon, centered=self.centered)
-        return getattr(module, name)(*arrays, **settings, interpret=self.interpret)
+    @property
+    def kernels(self):
+        return _KERNELS[self.implementation]
+
+    @property
+    def after(self):
+        return dict(epsilon=self.epsilon, rate=self.rate, interpret=self.interpret)
+
+    @property
+    def before(self):
+        return dict(epsilon=self.epsilon, centered=self.centered, interpret=self.interpret)
 
 
 def residual_norm(
@@ -108,13 +111,13 @@ def _after(how, x, h, parameters, words):
 
 
 def _after_fwd(how, x, h, parameters, words):
-    out, total = how.run("after_fwd", words, parameters, x, h)
+    out, total = how.kernels.after_fwd(words, parameters, x, h, **how.after)
     return out, (total, parameters, words)
 
 
 def _after_bwd(how, residuals, gradient):
     total, parameters, words = residuals
-    dx, dh, sums = how.run("after_bwd", words, parameters, gradient, total)
+    dx, dh, sums = how.kernels.after_bwd(words, parameters, gradient, total, **how.after)
     return dx, dh, jnp.sum(sums, axis=0), None
 
 
@@ -166,12 +169,12 @@ def _before(how, x, parameters):
 
 
 def _before_fwd(how, x, parameters):
-    return (how.run("before_fwd", parameters, x), x), (x, parameters)
+    return (how.kernels.before_fwd(parameters, x, **how.before), x), (x, parameters)
 
 
 def _before_bwd(how, residuals, gradients):
     x, parameters = residuals
-    dx, sums = how.run("before_bwd", parameters, x, *gradients)
+    dx, sums = how.kernels.before_bwd(parameters, x, *gradients, **how.before)
     return dx, jnp.sum(sums, axis=0)
 
 
