@@ -83,7 +83,7 @@ else
     "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" </dev/null || echo "- tests that need a GPU: FAILED"
 fi
 
-for check in attention "gradients ${small[*]}"; do
+for check in attention "residual ${small[*]}" "gradients ${small[*]}"; do
   # shellcheck disable=SC2086 # a check and its flag
   timeout 120 "$PYTHON" benchmarks/gpu_checks.py $check </dev/null || echo "- $check: FAILED"
 done

@@ -1,6 +1,7 @@
 """Whether a GPU computes what a CPU computes; benchmarks/gpu.sh runs this before it times anything.
 
     python benchmarks/gpu_checks.py attention
+    python benchmarks/gpu_checks.py residual [--small]
     python benchmarks/gpu_checks.py gradients [--small]
 
 Each result is a line of JSON.
@@ -13,6 +14,7 @@ import functools
 import importlib.util
 import json
 import sys
+import time
 import types
 
 
@@ -65,6 +67,82 @@ def attention(args) -> None:
                 difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
                 worst[case] = max(worst.get(case, 0.0), difference)
     emit(largest_difference=worst, ok=all(value < 0.03 for value in worst.values()))
+
+
+def residual(args) -> None:
+    """The sum, dropout and norm of half a layer as a kernel beside the plain form: results, gradients, time.
+
+    With --small it also runs on a CPU, where the kernel is interpreted.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax.kernels import residual as kernels
+    from bert_jax.kernels.dropout import dropout
+    from bert_jax.kernels.layer_norm import layer_norm, rms_norm
+
+    if jax.default_backend() != "gpu" and not args.small:
+        emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
+        return
+    rate, key, epsilon = 0.1, jax.random.key(3), 1e-12
+    rows, length, widths = (2, 32, (128,)) if args.small else (64, 512, (768, 1024))
+    norms = {"layernorm": layer_norm, "rmsnorm": rms_norm}
+
+    def after(name, x, h, bias, scale, offset):
+        if name == "xla":
+            return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, epsilon)
+        return kernels.residual_norm(name, x, h, bias, scale, offset, epsilon=epsilon, rate=rate, key=key)
+
+    def before(kind, name, x, h, bias, scale, offset):
+        if name == "xla":
+            return x * h + norms[kind](x, scale, offset, epsilon)
+        normed, x = kernels.norm_beside(name, kind, x, scale, offset, epsilon)
+        return x * h + normed
+
+    forms = {"end of a half": after} | {
+        f"start of a half, {kind}": functools.partial(before, kind) for kind in norms
+    }
+    for width in widths:
+        keys = jax.random.split(jax.random.key(width), 6)
+        states = [jax.random.normal(one, (rows, length, width), jnp.bfloat16) for one in keys[:3]]
+        parameters = [jax.random.normal(one, (width,)) for one in keys[3:]]
+        for name, form in forms.items():
+
+            @functools.partial(jax.jit, static_argnums=0)
+            def run(which, gradient, *arrays, form=form):
+                out, pull = jax.vjp(functools.partial(form, which), *arrays)
+                return out, *pull(gradient)
+
+            given = states[2], *states[:2], *parameters
+            (plain, slow), (fused, fast) = (_timed(run, which, *given) for which in ("xla", "triton"))
+            worst = max(map(_apart, fused, plain))
+            seconds = dict(xla=slow, triton=fast)
+            emit(
+                what=f"{name}, {rows} x {length} x {width}",
+                seconds=seconds,
+                apart=worst,
+                ok=worst < 0.03,
+            )
+
+
+def _apart(mine, theirs) -> float:
+    """Returns the distance of two arrays, relative to the length of the second one."""
+    import jax.numpy as jnp
+
+    mine, theirs = (x.astype(jnp.float32).ravel() for x in (mine, theirs))
+    return float(jnp.linalg.norm(mine - theirs) / jnp.maximum(jnp.linalg.norm(theirs), 1e-30))
+
+
+def _timed(function, *arguments, repetitions=20):
+    """Returns the results of a function, and the shortest time of several calls in seconds."""
+    import jax
+
+    results, times = jax.block_until_ready(function(*arguments)), []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - began)
+    return results, min(times)
 
 
 # (dtype, precision of float32 products, tokens a row, how far the gradient may be from the CPU's, as a part
@@ -140,9 +218,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("attention")
-    commands.add_parser("gradients").add_argument("--small", action="store_true")
+    for name in ("residual", "gradients"):
+        commands.add_parser(name).add_argument("--small", action="store_true")
     args = parser.parse_args()
-    {"attention": attention, "gradients": gradients}[args.command](args)
+    {"attention": attention, "residual": residual, "gradients": gradients}[args.command](args)
 
 
 if __name__ == "__main__":

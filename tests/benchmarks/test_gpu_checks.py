@@ -34,6 +34,11 @@ def test_checks_run_without_google_crc32c(tmp_path):
     assert found == {"skipped": "no GPU: jax runs on cpu"}
 
 
+def test_the_kernels_of_half_a_layer_on_the_cpu():
+    found = results("residual", "--small")
+    assert len(found) == 3 and all(one["ok"] for one in found)
+
+
 @pytest.mark.slow
 def test_gradients_on_the_cpu():
     found = results("gradients", "--small")
