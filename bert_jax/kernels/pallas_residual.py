@@ -7,7 +7,6 @@ twice, and adds the two gradients of x, that of the sum and that of the norm, in
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -25,43 +24,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _LARGEST = 256 * 1024  # elements of a block
 
 
-def after_fwd(words, parameters, x, h, *, epsilon, rate, interpret):
-    """Returns the result of `residual_norm`, and the sum that the norm is of.
-
-    Args:
-        words: int32 [B, 1, 2], `dropout.kernel_words`.
-        parameters: float32 [3, F]: bias, scale and offset.
-        x: [B, L, F].
-        h: [B, L, F].
-        epsilon: as in `residual_norm`.
-        rate: as in `residual_norm`.
-        interpret: whether to run without a TPU, which is slow.
-    """
-    kernel = functools.partial(_forward, epsilon=epsilon, rate=rate)
-    return _run_by_rows(kernel, (words, parameters), (x, h), results=2, interpret=interpret)
-
-
-def after_bwd(words, parameters, gradient, total, *, epsilon, rate, interpret):
-    """Returns the gradients of x and h, and parts of those of the parameters, float32 [parts, 3, F]."""
-    kernel = functools.partial(_backward, epsilon=epsilon, rate=rate)
-    inputs, arrays = (words, parameters), (gradient, total)
-    return _run_by_rows(kernel, inputs, arrays, results=2, sums=3, interpret=interpret)
-
-
-def before_fwd(parameters, x, *, epsilon, centered, interpret):
-    """Returns the norm of x [B, L, F], whose scale and offset are the parameters, float32 [2, F]."""
-    kernel = functools.partial(_norm_forward, centered=centered, epsilon=epsilon)
-    return _run_by_rows(kernel, (parameters,), (x,), results=1, interpret=interpret)[0]
-
-
-def before_bwd(parameters, x, of_norm, of_x, *, epsilon, centered, interpret):
-    """Returns the gradient of x, and parts of that of the parameters, float32 [parts, 2, F]."""
-    kernel = functools.partial(_norm_backward, centered=centered, epsilon=epsilon)
-    arrays = (x, of_norm, of_x)
-    return _run_by_rows(kernel, (parameters,), arrays, results=1, sums=2, interpret=interpret)
-
-
-def _run_by_rows(
+def run_by_rows(
     kernel: Callable[..., None],
     inputs: Sequence[jax.Array],
     arrays: Sequence[jax.Array],
@@ -120,7 +83,8 @@ def _tokens_a_step(length: int, features: int) -> int:
     return next(fitting, RESIDUAL_TOKENS)
 
 
-def _forward(words, parameters, x, h, out, total, *, epsilon, rate):
+def after_forward(words, parameters, x, h, out, total, *, epsilon, rate):
+    """Writes the end of a half and the sum that its norm is of; see `residual`."""
     bias, scale, offset = (parameters[i : i + 1] for i in range(3))
     branch = h[0].astype(jnp.float32) + bias
     summed = (x[0].astype(jnp.float32) + _drop(branch, words, rate)).astype(total.dtype)
@@ -128,7 +92,8 @@ def _forward(words, parameters, x, h, out, total, *, epsilon, rate):
     out[0] = (normalize(summed, epsilon)[0] * scale + offset).astype(out.dtype)
 
 
-def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
+def after_backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
+    """Writes the gradients of x and h, and sums over tokens for those of the parameters; see `residual`."""
     scale = parameters[1:2]
     g = gradient[0].astype(jnp.float32)
     normalized, inverse = normalize(total[0], epsilon)
@@ -141,12 +106,14 @@ def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate
         sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
 
 
-def _norm_forward(parameters, x, out, *, centered, epsilon):
+def before_forward(parameters, x, out, *, centered, epsilon):
+    """Writes the norm at the start of a half; see `residual`."""
     normalized, _ = normalize(x[0], epsilon, centered=centered)
     out[0] = (normalized * parameters[0:1] + parameters[1:2]).astype(out.dtype)
 
 
-def _norm_backward(parameters, x, of_norm, of_x, dx, sums, *, centered, epsilon):
+def before_backward(parameters, x, of_norm, of_x, dx, sums, *, centered, epsilon):
+    """Writes the gradient of x, and sums over tokens for those of the parameters; see `residual`."""
     g = of_norm[0].astype(jnp.float32)
     normalized, inverse = normalize(x[0], epsilon, centered=centered)
     inner = normalize_bwd(g * parameters[0:1], normalized, inverse, centered=centered)

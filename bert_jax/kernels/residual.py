@@ -3,6 +3,14 @@
 `residual_norm` is the end of a half where norms follow the sums, and `norm_beside` the start of one where
 they precede it. The kernels read or write every array of states once in either direction. Their masks of
 dropout are bitwise equal to those of `dropout`: they are hashed from the element's position in both passes.
+
+Each module of kernels has `run_by_rows` and the bodies of four kernels, functions of references to blocks:
+
+- `after_forward`, of the words [B, 1, 2], the parameters [3, F] (bias, scale, offset), x and h [B, L, F]; it
+  writes the result and the sum that the norm is of. `after_backward`, of the words, the parameters, the
+  gradient of the result and that sum; it writes the gradients of x and h, and sums for the parameters.
+- `before_forward`, of the parameters [2, F] (scale, offset) and x; it writes the norm. `before_backward`, of
+  the parameters, x and the gradients of the norm and of x; it writes the gradient of x, and sums.
 """
 
 from __future__ import annotations
@@ -18,9 +26,8 @@ from bert_jax.kernels import dispatch, pallas_residual, platform, triton_residua
 from bert_jax.kernels.dispatch import Choice, ResidualCase
 from bert_jax.kernels.dropout import kernel_words
 
-SCOPE = (
-    "residual_norm"  # part of the operation's name, which tells these kernels from attention's in a program
-)
+# Part of the operation's name, which tells these kernels from those of attention in a program.
+SCOPE = "residual_norm"
 _KERNELS: dict[str, ModuleType] = {"pallas": pallas_residual, "triton": triton_residual}
 _BY_ROW = ("batch", None, None)
 
@@ -50,13 +57,9 @@ class _How:
     def kernels(self):
         return _KERNELS[self.implementation]
 
-    @property
-    def after(self):
-        return dict(epsilon=self.epsilon, rate=self.rate, interpret=self.interpret)
-
-    @property
-    def before(self):
-        return dict(epsilon=self.epsilon, centered=self.centered, interpret=self.interpret)
+    def run(self, kernel, *arguments, **options):
+        """Runs a kernel, which is given its settings, by rows."""
+        return self.kernels.run_by_rows(kernel, *arguments, **options, interpret=self.interpret)
 
 
 def residual_norm(
@@ -91,7 +94,7 @@ def residual_norm(
         [B, L, F] in the dtype of x.
 
     Raises:
-        UserError: there is no kernel for these shapes.
+        UserError: the kernel cannot compute these shapes.
     """
     rows, length, features = x.shape
     dispatch.check_case("residual", implementation, ResidualCase(length, features))
@@ -111,13 +114,15 @@ def _after(how, x, h, parameters, words):
 
 
 def _after_fwd(how, x, h, parameters, words):
-    out, total = how.kernels.after_fwd(words, parameters, x, h, **how.after)
+    kernel = functools.partial(how.kernels.after_forward, epsilon=how.epsilon, rate=how.rate)
+    out, total = how.run(kernel, (words, parameters), (x, h), results=2)
     return out, (total, parameters, words)
 
 
 def _after_bwd(how, residuals, gradient):
     total, parameters, words = residuals
-    dx, dh, sums = how.kernels.after_bwd(words, parameters, gradient, total, **how.after)
+    kernel = functools.partial(how.kernels.after_backward, epsilon=how.epsilon, rate=how.rate)
+    dx, dh, sums = how.run(kernel, (words, parameters), (gradient, total), results=2, sums=3)
     return dx, dh, jnp.sum(sums, axis=0), None
 
 
@@ -150,7 +155,7 @@ def norm_beside(
         Two arrays [B, L, F] in the dtype of x.
 
     Raises:
-        UserError: there is no kernel for these shapes.
+        UserError: the kernel cannot compute these shapes.
     """
     _, length, features = x.shape
     dispatch.check_case("residual", implementation, ResidualCase(length, features, "pre", kind))
@@ -169,12 +174,15 @@ def _before(how, x, parameters):
 
 
 def _before_fwd(how, x, parameters):
-    return (how.kernels.before_fwd(parameters, x, **how.before), x), (x, parameters)
+    kernel = functools.partial(how.kernels.before_forward, epsilon=how.epsilon, centered=how.centered)
+    (normed,) = how.run(kernel, (parameters,), (x,), results=1)
+    return (normed, x), (x, parameters)
 
 
 def _before_bwd(how, residuals, gradients):
     x, parameters = residuals
-    dx, sums = how.kernels.before_bwd(parameters, x, *gradients, **how.before)
+    kernel = functools.partial(how.kernels.before_backward, epsilon=how.epsilon, centered=how.centered)
+    dx, sums = how.run(kernel, (parameters,), (x, *gradients), results=1, sums=2)
     return dx, jnp.sum(sums, axis=0)
 
 

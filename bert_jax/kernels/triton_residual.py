@@ -30,43 +30,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _TOKENS = 32
 
 
-def after_fwd(words, parameters, x, h, *, epsilon, rate, interpret):
-    """Returns the result of `residual_norm`, and the sum that the norm is of.
-
-    Args:
-        words: int32 [B, 1, 2], `dropout.kernel_words`.
-        parameters: float32 [3, F]: bias, scale and offset.
-        x: [B, L, F].
-        h: [B, L, F].
-        epsilon: as in `residual_norm`.
-        rate: as in `residual_norm`.
-        interpret: whether to run without a GPU, which is slow.
-    """
-    kernel = functools.partial(_after_forward, epsilon=epsilon, rate=rate)
-    return _run_by_rows(kernel, (words, parameters), (x, h), results=2, interpret=interpret)
-
-
-def after_bwd(words, parameters, gradient, total, *, epsilon, rate, interpret):
-    """Returns the gradients of x and h, and parts of those of the parameters, float32 [parts, 3, F]."""
-    kernel = functools.partial(_after_backward, epsilon=epsilon, rate=rate)
-    inputs, arrays = (words, parameters), (gradient, total)
-    return _run_by_rows(kernel, inputs, arrays, results=2, sums=3, interpret=interpret)
-
-
-def before_fwd(parameters, x, *, epsilon, centered, interpret):
-    """Returns the norm of x [B, L, F], whose scale and offset are the parameters, float32 [2, F]."""
-    kernel = functools.partial(_before_forward, epsilon=epsilon, centered=centered)
-    return _run_by_rows(kernel, (parameters,), (x,), results=1, interpret=interpret)[0]
-
-
-def before_bwd(parameters, x, of_norm, of_x, *, epsilon, centered, interpret):
-    """Returns the gradient of x, and parts of that of the parameters, float32 [parts, 2, F]."""
-    kernel = functools.partial(_before_backward, epsilon=epsilon, centered=centered)
-    arrays = (x, of_norm, of_x)
-    return _run_by_rows(kernel, (parameters,), arrays, results=1, sums=2, interpret=interpret)
-
-
-def _run_by_rows(
+def run_by_rows(
     kernel: Callable[..., None],
     inputs: Sequence[jax.Array],
     arrays: Sequence[jax.Array],
@@ -112,7 +76,8 @@ def _run_by_rows(
     )(*inputs, *arrays)
 
 
-def _after_forward(words, parameters, x, h, out, total, *, epsilon, rate):
+def after_forward(words, parameters, x, h, out, total, *, epsilon, rate):
+    """Writes the end of a half and the sum that its norm is of; see `residual`."""
     bias, scale, offset = (_read(parameters, i) for i in range(3))
     drop = _make_dropout(words, x.shape, rate)
 
@@ -127,7 +92,8 @@ def _after_forward(words, parameters, x, h, out, total, *, epsilon, rate):
     jax.lax.fori_loop(0, x.shape[0], token, 0)
 
 
-def _after_backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
+def after_backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
+    """Writes the gradients of x and h, and sums over tokens for those of the parameters; see `residual`."""
     scale, drop = _read(parameters, 1), _make_dropout(words, dx.shape, rate)
 
     def token(i, summed):
@@ -142,7 +108,8 @@ def _after_backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon
     _write_sums(sums, jax.lax.fori_loop(0, dx.shape[0], token, _zeros(sums)))
 
 
-def _before_forward(parameters, x, out, *, epsilon, centered):
+def before_forward(parameters, x, out, *, epsilon, centered):
+    """Writes the norm at the start of a half; see `residual`."""
     scale, offset = (_read(parameters, i) for i in range(2))
 
     def token(i, nothing):
@@ -153,7 +120,8 @@ def _before_forward(parameters, x, out, *, epsilon, centered):
     jax.lax.fori_loop(0, x.shape[0], token, 0)
 
 
-def _before_backward(parameters, x, of_norm, of_x, dx, sums, *, epsilon, centered):
+def before_backward(parameters, x, of_norm, of_x, dx, sums, *, epsilon, centered):
+    """Writes the gradient of x, and sums over tokens for those of the parameters; see `residual`."""
     scale = _read(parameters, 0)
 
     def token(i, summed):

@@ -77,7 +77,7 @@ def test_the_norms_of_the_layers_are_kernels(programs):
     for name, found in programs.items():
         calls = found["calls"]
         trains = name.startswith(("train", "fine-tune"))
-        assert [calls.get(f"_after_{way}", 0) for way in ("forward", "backward")] == [2, 2 * trains], name
+        assert [calls.get(f"after_{way}", 0) for way in ("forward", "backward")] == [2, 2 * trains], name
 
 
 def test_attention_is_split_by_rows_and_heads(programs):

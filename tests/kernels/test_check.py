@@ -123,13 +123,13 @@ def test_a_broken_kernel_gives_one_warning_and_the_xla_form(monkeypatch, break_i
 
 
 def test_a_broken_residual_kernel(monkeypatch):
-    true = pallas_residual._forward
+    true = pallas_residual.after_forward
 
     def broken(words, parameters, x, h, out, total, **options):
         true(words, parameters, x, h, out, total, **options)
         out[0, 7] = jnp.zeros_like(out[0, 7])  # one token of a block
 
-    monkeypatch.setattr(pallas_residual, "_forward", broken)
+    monkeypatch.setattr(pallas_residual, "after_forward", broken)
     lines = []
     check.ensure(MODEL.replace(attention="xla"), lines.append)
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
@@ -147,7 +147,9 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     assert max(results.values()) < check.BOUND / 1000
 
 
-@pytest.mark.parametrize("module, name", [(pallas_residual, "_norm_backward"), (pallas_attention, "_turned")])
+@pytest.mark.parametrize(
+    "module, name", [(pallas_residual, "before_backward"), (pallas_attention, "_turned")]
+)
 def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     true = getattr(module, name)
 

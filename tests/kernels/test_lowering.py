@@ -47,7 +47,7 @@ def lower(function, accelerator, *args, **static):
 CALLS = {
     "cudnn": "__cudnn$fmha",
     "triton attention": 'name = "_attention_forward"',
-    "triton residual": 'name = "_after_forward"',
+    "triton residual": 'name = "after_forward"',
     "pallas": "tpu_custom_call",
 }
 

@@ -149,18 +149,22 @@ def test_what_triton_is_given_computes_the_same():
     three, two = np.stack([bias, scale, offset]), np.stack([scale, offset])
     after_settings, before_settings = dict(epsilon=EPSILON, rate=0.3), dict(epsilon=EPSILON, centered=True)
 
-    def check(function, settings, *arrays):
-        kernel = functools.partial(function, **settings)
-        expected = jax.jit(functools.partial(kernel, interpret=True))(*arrays)
-        expected = expected if isinstance(expected, list | tuple) else [expected]
-        module = lowering.lower(functools.partial(kernel, interpret=False), "cuda", *arrays).compiler_ir()
+    def check(kernel, settings, *arrays, inputs, **results):
+        def run(interpret, *arrays):
+            body = functools.partial(kernel, **settings)
+            given = arrays[:inputs], arrays[inputs:]
+            return triton_residual.run_by_rows(body, *given, **results, interpret=interpret)
+
+        expected = jax.jit(functools.partial(run, True))(*arrays)
+        module = lowering.lower(functools.partial(run, False), "cuda", *arrays).compiler_ir()
         ((program, grid),) = triton_programs.kernels(module)
         found = [np.zeros_like(one) for one in expected]
         triton_programs.run(program, grid, [*arrays, *found])
         assert_close(found, expected)
         return found
 
-    _, total = check(triton_residual.after_fwd, after_settings, words, three, x, h)
-    check(triton_residual.after_bwd, after_settings, words, three, g, total)
-    check(triton_residual.before_fwd, before_settings, two, x)
-    check(triton_residual.before_bwd, before_settings, two, x, g, of_x)
+    kernels = triton_residual
+    _, total = check(kernels.after_forward, after_settings, words, three, x, h, inputs=2, results=2)
+    check(kernels.after_backward, after_settings, words, three, g, total, inputs=2, results=2, sums=3)
+    check(kernels.before_forward, before_settings, two, x, inputs=1, results=1)
+    check(kernels.before_backward, before_settings, two, x, g, of_x, inputs=1, results=1, sums=2)
