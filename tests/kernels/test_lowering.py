@@ -46,9 +46,10 @@ def lower(function, accelerator, *args, **static):
 
 CALLS = {
     "cudnn": "__cudnn$fmha",
-    "triton attention": 'name = "_attention_forward"',
-    "triton residual": 'name = "after_forward"',
-    "pallas": "tpu_custom_call",
+    "triton attention": ', name = "_attention_forward"',
+    "triton residual": ', name = "after_forward"',
+    "pallas attention": 'kernel_name = "_forward"',
+    "pallas residual": 'kernel_name = "after_forward"',
 }
 
 
@@ -60,7 +61,7 @@ def kernels(text):
 def expected_kernels(accelerator, dtype, rate):
     """`rate` is that of dropout on the attention probabilities."""
     if accelerator == "tpu":
-        return {"pallas"}
+        return {"pallas attention", "pallas residual"}
     attention = "cudnn" if dtype == "bfloat16" and not rate else "triton attention"
     return {attention, "triton residual"}
 
