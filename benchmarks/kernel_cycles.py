@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 _TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
-_HEAD_SIZE, _LANES = 64, 128
+_LANES = 128
 _UTILIZATION = "*final_hlo-static-per-bundle-utilization.txt"
 
 
@@ -31,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--width", type=int, default=768, help="features of a token")
+    parser.add_argument("--head_size", type=int, default=64, help="features of a head")
     parser.add_argument("--window", type=int, default=0, help="window of local attention")
     parser.add_argument("--rotary", action="store_true", help="attention turns queries and keys")
     parser.add_argument("--rate", type=float, default=0.0, help="dropout rate")
@@ -52,7 +53,7 @@ def compile_both(args, device):
     states = array(args.rows, args.length, args.width, dtype=jnp.bfloat16)
     parameters = array(3, args.width)
     if args.kernel == "attention":
-        how = dict(head_size=_HEAD_SIZE, window=args.window, rate=args.rate)
+        how = dict(head_size=args.head_size, window=args.window, rate=args.rate)
         attend = functools.partial(pallas_attention.row_attention, **how)
 
         def call(*inputs):
@@ -75,7 +76,8 @@ def compile_both(args, device):
         out, pull = jax.vjp(forward, *(inputs[place] for place in places))
         return out, pull(gradient)
 
-    return jax.jit(kernel).lower(states, *given).compile().as_text()
+    with jax.set_mesh(jax.sharding.Mesh([device], ("chip",))):
+        return jax.jit(kernel).lower(states, *given).compile().as_text()
 
 
 def print_bundles(folder):

@@ -39,6 +39,7 @@ _BUNDLES = re.compile(r"total scheduled bundles:\s+(\d+)")
 _OPTIONS = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=post-ra"
 _SECONDS = 600
 _CONFIG = "custom_call_config"
+_MEMORY = "scoped_memory_configs"  # how much vector memory the kernel may use
 _CALL = "ffi_call"  # the name of the operation in a program of `_compile`
 
 _GRID = re.compile(r"iteration_bounds = array<i64: ([\d, ]+)>")
@@ -98,7 +99,11 @@ def _unique(visits: Iterable[Visit]) -> dict[str, dict[str, Any]]:
         code = kernel_code(visit.instruction)
         if code and code not in kernels:
             kernels[code] = {
-                "settings": {_CONFIG: visit.instruction.settings[_CONFIG]},
+                "settings": {
+                    name: value
+                    for name, value in visit.instruction.settings.items()
+                    if name in (_CONFIG, _MEMORY)
+                },
                 "operands": [(array.dtype, array.dims) for array in visit.operand_arrays()],
                 "results": [(array.dtype, array.dims) for array in visit.instruction.arrays],
             }

@@ -174,7 +174,7 @@ class TrainStep:
             model.attention_case(),
             length=self.rows.length,
             heads=model.num_attention_heads // self.heads_split(model),
-            window=bool(window),
+            window=window,
         )
         target = platform.target_of(self.mesh.devices.flat[0])
         return dispatch.choose("attention", model.execution.attention, case, target).implementation

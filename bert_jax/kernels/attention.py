@@ -50,7 +50,7 @@ def choose_here(
         UserError: a kernel is requested by name that cannot compute this.
     """
     heads //= platform.shards("heads")
-    case = AttentionCase(dtype, length, heads, head_size, dropout_rate, bool(window), bias)
+    case = AttentionCase(dtype, length, heads, head_size, dropout_rate, window, bias)
     return dispatch.choose("attention", requested, case, platform.target())
 
 

@@ -35,7 +35,8 @@ BOUND = 0.03
 # Time after which a kernel is given up, because its compilation or an import does not finish.
 LIMIT_SECONDS = 60.0
 
-_ROWS, _LENGTH, _LONG, _LONGER = 2, 128, 384, 640
+# The longest rows have several blocks, or segments, of each kernel.
+_ROWS, _LENGTH, _LONG, _LONGER = 2, 128, 384, 1152
 _EPSILON = 1e-12
 
 
@@ -132,7 +133,7 @@ def candidates(config, variant: Variant) -> list[Kernel]:
     target = platform.target()
     cases = {
         "attention": dataclasses.replace(
-            config.attention_case(), dtype=variant.dtype, dropout_rate=None, window=False
+            config.attention_case(), dtype=variant.dtype, dropout_rate=None, window=0
         ),
         "residual": config.residual_case(),
     }
@@ -211,7 +212,7 @@ def _attention_forms(implementation: str, variant: Variant):
         return kernel.why_not(AttentionCase(**case), platform.target()) is None
 
     # Local layers are checked too, in rows of which the kernel does not multiply all pairs.
-    window = variant.local_window if computes(window=True) else 0
+    window = variant.local_window if computes(window=variant.local_window) else 0
     rate = variant.attention_dropout if computes(dropout_rate=variant.attention_dropout) else 0.0
     # The Triton kernel divides all rows into blocks, the Pallas kernel those of local layers and long ones.
     length = _LONG if window or implementation == "triton" else _LENGTH
@@ -225,27 +226,27 @@ def _attention_forms(implementation: str, variant: Variant):
     ids = np.ones(shape[:2], np.int32)
     ids[0, 50:], ids[0, 110:] = 2, 0
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
-    if window:
-        weights = np.concatenate([weights, weights])
+    # Local layers of rows that are one segment, and of longer ones.
+    local_lengths = sorted({_LONG, length}) if window else []
+    weights = np.concatenate([x.ravel() for x in (weights, *[weights[:, :n] for n in local_lengths])])
     angles = None
     if variant.rotary:
         turned = rng.uniform(0, 9, (_ROWS, length, 1, variant.head_size // 2))
         angles = jnp.cos(turned), jnp.sin(turned)
 
     def form(implementation, query, key, value, biases):
-        attend = functools.partial(
-            attention,
-            query,
-            key,
-            value,
-            jnp.asarray(ids),
-            biases=tuple(biases),
-            angles=angles,
-            implementation=implementation,
-        )
-        out = attend(dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None)
+        def attend(tokens, **options):
+            return attention(
+                *(x[:, :tokens] for x in (query, key, value, jnp.asarray(ids))),
+                biases=tuple(biases),
+                angles=angles and tuple(x[:, :tokens] for x in angles),
+                implementation=implementation,
+                **options,
+            ).ravel()
+
+        out = attend(length, dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None)
         # Without dropout, whose masks are others where XLA computes local attention in blocks.
-        return jnp.concatenate([out, attend(window=window)]) if window else out
+        return jnp.concatenate([out, *(attend(tokens, window=window) for tokens in local_lengths)])
 
     fused, plain = (functools.partial(form, name) for name in (implementation, "xla"))
     return fused, plain, (*arrays, biases), jnp.asarray(weights, jnp.float32)

@@ -15,18 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.kernels import segments
 
 # Number of lanes of a TPU's vector registers, which determines the layout of the Pallas kernels.
 LANES = 128
-# Longest row of the Pallas attention kernel: the float32 logits of 128 queries and all keys, of the heads in
-# 128 lanes, have to fit into vector memory several times. There are the most heads where they are smallest.
-LONGEST_ROW = 1024
-# Longest row that the kernel does not divide into blocks of queries, and that it computes with heads of 16.
+# Longest row that the Pallas attention kernel computes as one block of queries and keys: float32 logits of
+# the heads in 128 lanes have to fit into vector memory several times.
 LONGEST_WHOLE_ROW = 512
-_SMALL_HEADS = 16
-# Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
-# their gradients have to fit.
-LONGEST_LOCAL_ROW = 2048
+# Longest row of its kernel without a window: the gradients of the queries, float32 [L, 128], have to fit.
+LONGEST_ROW = 8192
 # Tokens of the smallest block of the Triton kernels.
 SHORTEST_BLOCK = 16
 # The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time, and the
@@ -68,7 +65,7 @@ class AttentionCase:
         heads: number of heads on one device, if heads are split over devices.
         head_size: features of a head.
         dropout_rate: dropout rate of the attention probabilities.
-        window: whether a token attends only to the tokens of a window around it.
+        window: number of tokens to each side that a token attends to; 0 for all.
         bias: whether a bias by distance is added to the logits.
     """
 
@@ -77,7 +74,7 @@ class AttentionCase:
     heads: int | None = None
     head_size: int | None = None
     dropout_rate: float | None = None
-    window: bool = False
+    window: int = 0
     bias: bool = False
 
 
@@ -145,10 +142,11 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     if case.bias:
         return _NO_BIAS
     length, heads, size = case.length, case.heads, case.head_size
-    small = size is not None and size <= _SMALL_HEADS
-    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_WHOLE_ROW if small else LONGEST_ROW
-    if length is not None and (length % LANES or length > longest):
-        return f"needs rows of a multiple of {LANES} tokens up to {longest}, not {length}"
+    if length is not None and (length % LANES or (length > LONGEST_ROW and not case.window)):
+        return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
+    if length is not None and case.window > segments.longest_window(length):
+        longest = segments.longest_window(length)
+        return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
     if size is not None and LANES % size:
         return f"needs heads of a size that divides {LANES}, not {size}"
     if size is not None and heads is not None and heads * size % LANES:

@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
+from etils import epy
 
 from bert_jax.kernels.dispatch import Target
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental.pallas import tpu as pltpu
 
 # Compute capability by device kind for devices that are not attached: data center GPUs older than Ampere.
 _OLDER_GPUS = {
@@ -65,6 +69,21 @@ def _of_kind(kind: str) -> str:
     """Returns the compute capability of GPUs of this kind; "" if it is unknown, or 8.0 or newer."""
     words = re.split(r"[\s-]+", kind)
     return next((_OLDER_GPUS[word] for word in words if word in _OLDER_GPUS), "")
+
+
+# Of TPU v4 and older, the smallest.
+SMALL_VECTOR_MEMORY = 16 * 2**20
+
+
+def vector_memory() -> int:
+    """Returns the bytes of the vector memory of the TPU that is being traced for; see `target_platform`.
+
+    For other devices, and for a TPU that jax does not know, it is `SMALL_VECTOR_MEMORY`.
+    """
+    try:
+        return pltpu.get_tpu_info().vmem_capacity_bytes
+    except (ValueError, NotImplementedError):
+        return SMALL_VECTOR_MEMORY
 
 
 def interprets_kernels() -> bool:

@@ -343,7 +343,7 @@ class EncoderConfig:
             dtype=None if dtype == "auto" else dtype,
             head_size=self.head_dim,
             dropout_rate=self.attention_probs_dropout_prob,
-            window=bool(self.local_window),
+            window=self.local_window,
             bias=self.position == "alibi",
         )
 

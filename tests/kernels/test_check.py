@@ -15,8 +15,9 @@ from bert_jax.inference import embedding, fill_mask
 from bert_jax.kernels import (
     check,
     dispatch,
-    pallas_attention,
+    pallas_blocks,
     pallas_residual,
+    pallas_rows,
     platform,
     triton_attention,
     triton_residual,
@@ -53,20 +54,20 @@ def chosen(requested="auto", length=128):
 
 def wrong_numbers(monkeypatch):
     """A kernel whose backward pass lost a factor; its forward pass is right."""
-    true = pallas_attention._backward
+    true = pallas_rows._backward
 
     def broken(how, *references):
         true(how, *references)
-        references[-3][...] = references[-3][...] * 1.05  # of a gradient
+        references[-5][...] = references[-5][...] * 1.05  # the gradient of the key
 
-    monkeypatch.setattr(pallas_attention, "_backward", broken)
+    monkeypatch.setattr(pallas_rows, "_backward", broken)
 
 
 def raising(monkeypatch):
     def broken(*arguments):
         raise NotImplementedError("Mosaic failed to compile\nand says much more of it")
 
-    monkeypatch.setattr(pallas_attention, "_forward", broken)
+    monkeypatch.setattr(pallas_rows, "_forward", broken)
 
 
 def hanging(monkeypatch):
@@ -147,14 +148,12 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     assert max(results.values()) < check.BOUND / 1000
 
 
-@pytest.mark.parametrize(
-    "module, name", [(pallas_residual, "before_backward"), (pallas_attention, "_turned")]
-)
+@pytest.mark.parametrize("module, name", [(pallas_residual, "before_backward"), (pallas_blocks, "turned")])
 def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     true = getattr(module, name)
 
     def broken(*arguments, **options):
-        if module is pallas_attention:
+        if module is pallas_blocks:
             return true(*arguments) * 1.05
         true(*arguments, **options)
         references = arguments
@@ -164,7 +163,7 @@ def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     lines = []
     check.ensure(MODERN, lines.append)
     (line,) = lines
-    expected = PALLAS if module is pallas_attention else RESIDUAL
+    expected = PALLAS if module is pallas_blocks else RESIDUAL
     assert line.startswith(f"warning: {expected} failed its check on this device and is not used: it differs")
 
 
@@ -175,10 +174,10 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     check.ensure(local.replace(attention="pallas"), lines.append)
     assert lines == []
     forget()
-    true = pallas_attention._allowed
+    true = pallas_blocks.allow
     monkeypatch.setattr(
-        pallas_attention,
-        "_allowed",
+        pallas_blocks,
+        "allow",
         lambda how, *ids: true(dataclasses.replace(how, window=how.window and how.window - 2), *ids),
     )
     check.ensure(local, lines.append)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention, pallas_attention
-from bert_jax.kernels.dropout import row_ids
+from bert_jax.kernels import attention, pallas_attention, pallas_blocks
+from bert_jax.kernels.dropout import dropout, row_ids
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
@@ -37,8 +37,10 @@ def angles_of(ids, head_size):
         (1, 384, 2, 64, False, 150, 0.3, False),
         (1, 640, 2, 64, False, 64, 0.0, True),
         (1, 1152, 1, 128, True, 70, 0.0, True),
+        (1, 1408, 2, 64, False, 60, 0.2, True),
         (1, 640, 2, 64, False, 0, 0.3, True),
         (2, 640, 1, 128, True, 0, 0.1, False),
+        (1, 1024, 2, 64, False, 0, 0.1, True),
     ],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(
@@ -50,19 +52,10 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     def fused(*inputs):
         return attention._pallas(*inputs, ids, causal, window, rate, jax.random.key(5), angles)
 
-    def plain(*qkv_and_biases):
-        *qkv, biases = qkv_and_biases
-        return attention.attention(
-            *qkv,
-            ids,
-            biases=biases,
-            angles=angles,
-            implementation="xla",
-            causal=causal,
-            window=window,
-            dropout_rate=rate,
-            dropout_key=jax.random.key(5),
-        )
+    def plain(query, key, value, biases):
+        query, key, value = attention.prepare(query, key, value, biases, angles)
+        weights = attention.probabilities(query, key, ids, causal, window)
+        return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
     given = query, key, value, biases
     found, pull = jax.vjp(fused, *given)
@@ -72,7 +65,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
     mine, theirs = pull(weights), expected_pull(weights)
     for number in range(3):
-        np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5)
+        np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5 if length <= 1024 else 2e-5)
         # Sums over all tokens; those of the key's cancel to 0.
         np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
 
@@ -88,7 +81,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 
 
 @pytest.mark.parametrize(
-    "shape", [(96, 2, 64), (1152, 12, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
+    "shape", [(96, 2, 64), (8320, 2, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
 )
 def test_what_there_is_no_kernel_for_is_refused(shape):
     length, heads, size = shape
@@ -110,7 +103,7 @@ def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
     ],
 )
 def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
-    assert pallas_attention._rows_a_step(batch, length, heads) == rows
+    assert pallas_blocks.rows_a_step(batch, length, heads) == rows
 
 
 @pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])

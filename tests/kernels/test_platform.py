@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.kernels.dispatch import Target
-from bert_jax.kernels.platform import target, target_platform
+from bert_jax.kernels.platform import SMALL_VECTOR_MEMORY, target, target_platform, vector_memory
 from bert_jax.parallel import sharding
 
 
@@ -34,3 +34,17 @@ def test_gpus_that_are_older_than_ampere_are_known_by_their_kind(kind, capabilit
     gpu = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
         assert target() == Target("gpu", capability)
+
+
+@pytest.mark.parametrize(
+    "kind, cores, mebibytes",
+    [("TPU v4", 2, 16), ("TPU v5 lite", 1, 128), ("TPU v5p", 2, 64), ("TPU v99", 1, 16)],
+)
+def test_the_vector_memory_is_that_of_the_chip(kind, cores, mebibytes):
+    tpu = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
+        assert vector_memory() == mebibytes * 2**20
+
+
+def test_elsewhere_it_is_the_smallest():
+    assert vector_memory() == SMALL_VECTOR_MEMORY

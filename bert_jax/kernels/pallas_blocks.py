@@ -1,0 +1,365 @@
+"""Attention of a block of queries to a block of keys, inside the Pallas kernels for TPU.
+
+The kernels take queries, keys and values in the layout of the projections, [B, L, N D], and process 128 lanes
+at a time, which is one or more heads. A product for one head is computed by setting the lanes of the other
+heads to zero; the matrix unit would have been idle for them anyway. Logits have the keys along sublanes and
+the queries along lanes: sums over keys are then sums of registers, and what is transposed for products is
+[L, 128] arrays alone.
+
+`attend` and `differentiate` are generators that yield once, after the products that need no softmax: a
+caller that begins several blocks before it goes on with the first one gives the matrix units work while the
+vector units compute a softmax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from etils import epy
+
+from bert_jax.kernels import platform
+from bert_jax.kernels.dispatch import LANES, LONGEST_WHOLE_ROW
+from bert_jax.kernels.dropout import PAIR, keep, keep_lines, pair, threshold
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+_LARGEST_STEP = 1024  # tokens
+_MASKED = -1e9
+_LN_2 = math.log(2)
+
+T = TypeVar("T")
+Drop = Callable[[int, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """How attention is computed; `pallas_attention.row_attention` describes the fields."""
+
+    head_size: int
+    causal: bool
+    window: int
+    rate: float
+    interpret: bool
+
+    @property
+    def heads(self) -> int:
+        """Returns the number of heads in a block of 128 lanes."""
+        return LANES // self.head_size
+
+    @property
+    def key_scale(self) -> float:
+        """Returns the factor of what `differentiate` adds up for keys."""
+        return _LN_2 * self.value_scale
+
+    @property
+    def value_scale(self) -> float:
+        """Returns the factor of what `differentiate` adds up for values."""
+        return 1 / (1 - self.rate)
+
+
+def attend(
+    how: How, query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array, drop: Drop
+) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
+    """Computes attention.
+
+    Args:
+        how: the options.
+        query: [queries, 128], biased, turned and `scaled`.
+        key: [keys, 128], biased and turned.
+        value: [keys, 128], biased.
+        allowed: bool [keys, queries], see `allow`.
+        drop: see `dropper`.
+
+    Returns:
+        [queries, 128] in the dtype of the query; and for each head the binary logarithms of the softmax's
+        denominators, float32 [1, queries], that `differentiate` takes.
+    """
+    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    yield
+    values, contexts, statistics = value.T, [], []
+    for head in range(how.heads):
+        largest = jnp.max(logits[head], axis=0, keepdims=True)
+        exponentials = jnp.exp2(logits[head] - largest)
+        denominators = jnp.sum(exponentials, axis=0, keepdims=True)
+        statistics.append(largest + log2(denominators))
+        exponentials = drop(head, exponentials).astype(value.dtype)
+        context = _product(values[features(how, head)], exponentials, (1, 0))
+        contexts.append((context / (denominators * (1 - how.rate))).astype(query.dtype))
+    return jnp.concatenate(contexts).T, statistics
+
+
+def attend_running(
+    how: How,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    allowed: jax.Array,
+    drop: Drop,
+    contexts,
+    largest,
+    denominators,
+) -> None:
+    """Adds what a block of keys contributes to attention.
+
+    Args:
+        how: as in `attend`.
+        query: as in `attend`.
+        key: as in `attend`.
+        value: as in `attend`.
+        allowed: as in `attend`.
+        drop: as in `attend`.
+        contexts: reference of float32 [128, queries], sums of values times `exponentials`, which are those
+            of logits less `largest`.
+        largest: reference of float32 [heads, queries], the largest logits so far.
+        denominators: as `largest`, the sums of exponentials.
+    """
+    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    values = value.T
+    for head in range(how.heads):
+        each, lanes = slice(head, head + 1), features(how, head)
+        before = largest[each]
+        largest[each] = now = jnp.maximum(before, jnp.max(logits[head], axis=0, keepdims=True))
+        factor = jnp.exp2(before - now)
+        exponentials = jnp.exp2(logits[head] - now)
+        denominators[each] = denominators[each] * factor + jnp.sum(exponentials, axis=0, keepdims=True)
+        exponentials = drop(head, exponentials).astype(value.dtype)
+        contexts[lanes] = contexts[lanes] * factor + _product(values[lanes], exponentials, (1, 0))
+
+
+def differentiate(
+    how: How,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    gradient: jax.Array,
+    statistics: Callable[[int], jax.Array],
+    allowed: jax.Array,
+    drop: Drop,
+    add: Callable[[int, int, jax.Array], None],
+    inner: Callable[[int], jax.Array] | None = None,
+) -> Generator[None, None, jax.Array]:
+    """Differentiates `attend`.
+
+    Args:
+        how: as in `attend`.
+        query: as in `attend`.
+        key: as in `attend`.
+        value: as in `attend`.
+        gradient: that of the result, [queries, 128].
+        statistics: function (head) that returns those of `attend`.
+        allowed: as in `attend`.
+        drop: as in `attend`.
+        add: procedure (head, place, x) that adds x, float32 [keys, 128], to the gradient of the key, if
+            `place` is 0, or of the value, if it is 1, which are to be multiplied by `How.key_scale` and
+            `How.value_scale` at last.
+        inner: function (head) that returns the sums over all keys of probabilities times their gradients
+            before the factor of dropout, float32 [1, queries]; None if these are all keys.
+
+    Returns:
+        The gradient of the query, float32 [queries, 128].
+    """
+    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    d_weights = [_product(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(how)]
+    yield
+    transposed, d_queries = key.T, []
+    for head, lanes in enumerate(_heads(how)):
+        weights = jnp.exp2(logits[head] - statistics(head))
+        d_probabilities = drop(head, d_weights[head])
+        sums = jnp.sum(weights * d_probabilities, axis=0, keepdims=True) if inner is None else inner(head)
+        d_logits = (weights * (d_probabilities - sums)).astype(query.dtype)
+        d_queries.append(_product(transposed[features(how, head)], d_logits, (1, 0)))
+        add(head, 0, _product(d_logits, _only(query, lanes), (1, 0)))
+        add(head, 1, _product(drop(head, weights).astype(query.dtype), _only(gradient, lanes), (1, 0)))
+    return jnp.concatenate(d_queries).T * (how.head_size**-0.5 * how.value_scale)
+
+
+def rows_a_step(batch: int, length: int, heads: int) -> int:
+    """Returns the number of rows that a step of the grid computes.
+
+    Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
+    has room for the logits of two heads of the longest row that is computed whole.
+
+    Args:
+        batch: the number of rows, of which the result is a divisor.
+        length: the number of tokens of a row.
+        heads: the number of heads of a row that a step computes.
+    """
+    rows = max(
+        1,
+        min(_LARGEST_STEP // length, (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2 // (heads * length**2)),
+    )
+    while batch % rows:
+        rows -= 1
+    return rows
+
+
+def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """Returns x [L, 128] with its bias [1, 128], float32."""
+    return x.astype(jnp.float32) + bias
+
+
+def scaled(how: How, query: jax.Array) -> jax.Array:
+    """Returns a query times what makes the powers of two of its logits the exponentials of the softmax.
+
+    It is multiplied before it is rounded.
+    """
+    return query * (how.head_size**-0.5 / _LN_2)
+
+
+def turned(how: How, x: jax.Array, tables: Sequence[jax.Array], back: bool = False) -> jax.Array:
+    """Returns x [L, 128] turned by `rotary.lane_tables` [L, 128], or `back`; x without tables."""
+    if not tables:
+        return x
+    cosine, sine = tables
+    half = how.head_size // 2
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    ahead, behind = pltpu.roll(x, LANES - half, 1), pltpu.roll(x, half, 1)
+    partner = jnp.where(lane % how.head_size < half, ahead, behind)
+    return x * cosine + partner * (-sine if back else sine)
+
+
+def has_room() -> bool:
+    """Returns whether the TPU that is being traced for has more vector memory than v4."""
+    return platform.vector_memory() > platform.SMALL_VECTOR_MEMORY
+
+
+def memory_limit() -> int | None:
+    """Returns how many bytes of vector memory a kernel may use; None for the compiler's default."""
+    return 2 * platform.SMALL_VECTOR_MEMORY if has_room() else None
+
+
+def run(work: Generator[None, None, T]) -> T:
+    """Runs a generator to its end, and returns what it returns."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        return end.value
+
+
+def log2(x: jax.Array) -> jax.Array:
+    """Returns the binary logarithm."""
+    return jnp.log(x) / _LN_2
+
+
+def words_of(how: How, words) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+    """Returns what the dropout of each row is hashed from: two words, and the first head of the block."""
+    block = pl.program_id(1) * how.heads
+    of_rows = ([words[row, 0, i] for i in range(3)] for row in range(words.shape[0]))
+    return [(x.astype(jnp.uint32), y.astype(jnp.uint32), head + block) for x, y, head in of_rows]
+
+
+def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> Drop:
+    """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
+
+    The factor, 1 / (1 - rate), is left to sums over them, of which there are fewer.
+
+    Args:
+        how: the options.
+        words: what `words_of` returns for the row.
+        length: tokens of the row.
+        queries: places of the queries in the row.
+        keys: places of the keys in the row.
+    """
+    first, second, first_head = words
+    least = threshold(how.rate)
+    # Whether pairs of keys that share a hash lie within this block, at its multiples of 256.
+    has_pairs = not how.window and (keys.size == length or keys.size % (2 * PAIR) == 0)
+
+    def line(head, query):
+        return ((first_head + head) * length + query) * length
+
+    def drop(head, x):
+        if not how.rate:
+            return x
+        if has_pairs:
+            query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
+            lines = (line(head, query) + keys.start).astype(jnp.uint32)
+            kept = keep_lines(lines, keys.size, 0, first, second, least)
+        else:
+            query, key = _places(queries, keys)
+            place, shift = pair(key.astype(jnp.uint32))
+            kept = keep(line(head, query).astype(jnp.uint32) + place, shift, first, second, least)
+        return jnp.where(kept, x, 0.0)
+
+    return drop
+
+
+def allow(how: How, query_ids: jax.Array, key_ids: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
+    """Returns bool [keys, queries]: where queries may attend to keys.
+
+    Args:
+        how: the options.
+        query_ids: sequence ids, int32 [1, queries].
+        key_ids: int32 [keys, 1].
+        queries: as in `dropper`.
+        keys: as in `dropper`.
+    """
+    allowed = query_ids == key_ids
+    if how.causal or how.window:
+        query, key = _places(queries, keys)
+        if how.causal:
+            allowed &= key <= query
+        if how.window:
+            allowed &= jnp.abs(key - query) <= how.window
+    return allowed
+
+
+def cost(how: How, products: int, arrays: Sequence[jax.Array], results: int, keys: int) -> pl.CostEstimate:
+    """Returns what a kernel costs.
+
+    Args:
+        how: the options.
+        products: products by D of each pair of a query and a key, per head.
+        arrays: arrays [B, L, N D] that it reads.
+        results: number of such arrays that it writes.
+        keys: keys that a query is multiplied by.
+    """
+    batch, length, width = arrays[0].shape
+    pairs = batch * length * keys
+    return pl.CostEstimate(
+        flops=2 * products * width * pairs,
+        transcendentals=width // how.head_size * pairs,
+        bytes_accessed=(len(arrays) + results) * arrays[0].size * arrays[0].dtype.itemsize,
+    )
+
+
+def _places(queries, keys):
+    """Returns the positions of queries and of keys in the row, int32 [keys, queries] each."""
+    shape = keys.size, queries.size
+    return [
+        jax.lax.broadcasted_iota(jnp.int32, shape, axis) + tokens.start
+        for axis, tokens in ((1, queries), (0, keys))
+    ]
+
+
+def features(how: How, head: int) -> slice:
+    """Returns the slice of a head in a block of 128 features."""
+    return slice(head * how.head_size, (head + 1) * how.head_size)
+
+
+def _heads(how):
+    """Returns bool [1, 128] for each head of a block: which lanes belong to it."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    return [(lane >= first) & (lane < first + how.head_size) for first in range(0, LANES, how.head_size)]
+
+
+def _only(x, lanes):
+    return jnp.where(lanes, x, jnp.zeros_like(x))
+
+
+def _product(left, right, contracted):
+    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
+
+
+def _logits(query, key, allowed):
+    """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries]."""
+    return jnp.where(allowed, _product(key, query, (1, 1)), _MASKED)

@@ -1,0 +1,312 @@
+"""The Pallas kernel of attention in long rows, whose tokens attend to all tokens of their sequence.
+
+It is a flash kernel (Dao et al. 2022): a step of the grid computes a block of queries and a block of keys,
+with running maxima and sums in the forward pass. Blocks that have no sequence in common, of which a packed
+row has many, are left out at run time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from etils import epy
+
+from bert_jax.kernels import pallas_blocks as blocks
+from bert_jax.kernels.dispatch import LANES
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+# Of a block. Those of keys are for the memory of TPU v4, and for more.
+_MOST_QUERIES, _MOST_KEYS = 512, (512, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """Blocks of a row, in a grid of (rows, blocks of 128 lanes, queries, keys), or with the last two swapped.
+
+    Attributes:
+        length: tokens of the row.
+        queries: queries of a block.
+        keys: keys of a block.
+        keys_last: whether the keys come one after another for each block of queries.
+    """
+
+    length: int
+    queries: int
+    keys: int
+    keys_last: bool
+
+    @classmethod
+    def of(cls, how: blocks.How, length: int, keys_last: bool) -> _Grid:
+        """Returns the grid for rows of a multiple of 128 tokens."""
+
+        def block(most):
+            return next(size for size in range(most, 0, -LANES) if not length % size)
+
+        return cls(
+            length,
+            block(2 * _MOST_QUERIES // max(2, how.heads)),
+            block(_MOST_KEYS[blocks.has_room()]),
+            keys_last,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Returns the numbers of blocks, in the order of the grid."""
+        counts = self.length // self.queries, self.length // self.keys
+        return counts if self.keys_last else counts[::-1]
+
+    def spec(self, shape, place, **options) -> pl.BlockSpec:
+        """Returns the blocks of an array; `place` gives their indices for (row, lanes, queries, keys)."""
+
+        def index(row, lanes, first, second):
+            return place(row, lanes, *((first, second) if self.keys_last else (second, first)))
+
+        return pl.BlockSpec(shape, index, **options)
+
+    def of_queries(self) -> pl.BlockSpec:
+        """Returns the blocks of queries of [B, L, N D]."""
+        return self.spec((1, self.queries, LANES), lambda b, lanes, q, k: (b, q, lanes))
+
+    def of_keys(self) -> pl.BlockSpec:
+        """Returns the blocks of keys of [B, L, N D]."""
+        return self.spec((1, self.keys, LANES), lambda b, lanes, q, k: (b, k, lanes))
+
+    def by_head(self, heads: int) -> pl.BlockSpec:
+        """Returns the blocks of queries of [B, N D / 128, heads, L]."""
+        return self.spec((1, 1, heads, self.queries), lambda b, lanes, q, k: (b, lanes, 0, q))
+
+    def steps(self) -> tuple[jax.Array, jax.Array]:
+        """Returns the numbers of the blocks of queries and of keys that a step computes."""
+        ids = pl.program_id(2), pl.program_id(3)
+        return ids if self.keys_last else ids[::-1]
+
+
+def forward(how: blocks.How, arrays, biases, by_row):
+    """Returns attention, and its statistics and itself for `backward`; see `pallas_attention`."""
+    query = arrays[0]
+    batch, length, width = query.shape
+    grid = _Grid.of(how, length, keys_last=True)
+    out, statistics = _call(
+        how,
+        grid,
+        _forward,
+        arrays,
+        [grid.of_queries(), grid.of_keys(), grid.of_keys()],
+        biases,
+        by_row,
+        out_shape=[
+            jax.ShapeDtypeStruct(query.shape, query.dtype),
+            jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32),
+        ],
+        out_specs=[grid.of_queries(), grid.by_head(how.heads)],
+        scratch_shapes=[
+            pltpu.VMEM((grid.queries, LANES), query.dtype),
+            pltpu.VMEM((LANES, grid.queries), jnp.float32),
+            *[pltpu.VMEM((how.heads, grid.queries), jnp.float32)] * 2,
+        ],
+        cost_estimate=blocks.cost(how, 2, arrays, 1, length),
+    )
+    return out, (statistics, out)
+
+
+def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
+    """Returns the gradients of query, key and value, and sums of them; see `pallas_attention`."""
+    query, *_, gradient = arrays
+    batch, length, width = query.shape
+    grid = _Grid.of(how, length, keys_last=False)
+    # The sum over keys of probabilities and their gradients.
+    products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - how.rate)
+    inner = jnp.sum(products.reshape(batch, length, -1, how.heads, how.head_size), axis=-1)
+    last = grid.shape[0] - 1
+    return _call(
+        how,
+        grid,
+        _backward,
+        [*arrays, statistics, inner.transpose(0, 2, 3, 1)],
+        [
+            grid.of_queries(),
+            *[grid.of_keys()] * 2,
+            grid.of_queries(),
+            *[grid.by_head(how.heads)] * 2,
+        ],
+        biases,
+        by_row,
+        out_shape=[
+            *[jax.ShapeDtypeStruct(query.shape, query.dtype)] * 3,
+            jax.ShapeDtypeStruct((batch, 3, width), jnp.float32),
+        ],
+        out_specs=[
+            # The gradients of queries are complete with the last keys.
+            grid.spec(
+                (1, grid.queries, LANES), lambda b, lanes, q, k: (b, jnp.where(k == last, q, 0), lanes)
+            ),
+            *[grid.of_keys()] * 2,
+            grid.spec((1, 3, LANES), lambda b, lanes, q, k: (b, 0, lanes)),
+        ],
+        scratch_shapes=[
+            *[pltpu.VMEM((grid.keys, LANES), query.dtype)] * 2,
+            pltpu.VMEM((length, LANES), jnp.float32),
+            *[pltpu.VMEM((grid.keys, LANES), jnp.float32)] * 2,
+        ],
+        cost_estimate=blocks.cost(how, 5, arrays, 3, length),
+    )
+
+
+def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
+    words, sequence_ids, tables = by_row
+    batch, length, width = arrays[0].shape
+    ids = sequence_ids[:, None]
+    in_specs = [
+        grid.spec((1, 1, 3), lambda b, lanes, q, k: (b, 0, 0), memory_space=pltpu.SMEM),
+        *[
+            grid.spec((1, 2, length // size), lambda b, lanes, q, k: (b, 0, 0), memory_space=pltpu.SMEM)
+            for size in (grid.queries, grid.keys)
+        ],
+        grid.spec((1, 1, grid.queries), lambda b, lanes, q, k: (b, 0, q)),
+        grid.spec((1, 1, grid.keys), lambda b, lanes, q, k: (b, 0, k)),
+        grid.spec((3, LANES), lambda b, lanes, q, k: (0, lanes)),
+        *[grid.spec((1, grid.queries, LANES), lambda b, lanes, q, k: (b, q, 0))] * len(tables),
+        *[grid.spec((1, grid.keys, LANES), lambda b, lanes, q, k: (b, k, 0))] * len(tables),
+        *specs,
+    ]
+    ranges = [_ranges(sequence_ids, size) for size in (grid.queries, grid.keys)]
+    semantics = ("parallel", "parallel", "parallel" if grid.keys_last else "arbitrary", "arbitrary")
+    return pl.pallas_call(
+        functools.partial(kernel, how, grid, len(tables)),
+        grid=(batch, width // LANES, *grid.shape),
+        in_specs=in_specs,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=semantics, vmem_limit_bytes=blocks.memory_limit()
+        ),
+        interpret=how.interpret,
+        **options,
+    )(words[:, None], *ranges, ids, ids, biases, *tables, *tables, *arrays)
+
+
+def _ranges(sequence_ids, size):
+    """Returns the lowest and the highest id of each block of a row, int32 [B, 2, blocks]."""
+    # Padding comes last in a row and has id 0.
+    ids = jnp.where(sequence_ids == 0, jnp.iinfo(jnp.int32).max, sequence_ids)
+    ids = ids.reshape(ids.shape[0], -1, size)
+    return jnp.stack([jnp.min(ids, axis=2), jnp.max(ids, axis=2)], axis=1)
+
+
+def _meet(how, grid, steps, query_ranges, key_ranges):
+    """Returns whether a query of a step may attend to a key of it."""
+    q, k = steps
+    meet = query_ranges[0, 0, q] <= key_ranges[0, 1, k]
+    meet &= key_ranges[0, 0, k] <= query_ranges[0, 1, q]
+    if how.causal:
+        meet &= k * grid.keys < (q + 1) * grid.queries
+    return meet
+
+
+def _limits(how, grid, steps, of_row, query_ids, key_ids):
+    """Returns where queries of a step may attend to keys of it, and its dropout."""
+    q, k = steps
+    queries, keys = pl.ds(q * grid.queries, grid.queries), pl.ds(k * grid.keys, grid.keys)
+    # Ids of keys, the same in all lanes, as they are compared with those of queries.
+    ids = jnp.broadcast_to(key_ids[0], (LANES, grid.keys)).T
+    ids = jnp.concatenate([ids] * (grid.queries // LANES), axis=1)
+    allowed = blocks.allow(how, query_ids[0], ids, queries, keys)
+    return allowed, blocks.dropper(how, of_row, grid.length, queries, keys)
+
+
+def _prepared(how, biases, tables, arrays):
+    """Returns the query, or key and value, of a step with their biases, and turned."""
+    first, *rest = arrays
+    place = 1 if rest else 0
+    x = blocks.biased(first[0], biases[place : place + 1])
+    x = blocks.turned(how, x, [table[0] for table in tables])
+    if not rest:
+        return blocks.scaled(how, x).astype(first.dtype)
+    (value,) = rest
+    return x.astype(first.dtype), blocks.biased(value[0], biases[2:3]).astype(value.dtype)
+
+
+def _forward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
+    tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
+    query, key, value, out, statistics, prepared, contexts, largest, denominators = arrays
+    (of_row,) = blocks.words_of(how, words)
+    steps, last = grid.steps(), grid.shape[1] - 1
+
+    @pl.when(steps[1] == 0)
+    def _():
+        prepared[...] = _prepared(how, biases, tables[:table_count], [query])
+        contexts[...] = jnp.zeros(contexts.shape, jnp.float32)
+        largest[...] = jnp.full(largest.shape, -jnp.inf, jnp.float32)
+        denominators[...] = jnp.zeros(denominators.shape, jnp.float32)
+
+    @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
+    def _():
+        k, v = _prepared(how, biases, tables[table_count:], [key, value])
+        allowed, drop = _limits(how, grid, steps, of_row, query_ids, key_ids)
+        blocks.attend_running(how, prepared[...], k, v, allowed, drop, contexts, largest, denominators)
+
+    @pl.when(steps[1] == last)
+    def _():
+        found = []
+        for head in range(how.heads):
+            each = slice(head, head + 1)
+            statistics[0, 0, each] = largest[each] + blocks.log2(denominators[each])
+            context = contexts[blocks.features(how, head)]
+            found.append(context / (denominators[each] * (1 - how.rate)))
+        out[0] = jnp.concatenate(found).T.astype(out.dtype)
+
+
+def _backward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
+    tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
+    query, key, value, gradient, statistics, inner, *results = arrays
+    *gradients, sums, k, v, d_query, d_key, d_value = results
+    (of_row,) = blocks.words_of(how, words)
+    of_queries, of_keys = tables[:table_count], tables[table_count:]
+    q_step, k_step = steps = grid.steps()
+    last_keys, last_queries = (count - 1 for count in grid.shape)
+    queries = pl.ds(pl.multiple_of(q_step * grid.queries, LANES), grid.queries)
+
+    @pl.when((q_step == 0) & (k_step == 0))
+    def _():
+        sums[...] = jnp.zeros(sums.shape, jnp.float32)
+        d_query[...] = jnp.zeros(d_query.shape, jnp.float32)
+
+    @pl.when(q_step == 0)
+    def _():
+        k[...], v[...] = _prepared(how, biases, of_keys, [key, value])
+        d_key[...] = jnp.zeros(d_key.shape, jnp.float32)
+        d_value[...] = jnp.zeros(d_value.shape, jnp.float32)
+
+    @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
+    def _():
+        q = _prepared(how, biases, of_queries, [query])
+        allowed, drop = _limits(how, grid, steps, of_row, query_ids, key_ids)
+        statistics_of, inner_of = (lambda head, x=x: x[0, 0, head : head + 1] for x in (statistics, inner))
+
+        def add(head, place, x):
+            (d_key, d_value)[place][...] += x
+
+        d_query[queries] += blocks.run(
+            blocks.differentiate(
+                how, q, k[...], v[...], gradient[0], statistics_of, allowed, drop, add, inner_of
+            )
+        )
+
+    def write(place, x, turning):
+        if place < 2:
+            x = blocks.turned(how, x, [table[0] for table in turning], back=True)
+        gradients[place][0] = x.astype(query.dtype)
+        sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
+
+    @pl.when(q_step == last_queries)
+    def _():
+        write(1, d_key[...] * how.key_scale, of_keys)
+        write(2, d_value[...] * how.value_scale, of_keys)
+
+    @pl.when(k_step == last_keys)
+    def _():
+        write(0, d_query[queries], of_queries)

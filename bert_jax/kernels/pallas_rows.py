@@ -1,0 +1,150 @@
+"""The Pallas kernel of attention in whole rows, whose tokens attend to all tokens of their sequence.
+
+A row is one block of queries and keys. A step of the grid computes several short rows.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from etils import epy
+
+from bert_jax.kernels import pallas_blocks as blocks
+from bert_jax.kernels.dispatch import LANES
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+
+def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
+    """Returns attention, and its statistics for `backward`; see `pallas_attention`."""
+    out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
+    return out, (statistics,)
+
+
+def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
+    """Returns the gradients of query, key and value, and sums of them; see `pallas_attention`."""
+    return _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
+
+
+def _call(how, kernel, products, arrays, results, biases, by_row, statistics=None):
+    """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes).
+
+    `products` is the number of products by D of each pair of a query and a key, per head. It returns
+    `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
+    that the backward kernel takes, the backward kernel the sums of its results over tokens.
+    """
+    words, sequence_ids, tables = by_row
+    batch, length, width = arrays[0].shape
+    rows = blocks.rows_a_step(batch, length, how.heads)
+    block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
+    by_head = pl.BlockSpec((rows, 1, how.heads, length), lambda b, lanes: (b, lanes, 0, 0))
+    of_row = functools.partial(pl.BlockSpec, index_map=lambda b, lanes: (b, 0, 0))
+    out_specs = [block] * results
+    out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
+    in_specs, inputs, scratch = [block] * len(arrays), list(arrays), []
+    if statistics is None:
+        out_specs.append(by_head)
+        out_shape.append(jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32))
+    else:
+        in_specs.append(by_head)
+        inputs.append(statistics)
+        scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
+        out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
+        out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
+    return pl.pallas_call(
+        functools.partial(kernel, how, len(tables)),
+        grid=(batch // rows, width // LANES),
+        in_specs=[
+            of_row((rows, 1, 3), memory_space=pltpu.SMEM),
+            of_row((rows, 1, length)),
+            of_row((rows, length, 1)),
+            pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
+            *[of_row((rows, length, LANES))] * len(tables),
+            *in_specs,
+        ],
+        out_specs=out_specs,
+        out_shape=out_shape,
+        scratch_shapes=scratch,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=blocks.memory_limit()
+        ),
+        cost_estimate=blocks.cost(how, products, arrays, results, length),
+        interpret=how.interpret,
+    )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
+
+
+def _forward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    tables, (*inputs, out, statistics) = arrays[:table_count], arrays[table_count:]
+    of_rows = blocks.words_of(how, words)
+
+    def attend(row):
+        q, k, v = _prepared(how, biases, tables, inputs, row)
+        limits = _limits(how, of_rows[row], query_ids, key_ids, row)
+        out[row], found = yield from blocks.attend(how, q, k, v, *limits)
+        for head, each in enumerate(found):
+            statistics[row, 0, head : head + 1] = each
+
+    _for_each_row(out.shape[0], attend)
+
+
+def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    tables, (*inputs, gradient, statistics) = arrays[:table_count], arrays[table_count:-6]
+    *gradients, sums, d_key, d_value = arrays[-6:]
+    of_rows = blocks.words_of(how, words)
+    sums[...] = jnp.zeros(sums.shape, jnp.float32)
+
+    def add(head, place, x):
+        total = (d_key, d_value)[place]
+        total[...] = total[...] + x if head else x
+
+    def write(row, place, x):
+        if place < 2:
+            x = blocks.turned(how, x, [table[row] for table in tables], back=True)
+        gradients[place][row] = x.astype(gradient.dtype)
+        sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
+
+    def differentiate(row):
+        q, k, v = _prepared(how, biases, tables, inputs, row)
+        allowed, drop = _limits(how, of_rows[row], query_ids, key_ids, row)
+        statistics_of = lambda head: statistics[row, 0, head : head + 1]  # noqa: E731
+        d_query = yield from blocks.differentiate(
+            how, q, k, v, gradient[row], statistics_of, allowed, drop, add
+        )
+        write(row, 0, d_query)
+        write(row, 1, d_key[...] * how.key_scale)
+        write(row, 2, d_value[...] * how.value_scale)
+
+    _for_each_row(gradient.shape[0], differentiate)
+
+
+def _limits(how, of_row, query_ids, key_ids, row):
+    """Returns where tokens of a row may attend to each other, and its dropout."""
+    whole = pl.ds(0, query_ids.shape[2])
+    allowed = blocks.allow(how, query_ids[row], key_ids[row], whole, whole)
+    return allowed, blocks.dropper(how, of_row, whole.size, whole, whole)
+
+
+def _prepared(how, biases, tables, inputs, row):
+    """Returns query, key and value [L, 128] with their biases, and turned."""
+    found = []
+    for place, array in enumerate(inputs):
+        x = blocks.biased(array[row], biases[place : place + 1])
+        if place < 2:
+            x = blocks.turned(how, x, [table[row] for table in tables])
+        if place == 0:
+            x = blocks.scaled(how, x)
+        found.append(x.astype(array.dtype))
+    return found
+
+
+def _for_each_row(rows, work):
+    """Runs work(row), whose first part is done for all rows before the rest of the first one."""
+    parts = [work(row) for row in range(rows)]
+    for part in parts:
+        next(part)
+    for part in parts:
+        next(part, None)

@@ -1,0 +1,294 @@
+"""The Pallas kernel of local attention, where a token attends to the tokens at most a window away.
+
+A step of the grid computes a segment of a row (`segments`), or some short rows, in blocks of queries, each
+with the keys that a query of it may attend to. Keys and values of the segment and its halos are prepared in
+vector memory first. In the backward pass the segments of a row come one after another, and a step writes the
+gradients of keys and values of the segment before, which then are complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epy
+
+from bert_jax.kernels import pallas_blocks as blocks
+from bert_jax.kernels import segments
+from bert_jax.kernels.dispatch import LANES
+from bert_jax.kernels.segments import ALIGNED, BLOCK, Segments
+
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+# Keys that the blocks of queries which are begun together have, for two heads.
+_KEYS_TOGETHER = 2048
+# Id of the places before and after a row.
+_NOWHERE = -1
+
+
+def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
+    """Returns attention, and its statistics for `backward`; see `pallas_attention`."""
+    out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
+    return out, (statistics,)
+
+
+def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
+    """Returns the gradients of query, key and value, and sums of them; see `pallas_attention`."""
+    return _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
+
+
+def _call(how, kernel, products, arrays, results, biases, by_row, statistics=None):
+    """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes, segments).
+
+    `products` is the number of products by D of each pair of a query and a key, per head. It returns
+    `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
+    that the backward kernel takes, the backward kernel the sums of its results over tokens.
+    """
+    words, sequence_ids, tables = by_row
+    batch, length, width = arrays[0].shape
+    parts = segments.divide(length, how.window)
+    rows = blocks.rows_a_step(batch, length, how.heads)
+    lag = int(statistics is not None and parts.count > 1)
+
+    def spec(shape, place, behind=0):
+        """The block of an array for a step; `place` gives its indices for (row, lanes, segment)."""
+        return pl.BlockSpec(
+            shape, lambda b, lanes, s: place(b, lanes, jnp.clip(s - behind, 0, parts.count - 1))
+        )
+
+    def tokens(behind=0):
+        return spec((rows, parts.size, LANES), lambda b, lanes, s: (b, s, lanes), behind)
+
+    def halo(place):
+        last = length // parts.halo - 1
+        return spec((rows, parts.halo, LANES), lambda b, lanes, s: (b, jnp.clip(place(s), 0, last), lanes))
+
+    extended = [tokens()]
+    if parts.halo:
+        halos = parts.size // parts.halo
+        extended += [halo(lambda s: s * halos - 1), halo(lambda s: (s + 1) * halos)]
+    query, key, value, *gradient = arrays
+    tables = [_with_halos(table, parts, 0) for table in tables]
+    by_head = spec((rows, 1, how.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
+    out_specs, scratch = [tokens(), *[tokens(lag)] * (results - 1)], []
+    out_shape = [jax.ShapeDtypeStruct(query.shape, query.dtype)] * results
+    if statistics is None:
+        out_specs.append(by_head)
+        out_shape.append(jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32))
+        read = []
+    else:
+        out_specs.append(spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes)))
+        out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
+        scratch = [pltpu.VMEM((parts.extended, LANES), jnp.float32)] * 2
+        scratch += [pltpu.VMEM((parts.size + parts.halo, LANES), jnp.float32)] * (2 * lag)
+        read = [by_head]
+    ids = sequence_ids.reshape(batch, parts.count, 1, parts.size)
+    key_ids = _with_halos(sequence_ids, parts, _NOWHERE)[:, :, None]
+    return pl.pallas_call(
+        functools.partial(kernel, how, parts, len(tables)),
+        grid=(batch // rows, width // LANES, parts.count + lag),
+        in_specs=[
+            pl.BlockSpec((rows, 1, 3), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
+            spec((rows, 1, 1, parts.size), lambda b, lanes, s: (b, s, 0, 0)),
+            spec((rows, 1, 1, parts.extended), lambda b, lanes, s: (b, s, 0, 0)),
+            pl.BlockSpec((3, LANES), lambda b, lanes, s: (0, lanes)),
+            *[spec((rows, 1, parts.extended, LANES), lambda b, lanes, s: (b, s, 0, 0))] * len(tables),
+            tokens(),
+            *extended,
+            *extended,
+            *[tokens()] * len(gradient),
+            *read,
+        ],
+        out_specs=out_specs,
+        out_shape=out_shape,
+        scratch_shapes=[
+            *[pltpu.VMEM((parts.extended, LANES), query.dtype)] * 2,
+            pltpu.VMEM((parts.extended, LANES), jnp.int32),
+            *scratch,
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        cost_estimate=blocks.cost(how, products, arrays, results, parts.span),
+        interpret=how.interpret,
+    )(
+        words[:, None],
+        ids,
+        key_ids,
+        biases,
+        *tables,
+        query,
+        *[key] * len(extended),
+        *[value] * len(extended),
+        *gradient,
+        *([] if statistics is None else [statistics]),
+    )
+
+
+def _with_halos(x, parts, fill):
+    """Returns [B, segments, size + 2 halo, ...] of x [B, L, ...]; `fill` before and after the row."""
+    around = [(0, 0), (parts.halo, parts.halo), *[(0, 0)] * (x.ndim - 2)]
+    padded = jnp.pad(x, around, constant_values=fill)
+    starts = range(0, parts.count * parts.size, parts.size)
+    return jnp.stack([padded[:, start : start + parts.extended] for start in starts], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What a step of the grid computes, as references.
+
+    `prepared` are keys, values and the ids of keys, of the segment of one row with its halos. Ids are the
+    same in all lanes, as they are compared with those of queries. `before` is the number of tokens in front
+    of the segment.
+    """
+
+    how: blocks.How
+    parts: Segments
+    tables: Sequence[Any]
+    biases: Any
+    query: Any
+    query_ids: Any
+    prepared: Sequence[Any]
+    before: jax.Array
+
+    def prepare(self, row, key_ids, sources) -> None:
+        """Prepares the keys, which are turned, and the values of a row."""
+        parts = self.parts
+        *kept, ids = self.prepared
+        ids[...] = jnp.broadcast_to(key_ids[row, 0], (LANES, parts.extended)).T
+        places = (0,) if len(sources) == 2 else (parts.halo, 0, parts.halo + parts.size)
+        for number, array in enumerate(sources):
+            of_value, part = divmod(number, len(places))
+            tokens = pl.ds(places[part], array.shape[1])
+            x = blocks.biased(array[row], self.biases[of_value + 1 : of_value + 2])
+            if not of_value:
+                x = blocks.turned(self.how, x, [table[row, 0, tokens] for table in self.tables])
+            kept[of_value][tokens] = x.astype(array.dtype)
+
+    def read(self, row, words, queries):
+        """Returns the keys of a block of queries, as places in the extended segment.
+
+        And the arguments of `blocks.attend`.
+        """
+        how, parts = self.how, self.parts
+        first = jnp.clip(queries.start + parts.halo - parts.reach, 0, parts.extended - parts.span)
+        keys = pl.ds(pl.multiple_of(first, ALIGNED), parts.span)
+        q = blocks.biased(self.query[row, queries], self.biases[0:1])
+        q = blocks.scaled(how, self.turned(q, row, queries)).astype(self.query.dtype)
+        k, v, key_ids = (kept[keys] for kept in self.prepared)
+        of_queries = pl.ds(self.before + queries.start, queries.size)
+        of_keys = pl.ds(self.before - parts.halo + keys.start, keys.size)
+        allowed = blocks.allow(how, self.query_ids[row, 0, :, queries], key_ids, of_queries, of_keys)
+        drop = blocks.dropper(how, words, parts.count * parts.size, of_queries, of_keys)
+        return keys, (q, k, v, allowed, drop)
+
+    def turned(self, x, row, queries, back=False):
+        """Returns queries turned, or their gradient turned `back`."""
+        tokens = pl.ds(queries.start + self.parts.halo, queries.size)
+        return blocks.turned(self.how, x, [table[row, 0, tokens] for table in self.tables], back)
+
+
+def _forward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
+    tables, (query, *sources), arrays = arrays[:table_count], arrays[table_count:-5], arrays[-5:]
+    out, statistics, *prepared = arrays
+    before = pl.program_id(2) * parts.size
+    step = _Step(how, parts, tables, biases, query, query_ids, prepared, before)
+    for row, of_row in enumerate(blocks.words_of(how, words)):
+        step.prepare(row, key_ids, sources)
+
+        def attend(queries, row=row, of_row=of_row):
+            _, inputs = step.read(row, of_row, queries)
+            out[row, queries], found = yield from blocks.attend(how, *inputs)
+            for head, each in enumerate(found):
+                statistics[row, 0, head : head + 1, queries] = each
+
+        _for_each_block(how, parts, attend)
+
+
+def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
+    count = 11 if parts.count > 1 else 9
+    tables, inputs, arrays = arrays[:table_count], arrays[table_count:-count], arrays[-count:]
+    query, *sources, gradient, statistics = inputs
+    d_query, d_key, d_value, sums, *prepared = arrays[:7]
+    # Gradients from the queries of this segment; and those until now of the segment before and its halo.
+    totals, kept = arrays[7:9], arrays[9:]
+    number, size, halo = pl.program_id(2), parts.size, parts.halo
+    step = _Step(how, parts, tables, biases, query, query_ids, prepared, number * size)
+
+    @pl.when(number == 0)
+    def _():
+        for array in (sums, *kept):
+            array[...] = jnp.zeros(array.shape, jnp.float32)
+
+    def add_to_sum(place, x):
+        sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
+
+    def differentiate(row, of_row, queries):
+        keys, (q, k, v, allowed, drop) = step.read(row, of_row, queries)
+
+        def statistics_of(head):
+            return statistics[row, 0, head : head + 1, queries]
+
+        def add(head, place, x):
+            totals[place][keys] += x
+
+        x = yield from blocks.differentiate(
+            how, q, k, v, gradient[row, queries], statistics_of, allowed, drop, add
+        )
+        x = step.turned(x, row, queries, back=True)
+        d_query[row, queries] = x.astype(d_query.dtype)
+        add_to_sum(0, x)
+
+    def compute(row, of_row):
+        step.prepare(row, key_ids, sources)
+        for total in totals:
+            total[...] = jnp.zeros(total.shape, jnp.float32)
+        _for_each_block(how, parts, functools.partial(differentiate, row, of_row))
+        x = totals[0][...] * how.key_scale
+        x = blocks.turned(how, x, [table[row, 0] for table in tables], back=True)
+        write(row, 0, d_key, x)
+        write(row, 1, d_value, totals[1][...] * how.value_scale)
+
+    def write(row, place, out, x):
+        add_to_sum(place + 1, x)
+        if not kept:
+            out[row] = x.astype(out.dtype)
+            return
+        last = kept[place]
+        out[row, : size - halo] = last[: size - halo].astype(out.dtype)
+        out[row, size - halo :] = (last[size - halo : size] + x[:halo]).astype(out.dtype)
+        last[:halo] = last[size:] + x[halo : 2 * halo]
+        last[halo:] = x[2 * halo :]
+
+    for row, of_row in enumerate(blocks.words_of(how, words)):
+        pl.when(number < parts.count)(functools.partial(compute, row, of_row))
+    if kept:
+
+        @pl.when(number == parts.count)
+        def _():
+            for last, out in zip(kept, (d_key, d_value), strict=True):
+                out[0] = last[:size].astype(out.dtype)
+
+
+def _for_each_block(how, parts, work):
+    """Runs work(queries) for the blocks of 128 queries of a segment, some of which are begun together.
+
+    The more, the better the units of the chip are used; but v4's vector memory also has to hold the segment.
+    """
+    together = max(1, 2 * _KEYS_TOGETHER // (max(2, how.heads) * parts.span))
+    count = parts.size // BLOCK
+    together = next(number for number in range(together, 0, -1) if not count % number)
+
+    def some(number, _):
+        first = number * together
+        begun = [work(pl.ds(pl.multiple_of((first + i) * BLOCK, BLOCK), BLOCK)) for i in range(together)]
+        for each in begun:
+            next(each)
+        for each in begun:
+            next(each, None)
+
+    jax.lax.fori_loop(0, count // together, some, None)
