@@ -45,7 +45,8 @@ def compile_both(args, device):
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from bert_jax.kernels import pallas_attention, residual
+    from bert_jax.kernels import residual
+    from bert_jax.kernels.tpu import attention
 
     def array(*shape, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
@@ -54,7 +55,7 @@ def compile_both(args, device):
     parameters = array(3, args.width)
     if args.kernel == "attention":
         how = dict(head_size=args.head_size, window=args.window, rate=args.rate)
-        attend = functools.partial(pallas_attention.row_attention, **how)
+        attend = functools.partial(attention.row_attention, **how)
 
         def call(*inputs):
             return attend(*inputs[:6], inputs[6:])

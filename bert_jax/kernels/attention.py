@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import dispatch, pallas_attention, platform, rotary, triton_attention
+from bert_jax.kernels import dispatch, platform, rotary
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
+from bert_jax.kernels.gpu import attention as gpu_attention
+from bert_jax.kernels.tpu import attention as tpu_attention
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental.pallas.ops.tpu.splash_attention import (
@@ -237,7 +239,7 @@ def _pallas(
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
 
     def kernel(query, key, value, sequence_ids, biases, words, heads, *tables):
-        return pallas_attention.row_attention(
+        return tpu_attention.row_attention(
             query, key, value, sequence_ids, biases, _with_first_head(words, heads), tables,
             head_size=head_size, causal=causal, window=window, rate=rate,
             interpret=platform.interprets_kernels(),
@@ -267,7 +269,7 @@ def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout
     rows, _, heads, _ = query.shape
 
     def kernel(query, key, value, sequence_ids, words, heads):
-        return triton_attention.flash_attention(
+        return gpu_attention.flash_attention(
             query, key, value, sequence_ids, _with_first_head(words, heads),
             causal=causal, window=window, rate=rate, interpret=platform.interprets_kernels(),
         )  # fmt: skip
@@ -304,7 +306,7 @@ def kernel_keys(implementation: str, length: int, window: int) -> int:
     With a window of `window` tokens to each side, 0 for none, they are those of the blocks within reach.
     """
     if implementation == "pallas":
-        return pallas_attention.keys_in_reach(length, window)
+        return tpu_attention.keys_in_reach(length, window)
     if not window:
         return length
     block = splash_block(length, window)

@@ -22,13 +22,15 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, pallas_residual, platform, triton_residual
+from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dispatch import Choice, ResidualCase
 from bert_jax.kernels.dropout import kernel_words
+from bert_jax.kernels.gpu import residual as gpu_residual
+from bert_jax.kernels.tpu import residual as tpu_residual
 
 # Part of the operation's name, which tells these kernels from those of attention in a program.
 SCOPE = "residual_norm"
-_KERNELS: dict[str, ModuleType] = {"pallas": pallas_residual, "triton": triton_residual}
+_KERNELS: dict[str, ModuleType] = {"pallas": tpu_residual, "triton": gpu_residual}
 _BY_ROW = ("batch", None, None)
 
 

@@ -15,14 +15,13 @@ from bert_jax.inference import embedding, fill_mask
 from bert_jax.kernels import (
     check,
     dispatch,
-    pallas_blocks,
-    pallas_residual,
-    pallas_rows,
     platform,
-    triton_attention,
-    triton_residual,
 )
 from bert_jax.kernels.attention import choose_here
+from bert_jax.kernels.gpu import attention as gpu_attention
+from bert_jax.kernels.gpu import residual as gpu_residual
+from bert_jax.kernels.tpu import blocks, whole_rows
+from bert_jax.kernels.tpu import residual as tpu_residual
 from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
@@ -54,20 +53,20 @@ def chosen(requested="auto", length=128):
 
 def wrong_numbers(monkeypatch):
     """A kernel whose backward pass lost a factor; its forward pass is right."""
-    true = pallas_rows._backward
+    true = whole_rows._backward
 
     def broken(how, *references):
         true(how, *references)
         references[-5][...] = references[-5][...] * 1.05  # the gradient of the key
 
-    monkeypatch.setattr(pallas_rows, "_backward", broken)
+    monkeypatch.setattr(whole_rows, "_backward", broken)
 
 
 def raising(monkeypatch):
     def broken(*arguments):
         raise NotImplementedError("Mosaic failed to compile\nand says much more of it")
 
-    monkeypatch.setattr(pallas_rows, "_forward", broken)
+    monkeypatch.setattr(whole_rows, "_forward", broken)
 
 
 def hanging(monkeypatch):
@@ -124,13 +123,13 @@ def test_a_broken_kernel_gives_one_warning_and_the_xla_form(monkeypatch, break_i
 
 
 def test_a_broken_residual_kernel(monkeypatch):
-    true = pallas_residual.after_forward
+    true = tpu_residual.after_forward
 
     def broken(words, parameters, x, h, out, total, **options):
         true(words, parameters, x, h, out, total, **options)
         out[0, 7] = jnp.zeros_like(out[0, 7])  # one token of a block
 
-    monkeypatch.setattr(pallas_residual, "after_forward", broken)
+    monkeypatch.setattr(tpu_residual, "after_forward", broken)
     lines = []
     check.ensure(MODEL.replace(attention="xla"), lines.append)
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
@@ -148,12 +147,12 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     assert max(results.values()) < check.BOUND / 1000
 
 
-@pytest.mark.parametrize("module, name", [(pallas_residual, "before_backward"), (pallas_blocks, "turned")])
+@pytest.mark.parametrize("module, name", [(tpu_residual, "before_backward"), (blocks, "turned")])
 def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     true = getattr(module, name)
 
     def broken(*arguments, **options):
-        if module is pallas_blocks:
+        if module is blocks:
             return true(*arguments) * 1.05
         true(*arguments, **options)
         references = arguments
@@ -163,7 +162,7 @@ def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     lines = []
     check.ensure(MODERN, lines.append)
     (line,) = lines
-    expected = PALLAS if module is pallas_blocks else RESIDUAL
+    expected = PALLAS if module is blocks else RESIDUAL
     assert line.startswith(f"warning: {expected} failed its check on this device and is not used: it differs")
 
 
@@ -174,9 +173,9 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     check.ensure(local.replace(attention="pallas"), lines.append)
     assert lines == []
     forget()
-    true = pallas_blocks.allow
+    true = blocks.allow
     monkeypatch.setattr(
-        pallas_blocks,
+        blocks,
         "allow",
         lambda how, *ids: true(dataclasses.replace(how, window=how.window and how.window - 2), *ids),
     )
@@ -189,14 +188,14 @@ def test_the_kernel_of_gpus(monkeypatch, breaks):
     """With dropout, and with a window in local layers."""
     monkeypatch.setattr(platform, "target_platform", lambda: "gpu")
     if breaks == "mask":
-        true_keep = triton_attention.keep
+        true_keep = gpu_attention.keep
         monkeypatch.setattr(
-            triton_attention, "keep", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+            gpu_attention, "keep", lambda index, *words: true_keep(index ^ (index > 9000), *words)
         )
     if breaks == "window":
-        true_logits = triton_attention._logits
+        true_logits = gpu_attention._logits
         monkeypatch.setattr(
-            triton_attention,
+            gpu_attention,
             "_logits",
             lambda how, *args, **options: true_logits(
                 dataclasses.replace(how, window=how.window and how.window - 2), *args, **options
@@ -214,16 +213,16 @@ def test_the_kernel_of_gpus(monkeypatch, breaks):
 def test_the_residual_kernels_of_gpus(monkeypatch, model, breaks):
     monkeypatch.setattr(platform, "target_platform", lambda: "gpu")
     if breaks == "sums":  # those of the first features
-        true_sums = triton_residual._write_sums
+        true_sums = gpu_residual._write_sums
         monkeypatch.setattr(
-            triton_residual,
+            gpu_residual,
             "_write_sums",
             lambda sums, summed: true_sums(sums, [[1.1 * parts[0], *parts[1:]] for parts in summed]),
         )
     if breaks == "dropout":
-        true_keep = triton_residual.keep_pair
+        true_keep = gpu_residual.keep_pair
         monkeypatch.setattr(
-            triton_residual, "keep_pair", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+            gpu_residual, "keep_pair", lambda index, *words: true_keep(index ^ (index > 9000), *words)
         )
     variant = check.Variant.of(model)
     assert TRITON_RESIDUAL in [kernel.name for kernel in check.candidates(model, variant)]

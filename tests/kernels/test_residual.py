@@ -9,8 +9,9 @@ import pytest
 from support import lowering, triton_programs
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import layer_norm, residual, triton_residual
+from bert_jax.kernels import layer_norm, residual
 from bert_jax.kernels.dropout import dropout, kernel_words, row_ids
+from bert_jax.kernels.gpu import residual as gpu_residual
 from bert_jax.parallel import sharding
 
 EPSILON = 1e-5
@@ -153,7 +154,7 @@ def test_what_triton_is_given_computes_the_same():
         def run(interpret, *arrays):
             body = functools.partial(kernel, **settings)
             given = arrays[:inputs], arrays[inputs:]
-            return triton_residual.run_by_rows(body, *given, **results, interpret=interpret)
+            return gpu_residual.run_by_rows(body, *given, **results, interpret=interpret)
 
         expected = jax.jit(functools.partial(run, True))(*arrays)
         module = lowering.lower(functools.partial(run, False), "cuda", *arrays).compiler_ir()
@@ -163,7 +164,7 @@ def test_what_triton_is_given_computes_the_same():
         assert_close(found, expected)
         return found
 
-    kernels = triton_residual
+    kernels = gpu_residual
     _, total = check(kernels.after_forward, after_settings, words, three, x, h, inputs=2, results=2)
     check(kernels.after_backward, after_settings, words, three, g, total, inputs=2, results=2, sums=3)
     check(kernels.before_forward, before_settings, two, x, inputs=1, results=1)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from bert_jax.estimate.analysis.hlo import Array, Instruction, Module, Visit, walk
-from bert_jax.kernels.triton_attention import FLOPS_SCOPE
+from bert_jax.kernels.gpu.attention import FLOPS_SCOPE
 
 # Targets of calls of Pallas kernels that Triton compiles, in jax up to 0.10.2 and later.
 TRITON_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")

@@ -2,8 +2,8 @@
 
 Flash kernels are made for sequences that do not fit into vector memory, and need [B, N, L, D] with D padded
 to 128 lanes, which costs more in copies around the kernel than the kernel itself. A row of BERT does fit
-(`pallas_rows`), and so does a segment of a row whose tokens attend to their neighbors alone
-(`pallas_segments`); long rows whose tokens attend to all others need a flash kernel (`pallas_flash`), here
+(`whole_rows`), and so does a segment of a row whose tokens attend to their neighbors alone
+(`local_rows`); long rows whose tokens attend to all others need a flash kernel (`long_rows`), here
 without the copies. No [L, L] array leaves the chip, and the backward pass computes the
 probabilities again from the three inputs and one number for each query, the binary logarithm of the softmax's
 denominator, float32 [B, N D / 128, heads in 128 lanes, L]. The biases of the inputs are added here, so that
@@ -21,9 +21,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, pallas_flash, pallas_rows, pallas_segments, segments
+from bert_jax.kernels import dispatch, segments
 from bert_jax.kernels.dispatch import AttentionCase
-from bert_jax.kernels.pallas_blocks import How
+from bert_jax.kernels.tpu import local_rows, long_rows, whole_rows
+from bert_jax.kernels.tpu.blocks import How
 
 
 def row_attention(
@@ -79,8 +80,8 @@ def keys_in_reach(length: int, window: int) -> int:
 
 def _kernels(how, length):
     if how.window:
-        return pallas_segments
-    return pallas_rows if length <= dispatch.LONGEST_WHOLE_ROW else pallas_flash
+        return local_rows
+    return whole_rows if length <= dispatch.LONGEST_WHOLE_ROW else long_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention, pallas_attention, pallas_blocks
+from bert_jax.kernels import attention
 from bert_jax.kernels.dropout import dropout, row_ids
+from bert_jax.kernels.tpu import attention as tpu_attention
+from bert_jax.kernels.tpu import blocks
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
@@ -91,7 +93,7 @@ def test_what_there_is_no_kernel_for_is_refused(shape):
 
 
 def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
-    found = [pallas_attention.keys_in_reach(512, window) for window in (0, 1, 64, 128, 129, 500)]
+    found = [tpu_attention.keys_in_reach(512, window) for window in (0, 1, 64, 128, 129, 500)]
     assert found == [512, 256, 256, 384, 512, 512]
 
 
@@ -103,7 +105,7 @@ def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
     ],
 )
 def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
-    assert pallas_blocks.rows_a_step(batch, length, heads) == rows
+    assert blocks.rows_a_step(batch, length, heads) == rows
 
 
 @pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])

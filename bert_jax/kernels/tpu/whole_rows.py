@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import pallas_blocks as blocks
 from bert_jax.kernels.dispatch import LANES
+from bert_jax.kernels.tpu import blocks
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -20,13 +20,13 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 
 
 def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
-    """Returns attention, and its statistics for `backward`; see `pallas_attention`."""
+    """Returns attention, and its statistics for `backward`; see `attention`."""
     out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
     return out, (statistics,)
 
 
 def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
-    """Returns the gradients of query, key and value, and sums of them; see `pallas_attention`."""
+    """Returns the gradients of query, key and value, and sums of them; see `attention`."""
     return _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
 
 
@@ -69,9 +69,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         out_specs=out_specs,
         out_shape=out_shape,
         scratch_shapes=scratch,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=blocks.memory_limit()
-        ),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=blocks.cost(how, products, arrays, results, length),
         interpret=how.interpret,
     )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)

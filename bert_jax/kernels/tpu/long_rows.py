@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import pallas_blocks as blocks
 from bert_jax.kernels.dispatch import LANES
+from bert_jax.kernels.tpu import blocks
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -88,7 +88,7 @@ class _Grid:
 
 
 def forward(how: blocks.How, arrays, biases, by_row):
-    """Returns attention, and its statistics and itself for `backward`; see `pallas_attention`."""
+    """Returns attention, and its statistics and itself for `backward`; see `attention`."""
     query = arrays[0]
     batch, length, width = query.shape
     grid = _Grid.of(how, length, keys_last=True)
@@ -116,7 +116,7 @@ def forward(how: blocks.How, arrays, biases, by_row):
 
 
 def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
-    """Returns the gradients of query, key and value, and sums of them; see `pallas_attention`."""
+    """Returns the gradients of query, key and value, and sums of them; see `attention`."""
     query, *_, gradient = arrays
     batch, length, width = query.shape
     grid = _Grid.of(how, length, keys_last=False)

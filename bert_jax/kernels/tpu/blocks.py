@@ -40,7 +40,7 @@ Drop = Callable[[int, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """How attention is computed; `pallas_attention.row_attention` describes the fields."""
+    """How attention is computed; `tpu_attention.row_attention` describes the fields."""
 
     head_size: int
     causal: bool

@@ -9,8 +9,9 @@ import pytest
 from support import lowering, triton_programs
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention, triton_attention
+from bert_jax.kernels import attention
 from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words
+from bert_jax.kernels.gpu import attention as gpu_attention
 from bert_jax.parallel import sharding
 
 KEY = jax.random.key(5)
@@ -91,9 +92,9 @@ def test_what_there_is_no_kernel_for_is_refused(shape):
 
 def computed_and_needed(ids, how, of_keys):
     """Two bool arrays [rows, blocks, steps]: the steps that are computed, and those with an allowed pair."""
-    blocks = triton_attention.Blocks(32, 16, 4, 2)
+    blocks = gpu_attention.Blocks(32, 16, 4, 2)
     rows, length = ids.shape
-    spans = np.asarray(triton_attention._spans(how, jnp.asarray(ids), blocks, of_keys))
+    spans = np.asarray(gpu_attention._spans(how, jnp.asarray(ids), blocks, of_keys))
     allowed = np.asarray(attention._allowed(jnp.asarray(ids), how.causal, how.window))[:, 0]
     pairs = np.swapaxes(allowed, 1, 2) if of_keys else allowed
     steps = np.arange(length // 16)
@@ -104,7 +105,7 @@ def computed_and_needed(ids, how, of_keys):
 @pytest.mark.parametrize("of_keys", [False, True])
 @pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
 def test_every_step_with_an_allowed_pair_is_computed_and_few_others(of_keys, causal, window):
-    how = triton_attention._How(causal, window, 0.0, True)
+    how = gpu_attention._How(causal, window, 0.0, True)
     any_order = np.random.default_rng(0).integers(0, 4, (6, 128), np.int32)
     computed, needed = computed_and_needed(any_order, how, of_keys)
     assert not np.any(needed & ~computed)
@@ -143,11 +144,11 @@ def test_what_triton_is_given_computes_the_same(causal, window, rate):
     words = np.concatenate([kernel_words(KEY, 1), np.full((1, 1), 3, np.int32)], axis=1)
 
     def form(interpret):
-        how = triton_attention._How(causal, window, rate, interpret)
+        how = gpu_attention._How(causal, window, rate, interpret)
 
         def forward_and_backward(query, key, value, words, ids, gradient):
-            out, residuals = triton_attention._attend_fwd(how, query, key, value, (words, ids))
-            *gradients, _ = triton_attention._attend_bwd(how, residuals, gradient)
+            out, residuals = gpu_attention._attend_fwd(how, query, key, value, (words, ids))
+            *gradients, _ = gpu_attention._attend_bwd(how, residuals, gradient)
             return out, residuals[-1], gradients
 
         return forward_and_backward
@@ -158,19 +159,19 @@ def test_what_triton_is_given_computes_the_same(causal, window, rate):
     (forward, grid), (backward, grid_of_backward) = triton_programs.kernels(module)
 
     def spans(blocks, *of_keys):
-        how = triton_attention._How(causal, window, rate, True)
-        found = [triton_attention._spans(how, jnp.asarray(ids), blocks, which) for which in of_keys]
+        how = gpu_attention._How(causal, window, rate, True)
+        found = [gpu_attention._spans(how, jnp.asarray(ids), blocks, which) for which in of_keys]
         return np.concatenate(found, axis=-1)
 
     found = [np.zeros_like(query), np.zeros(totals.shape, np.float32)]
-    of_row = words, spans(triton_attention.forward_blocks(length, head_size, 4), False), ids
+    of_row = words, spans(gpu_attention.forward_blocks(length, head_size, 4), False), ids
     triton_programs.run(forward, grid, [*of_row, query, key, value, *found])
     np.testing.assert_allclose(found[0], out, atol=3e-6)
     np.testing.assert_allclose(found[1], totals, atol=3e-6)
 
     inner = np.einsum("blnd,blnd->bnl", out, gradient)
     found = [np.zeros_like(query) for _ in range(3)]
-    of_row = words, spans(triton_attention.backward_blocks(length, head_size, 4), False, True), ids
+    of_row = words, spans(gpu_attention.backward_blocks(length, head_size, 4), False, True), ids
     given = *of_row, query, key, value, gradient, np.asarray(totals), inner
     triton_programs.run(backward, grid_of_backward, [*given, *found])
     for mine, theirs in zip(found, expected, strict=True):

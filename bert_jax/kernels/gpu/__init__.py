@@ -1,0 +1,1 @@
+"""Fused kernels for NVIDIA GPUs, in Pallas' form of Triton."""
