@@ -15,6 +15,7 @@ BLOCK = 128
 ALIGNED = 64
 # Tokens of the longest segment.
 LONGEST = 1024
+_LONGEST_WINDOW = 128  # of rows of several segments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,12 @@ class Segments:
 
 
 def longest_window(length: int) -> int:
-    """Returns the longest window of rows of `length` tokens, a multiple of 128, that can be divided."""
+    """Returns the longest window of rows of `length` tokens, a multiple of 128, that can be divided.
+
+    A long segment with larger halos does not fit into the vector memory of TPU v4.
+    """
     size = _size(length)
-    return length if size == length else size // 2
+    return length if size == length else min(_LONGEST_WINDOW, size // 2)
 
 
 def divide(length: int, window: int) -> Segments:

@@ -81,7 +81,9 @@ def keys_in_reach(length: int, window: int) -> int:
 def _kernels(how, length):
     if how.window:
         return local_rows
-    return whole_rows if length <= dispatch.LONGEST_WHOLE_ROW else long_rows
+    # The logits of more than four heads of the longest such row do not fit into v4's vector memory.
+    fits = how.heads * length**2 <= 4 * dispatch.LONGEST_WHOLE_ROW**2
+    return whole_rows if length <= dispatch.LONGEST_WHOLE_ROW and fits else long_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

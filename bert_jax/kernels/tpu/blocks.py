@@ -230,9 +230,13 @@ def has_room() -> bool:
     return platform.vector_memory() > platform.SMALL_VECTOR_MEMORY
 
 
-def memory_limit() -> int | None:
-    """Returns how many bytes of vector memory a kernel may use; None for the compiler's default."""
-    return 2 * platform.SMALL_VECTOR_MEMORY if has_room() else None
+def memory_limit(mebibytes: int) -> int | None:
+    """Returns how many bytes of vector memory a kernel may use, where the TPU has room for them.
+
+    That is None for the compiler's default elsewhere. The program around a kernel cannot use these bytes
+    meanwhile.
+    """
+    return mebibytes * 2**20 if has_room() else None
 
 
 def run(work: Generator[None, None, T]) -> T:

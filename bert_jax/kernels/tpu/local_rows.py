@@ -26,8 +26,9 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-# Keys that the blocks of queries which are begun together have, for two heads.
-_KEYS_TOGETHER = 2048
+# Keys that the blocks of queries which are begun together have, for two heads; and for more heads on TPU v4,
+# whose vector memory has no room for as many.
+_KEYS_TOGETHER, _FEWER_TOGETHER = 2048, 1024
 # Id of the places before and after a row.
 _NOWHERE = -1
 
@@ -112,7 +113,10 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
             pltpu.VMEM((parts.extended, LANES), jnp.int32),
             *scratch,
         ],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=blocks.memory_limit(24),
+        ),
         cost_estimate=blocks.cost(how, products, arrays, results, parts.span),
         interpret=how.interpret,
     )(
@@ -277,9 +281,10 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
 def _for_each_block(how, parts, work):
     """Runs work(queries) for the blocks of 128 queries of a segment, some of which are begun together.
 
-    The more, the better the units of the chip are used; but v4's vector memory also has to hold the segment.
+    The more, the better the units of the chip are used.
     """
-    together = max(1, 2 * _KEYS_TOGETHER // (max(2, how.heads) * parts.span))
+    most = _KEYS_TOGETHER if how.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
+    together = max(1, 2 * most // (max(2, how.heads) * parts.span))
     count = parts.size // BLOCK
     together = next(number for number in range(together, 0, -1) if not count % number)
 

@@ -182,7 +182,7 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
         grid=(batch, width // LANES, *grid.shape),
         in_specs=in_specs,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=semantics, vmem_limit_bytes=blocks.memory_limit()
+            dimension_semantics=semantics, vmem_limit_bytes=blocks.memory_limit(32)
         ),
         interpret=how.interpret,
         **options,

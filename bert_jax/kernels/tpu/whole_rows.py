@@ -69,7 +69,9 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         out_specs=out_specs,
         out_shape=out_shape,
         scratch_shapes=scratch,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=blocks.memory_limit(20)
+        ),
         cost_estimate=blocks.cost(how, products, arrays, results, length),
         interpret=how.interpret,
     )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
