@@ -13,8 +13,9 @@ import dataclasses
 BLOCK = 128
 # Number of tokens that the first key of a block of queries is a multiple of.
 ALIGNED = 64
-# Tokens of the longest segment.
-LONGEST = 1024
+# Tokens of the longest row that is one segment, and of the longest of several segments: halos, float32 and
+# the gradients of the segment before need a part of TPU v4's vector memory.
+LONGEST, _LONGEST_OF_SEVERAL = 1024, 512
 _LONGEST_WINDOW = 128  # of rows of several segments
 
 
@@ -72,4 +73,5 @@ def divide(length: int, window: int) -> Segments:
 
 
 def _size(length):
-    return next(size for size in range(LONGEST, 0, -BLOCK) if not length % size)
+    longest = LONGEST if length <= LONGEST else _LONGEST_OF_SEVERAL
+    return next(size for size in range(longest, 0, -BLOCK) if not length % size)

@@ -42,8 +42,12 @@ class _Grid:
     keys_last: bool
 
     @classmethod
-    def of(cls, how: blocks.How, length: int, keys_last: bool) -> _Grid:
-        """Returns the grid for rows of a multiple of 128 tokens."""
+    def of(cls, how: blocks.How, array: jax.Array, keys_last: bool) -> _Grid:
+        """Returns the grid for [B, L, N D], with L a multiple of 128."""
+        length = array.shape[1]
+        keys = _MOST_KEYS[blocks.has_room()]
+        # Blocks of float32 take twice the memory.
+        keys = keys if blocks.has_room() else 2 * keys // array.dtype.itemsize
 
         def block(most):
             return next(size for size in range(most, 0, -LANES) if not length % size)
@@ -51,7 +55,7 @@ class _Grid:
         return cls(
             length,
             block(2 * _MOST_QUERIES // max(2, how.heads)),
-            block(_MOST_KEYS[blocks.has_room()]),
+            block(keys),
             keys_last,
         )
 
@@ -91,7 +95,7 @@ def forward(how: blocks.How, arrays, biases, by_row):
     """Returns attention, and its statistics and itself for `backward`; see `attention`."""
     query = arrays[0]
     batch, length, width = query.shape
-    grid = _Grid.of(how, length, keys_last=True)
+    grid = _Grid.of(how, query, keys_last=True)
     out, statistics = _call(
         how,
         grid,
@@ -119,7 +123,7 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
     query, *_, gradient = arrays
     batch, length, width = query.shape
-    grid = _Grid.of(how, length, keys_last=False)
+    grid = _Grid.of(how, query, keys_last=False)
     # The sum over keys of probabilities and their gradients.
     products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - how.rate)
     inner = jnp.sum(products.reshape(batch, length, -1, how.heads, how.head_size), axis=-1)
