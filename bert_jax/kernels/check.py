@@ -227,7 +227,7 @@ def _attention_forms(implementation: str, variant: Variant):
     ids[0, 50:], ids[0, 110:] = 2, 0
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
     # Local layers of rows that are one segment, and of longer ones.
-    local_lengths = sorted({_LONG, length}) if window else []
+    local_lengths = [n for n in sorted({_LONG, length}) if window and computes(length=n, window=window)]
     weights = np.concatenate([x.ravel() for x in (weights, *[weights[:, :n] for n in local_lengths])])
     angles = None
     if variant.rotary:

@@ -144,8 +144,8 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     length, heads, size = case.length, case.heads, case.head_size
     if length is not None and (length % LANES or (length > LONGEST_ROW and not case.window)):
         return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
-    if length is not None and case.window > segments.longest_window(length):
-        longest = segments.longest_window(length)
+    longest = None if length is None else segments.longest_window(length)
+    if longest is not None and case.window > longest:
         return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
     if size is not None and LANES % size:
         return f"needs heads of a size that divides {LANES}, not {size}"

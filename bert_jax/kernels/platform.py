@@ -82,7 +82,7 @@ def vector_memory() -> int:
     """
     try:
         return pltpu.get_tpu_info().vmem_capacity_bytes
-    except (ValueError, NotImplementedError):
+    except ValueError:
         return SMALL_VECTOR_MEMORY
 
 

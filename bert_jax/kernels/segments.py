@@ -48,13 +48,14 @@ class Segments:
         return min(self.extended, BLOCK + 2 * self.reach)
 
 
-def longest_window(length: int) -> int:
-    """Returns the longest window of rows of `length` tokens, a multiple of 128, that can be divided.
+def longest_window(length: int) -> int | None:
+    """Returns the longest window for which rows of `length` tokens, a multiple of 128, can be divided.
 
-    A long segment with larger halos does not fit into the vector memory of TPU v4.
+    It is None if a row is one segment: any window can be. A long segment with larger halos does not fit into
+    the vector memory of TPU v4.
     """
     size = _size(length)
-    return length if size == length else min(_LONGEST_WINDOW, size // 2)
+    return None if size == length else min(_LONGEST_WINDOW, size // 2)
 
 
 def divide(length: int, window: int) -> Segments:

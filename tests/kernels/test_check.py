@@ -183,6 +183,14 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {PALLAS}"]
 
 
+def test_windows_that_only_short_rows_may_have():
+    """Rows of the check that are too long for the window are left out."""
+    model = MODEL.replace(max_position_embeddings=2048, local_window=200, global_every=2, residual="xla")
+    check.ensure(model.replace(attention="pallas"), pytest.fail)
+    (result,) = check._results.values()
+    assert result.kernel == PALLAS and result.difference < check.BOUND / 1000
+
+
 @pytest.mark.parametrize("breaks", ["", "mask", "window"])
 def test_the_kernel_of_gpus(monkeypatch, breaks):
     """With dropout, and with a window in local layers."""

@@ -38,6 +38,7 @@ def attention(target, requested="auto", **changes):
         (TPU, {"length": 8320, "dropout_rate": 0.1}, "xla", "splash has no dropout"),
         (TPU, {"window": 64}, "pallas", "the fused kernel of tpu"),
         (TPU, {"window": 64, "length": 16384}, "pallas", "the fused kernel of tpu"),
+        (TPU, {"window": 150, "length": 128}, "pallas", "the fused kernel of tpu"),
         (TPU, {"window": 129, "length": 2048}, "splash", "the fused kernel of tpu"),
         (TPU, {"window": 64, "length": 96}, "xla", "multiple of 128 tokens"),
         (TPU, {"bias": True}, "xla", "pallas adds no bias to the logits"),
