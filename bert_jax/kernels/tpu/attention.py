@@ -2,15 +2,14 @@
 
 Flash kernels are made for sequences that do not fit into vector memory, and need [B, N, L, D] with D padded
 to 128 lanes, which costs more in copies around the kernel than the kernel itself. A row of BERT does fit
-(`whole_rows`), and so does a segment of a row whose tokens attend to their neighbors alone
-(`local_rows`); long rows whose tokens attend to all others need a flash kernel (`long_rows`), here
-without the copies. No [L, L] array leaves the chip, and the backward pass computes the
-probabilities again from the three inputs and one number for each query, the binary logarithm of the softmax's
-denominator, float32 [B, N D / 128, heads in 128 lanes, L]. The biases of the inputs are added here, so that
-their gradients, which are sums over all tokens, are computed together with the gradients of the inputs:
-separately they would be three more passes over HBM. Queries and keys are turned here, too, for which
-operations on [B, L, N, D] would take longer than the kernel. Dropout of the probabilities is bitwise equal to
-`dropout`: the mask is hashed from the element's position in both passes.
+(`whole_rows`), and so does a segment of a row whose tokens attend to their neighbors alone (`local_rows`);
+long rows whose tokens attend to all others need a flash kernel (`long_rows`), here without the copies. No
+[L, L] array leaves the chip, and the backward pass computes the probabilities again from the three inputs and
+one number for each query, the binary logarithm of the softmax's denominator (`blocks.results`). The biases of
+the inputs are added here, so that their gradients, which are sums over all tokens, are computed together with
+the gradients of the inputs: separately they would be three more passes over HBM. Queries and keys are turned
+here, too, for which operations on [B, L, N, D] would take longer than the kernel. Dropout of the
+probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in both passes.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ Drop = Callable[[int, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """How attention is computed; `tpu_attention.row_attention` describes the fields."""
+    """How attention is computed; `attention.row_attention` describes the fields."""
 
     head_size: int
     causal: bool
@@ -191,10 +191,8 @@ def rows_a_step(batch: int, length: int, heads: int) -> int:
         length: the number of tokens of a row.
         heads: the number of heads of a row that a step computes.
     """
-    rows = max(
-        1,
-        min(_LARGEST_STEP // length, (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2 // (heads * length**2)),
-    )
+    logits = (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2
+    rows = max(1, min(_LARGEST_STEP // length, logits // (heads * length**2)))
     while batch % rows:
         rows -= 1
     return rows
@@ -302,7 +300,7 @@ def allow(how: How, query_ids: jax.Array, key_ids: jax.Array, queries: pl.Slice,
     Args:
         how: the options.
         query_ids: sequence ids, int32 [1, queries].
-        key_ids: int32 [keys, 1].
+        key_ids: int32 [keys, 1], or [keys, queries] with the same in each row.
         queries: as in `dropper`.
         keys: as in `dropper`.
     """
@@ -316,22 +314,41 @@ def allow(how: How, query_ids: jax.Array, key_ids: jax.Array, queries: pl.Slice,
     return allowed
 
 
-def cost(how: How, products: int, arrays: Sequence[jax.Array], results: int, keys: int) -> pl.CostEstimate:
+def results(how: How, query: jax.Array, steps: int | None = None) -> list[jax.ShapeDtypeStruct]:
+    """Returns what a kernel returns for a query [B, L, N D].
+
+    Args:
+        how: the options.
+        query: as it is given to the kernel, which may be abstract.
+        steps: None for the forward kernel, of which they are attention and the statistics of `attend`,
+            float32 [B, N D / 128, heads, L]. For the backward kernel the number of steps over rows: they are
+            the gradients of query, key and value, and sums of each over the tokens of a step, float32
+            [steps, 3, N D].
+    """
+    batch, length, width = query.shape
+    like = jax.ShapeDtypeStruct(query.shape, query.dtype)
+    if steps is None:
+        return [like, jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32)]
+    return [like, like, like, jax.ShapeDtypeStruct((steps, 3, width), jnp.float32)]
+
+
+def cost(how: How, arrays: Sequence[jax.Array], keys: int, is_backward: bool = False) -> pl.CostEstimate:
     """Returns what a kernel costs.
 
     Args:
         how: the options.
-        products: products by D of each pair of a query and a key, per head.
         arrays: arrays [B, L, N D] that it reads.
-        results: number of such arrays that it writes.
         keys: keys that a query is multiplied by.
+        is_backward: whether it is the backward kernel, which has five products by D of each pair of a query
+            and a key, per head, and three results of this shape, in place of two products and one result.
     """
     batch, length, width = arrays[0].shape
     pairs = batch * length * keys
+    products, written = (5, 3) if is_backward else (2, 1)
     return pl.CostEstimate(
         flops=2 * products * width * pairs,
         transcendentals=width // how.head_size * pairs,
-        bytes_accessed=(len(arrays) + results) * arrays[0].size * arrays[0].dtype.itemsize,
+        bytes_accessed=(len(arrays) + written) * arrays[0].size * arrays[0].dtype.itemsize,
     )
 
 

@@ -35,27 +35,26 @@ _NOWHERE = -1
 
 def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
     """Returns attention, and its statistics for `backward`; see `attention`."""
-    out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
+    out, statistics = _call(how, arrays, biases, by_row)
     return out, (statistics,)
 
 
 def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
-    return _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
+    return _call(how, arrays, biases, by_row, statistics)
 
 
-def _call(how, kernel, products, arrays, results, biases, by_row, statistics=None):
+def _call(how, arrays, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes, segments).
 
-    `products` is the number of products by D of each pair of a query and a key, per head. It returns
-    `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
-    that the backward kernel takes, the backward kernel the sums of its results over tokens.
+    It is the backward kernel if there are statistics, and returns what `blocks.results` describes.
     """
     words, sequence_ids, tables = by_row
     batch, length, width = arrays[0].shape
     parts = segments.divide(length, how.window)
     rows = blocks.rows_a_step(batch, length, how.heads)
-    lag = int(statistics is not None and parts.count > 1)
+    is_backward = statistics is not None
+    lag = int(is_backward and parts.count > 1)
 
     def spec(shape, place, behind=0):
         """The block of an array for a step; `place` gives its indices for (row, lanes, segment)."""
@@ -77,22 +76,11 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
     query, key, value, *gradient = arrays
     tables = [_with_halos(table, parts, 0) for table in tables]
     by_head = spec((rows, 1, how.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
-    out_specs, scratch = [tokens(), *[tokens(lag)] * (results - 1)], []
-    out_shape = [jax.ShapeDtypeStruct(query.shape, query.dtype)] * results
-    if statistics is None:
-        out_specs.append(by_head)
-        out_shape.append(jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32))
-        read = []
-    else:
-        out_specs.append(spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes)))
-        out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
-        scratch = [pltpu.VMEM((parts.extended, LANES), jnp.float32)] * 2
-        scratch += [pltpu.VMEM((parts.size + parts.halo, LANES), jnp.float32)] * (2 * lag)
-        read = [by_head]
+    sums = spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes))
     ids = sequence_ids.reshape(batch, parts.count, 1, parts.size)
     key_ids = _with_halos(sequence_ids, parts, _NOWHERE)[:, :, None]
     return pl.pallas_call(
-        functools.partial(kernel, how, parts, len(tables)),
+        functools.partial(_backward if is_backward else _forward, how, parts, len(tables)),
         grid=(batch // rows, width // LANES, parts.count + lag),
         in_specs=[
             pl.BlockSpec((rows, 1, 3), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
@@ -104,20 +92,21 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
             *extended,
             *extended,
             *[tokens()] * len(gradient),
-            *read,
+            *[by_head] * is_backward,
         ],
-        out_specs=out_specs,
-        out_shape=out_shape,
+        out_specs=[tokens(), *[tokens(lag)] * 2, sums] if is_backward else [tokens(), by_head],
+        out_shape=blocks.results(how, query, batch // rows if is_backward else None),
         scratch_shapes=[
             *[pltpu.VMEM((parts.extended, LANES), query.dtype)] * 2,
             pltpu.VMEM((parts.extended, LANES), jnp.int32),
-            *scratch,
+            *[pltpu.VMEM((parts.extended, LANES), jnp.float32)] * (2 * is_backward),
+            *[pltpu.VMEM((parts.size + parts.halo, LANES), jnp.float32)] * (2 * lag),
         ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=blocks.memory_limit(24),
         ),
-        cost_estimate=blocks.cost(how, products, arrays, results, parts.span),
+        cost_estimate=blocks.cost(how, arrays, parts.span, is_backward),
         interpret=how.interpret,
     )(
         words[:, None],
@@ -129,7 +118,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
         *[key] * len(extended),
         *[value] * len(extended),
         *gradient,
-        *([] if statistics is None else [statistics]),
+        *([statistics] if is_backward else []),
     )
 
 

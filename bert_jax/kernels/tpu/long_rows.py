@@ -21,8 +21,8 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-# Of a block. Those of keys are for the memory of TPU v4, and for more.
-_MOST_QUERIES, _MOST_KEYS = 512, (512, 1024)
+# Of a block; fewer keys on TPU v4, whose vector memory has no room for more.
+_MOST_QUERIES, _MOST_KEYS, _FEWER_KEYS = 512, 1024, 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +45,13 @@ class _Grid:
     def of(cls, how: blocks.How, array: jax.Array, keys_last: bool) -> _Grid:
         """Returns the grid for [B, L, N D], with L a multiple of 128."""
         length = array.shape[1]
-        keys = _MOST_KEYS[blocks.has_room()]
-        # Blocks of float32 take twice the memory.
-        keys = keys if blocks.has_room() else 2 * keys // array.dtype.itemsize
 
         def block(most):
             return next(size for size in range(most, 0, -LANES) if not length % size)
 
-        return cls(
-            length,
-            block(2 * _MOST_QUERIES // max(2, how.heads)),
-            block(keys),
-            keys_last,
-        )
+        # Blocks of float32 take twice the memory.
+        keys = _MOST_KEYS if blocks.has_room() else _FEWER_KEYS * 2 // array.dtype.itemsize
+        return cls(length, block(2 * _MOST_QUERIES // max(2, how.heads)), block(keys), keys_last)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,7 +88,6 @@ class _Grid:
 def forward(how: blocks.How, arrays, biases, by_row):
     """Returns attention, and its statistics and itself for `backward`; see `attention`."""
     query = arrays[0]
-    batch, length, width = query.shape
     grid = _Grid.of(how, query, keys_last=True)
     out, statistics = _call(
         how,
@@ -104,17 +97,14 @@ def forward(how: blocks.How, arrays, biases, by_row):
         [grid.of_queries(), grid.of_keys(), grid.of_keys()],
         biases,
         by_row,
-        out_shape=[
-            jax.ShapeDtypeStruct(query.shape, query.dtype),
-            jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32),
-        ],
+        out_shape=blocks.results(how, query),
         out_specs=[grid.of_queries(), grid.by_head(how.heads)],
         scratch_shapes=[
             pltpu.VMEM((grid.queries, LANES), query.dtype),
             pltpu.VMEM((LANES, grid.queries), jnp.float32),
             *[pltpu.VMEM((how.heads, grid.queries), jnp.float32)] * 2,
         ],
-        cost_estimate=blocks.cost(how, 2, arrays, 1, length),
+        cost_estimate=blocks.cost(how, arrays, grid.length),
     )
     return out, (statistics, out)
 
@@ -122,7 +112,7 @@ def forward(how: blocks.How, arrays, biases, by_row):
 def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
     query, *_, gradient = arrays
-    batch, length, width = query.shape
+    batch, length, _ = query.shape
     grid = _Grid.of(how, query, keys_last=False)
     # The sum over keys of probabilities and their gradients.
     products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - how.rate)
@@ -141,10 +131,7 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
         ],
         biases,
         by_row,
-        out_shape=[
-            *[jax.ShapeDtypeStruct(query.shape, query.dtype)] * 3,
-            jax.ShapeDtypeStruct((batch, 3, width), jnp.float32),
-        ],
+        out_shape=blocks.results(how, query, batch),
         out_specs=[
             # The gradients of queries are complete with the last keys.
             grid.spec(
@@ -158,7 +145,7 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
             pltpu.VMEM((length, LANES), jnp.float32),
             *[pltpu.VMEM((grid.keys, LANES), jnp.float32)] * 2,
         ],
-        cost_estimate=blocks.cost(how, 5, arrays, 3, length),
+        cost_estimate=blocks.cost(how, arrays, length, is_backward=True),
     )
 
 

@@ -21,42 +21,30 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 
 def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
     """Returns attention, and its statistics for `backward`; see `attention`."""
-    out, statistics = _call(how, _forward, 2, arrays, 1, biases, by_row)
+    out, statistics = _call(how, arrays, biases, by_row)
     return out, (statistics,)
 
 
 def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
-    return _call(how, _backward, 5, arrays, 3, biases, by_row, statistics)
+    return _call(how, arrays, biases, by_row, statistics)
 
 
-def _call(how, kernel, products, arrays, results, biases, by_row, statistics=None):
+def _call(how, arrays, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes).
 
-    `products` is the number of products by D of each pair of a query and a key, per head. It returns
-    `results` arrays of the shape of the first argument, and one more: the forward kernel the `statistics`
-    that the backward kernel takes, the backward kernel the sums of its results over tokens.
+    It is the backward kernel if there are statistics, and returns what `blocks.results` describes.
     """
     words, sequence_ids, tables = by_row
     batch, length, width = arrays[0].shape
+    is_backward = statistics is not None
     rows = blocks.rows_a_step(batch, length, how.heads)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
     by_head = pl.BlockSpec((rows, 1, how.heads, length), lambda b, lanes: (b, lanes, 0, 0))
     of_row = functools.partial(pl.BlockSpec, index_map=lambda b, lanes: (b, 0, 0))
-    out_specs = [block] * results
-    out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
-    in_specs, inputs, scratch = [block] * len(arrays), list(arrays), []
-    if statistics is None:
-        out_specs.append(by_head)
-        out_shape.append(jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32))
-    else:
-        in_specs.append(by_head)
-        inputs.append(statistics)
-        scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
-        out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
-        out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
+    sums = pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes))
     return pl.pallas_call(
-        functools.partial(kernel, how, len(tables)),
+        functools.partial(_backward if is_backward else _forward, how, len(tables)),
         grid=(batch // rows, width // LANES),
         in_specs=[
             of_row((rows, 1, 3), memory_space=pltpu.SMEM),
@@ -64,17 +52,26 @@ def _call(how, kernel, products, arrays, results, biases, by_row, statistics=Non
             of_row((rows, length, 1)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
             *[of_row((rows, length, LANES))] * len(tables),
-            *in_specs,
+            *[block] * len(arrays),
+            *[by_head] * is_backward,
         ],
-        out_specs=out_specs,
-        out_shape=out_shape,
-        scratch_shapes=scratch,
+        out_specs=[block, block, block, sums] if is_backward else [block, by_head],
+        out_shape=blocks.results(how, arrays[0], batch // rows if is_backward else None),
+        scratch_shapes=[pltpu.VMEM((length, LANES), jnp.float32)] * (2 * is_backward),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=blocks.memory_limit(20)
         ),
-        cost_estimate=blocks.cost(how, products, arrays, results, length),
+        cost_estimate=blocks.cost(how, arrays, length, is_backward),
         interpret=how.interpret,
-    )(words[:, None], sequence_ids[:, None, :], sequence_ids[:, :, None], biases, *tables, *inputs)
+    )(
+        words[:, None],
+        sequence_ids[:, None, :],
+        sequence_ids[:, :, None],
+        biases,
+        *tables,
+        *arrays,
+        *([statistics] if is_backward else []),
+    )
 
 
 def _forward(how, table_count, words, query_ids, key_ids, biases, *arrays):
@@ -110,7 +107,10 @@ def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
     def differentiate(row):
         q, k, v = _prepared(how, biases, tables, inputs, row)
         allowed, drop = _limits(how, of_rows[row], query_ids, key_ids, row)
-        statistics_of = lambda head: statistics[row, 0, head : head + 1]  # noqa: E731
+
+        def statistics_of(head):
+            return statistics[row, 0, head : head + 1]
+
         d_query = yield from blocks.differentiate(
             how, q, k, v, gradient[row], statistics_of, allowed, drop, add
         )
