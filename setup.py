@@ -16,10 +16,8 @@ README = HERE / "README.md"
 
 # What single features need. Where a package is missing, `bert_jax.errors.optional_imports` names its extra.
 FEATURES = {
-    "corpus": ["mwparserfromhell>=0.6.6", "numba>=0.61", "sentencex>=1.0.30"],  # text to records
-    "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5", "scipy>=1.14"],
-    "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # F1 and correlations
-    "plots": ["matplotlib>=3.8"],
+    "google": ["numba>=0.61"],  # records of the google schema
+    "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.19"],  # export
     "serve": ["starlette>=0.40", "uvicorn>=0.30"],
     "search": ["usearch>=2.16"],  # approximate search
@@ -48,8 +46,10 @@ setup(
         "fsspec>=2024.2",
         "google-crc32c>=1.5",
         "jax>=0.10,<0.13",  # raised with requirements-3.13.lock, whose tests run on the newest jax
+        "matplotlib>=3.8",
         "ml-collections>=1.0",
         "ml-dtypes>=0.5",
+        "mwparserfromhell>=0.6.6",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12,<1",
@@ -58,7 +58,10 @@ setup(
         "pyarrow>=15.0",
         "rich>=13.0",
         "safetensors>=0.4.3",
+        "scikit-learn>=1.5",
+        "scipy>=1.14",
         "sentencepiece>=0.2.3",
+        "sentencex>=1.0.30",
         "tensorboardX>=2.6.2",
         "tensorflow-datasets>=4.9.7",
         "tokenizers>=0.21",

@@ -67,8 +67,8 @@ def optional_imports(extra: str) -> Iterator[None]:
     """Imports modules of an extra of setup.py lazily; a missing module raises a UserError at its first use.
 
     Example:
-        with optional_imports("metrics"):
-            from sklearn import metrics
+        with optional_imports("search"):
+            from usearch import index
     """
 
     def refuse(error: Exception) -> None:

@@ -10,11 +10,9 @@ on it.
 
 from collections.abc import Iterator
 
-from bert_jax.errors import optional_imports
-from data_pipelines.readers import Document
+import sentencex
 
-with optional_imports("corpus"):
-    import sentencex
+from data_pipelines.readers import Document
 
 _MASKED_ASCII = '"()[]\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f'
 _WINDOW = 16_384  # characters; a longer sentence is split

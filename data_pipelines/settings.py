@@ -238,7 +238,7 @@ class Options(CorpusOptions):
         else:
             others = ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
             remedy = "which has a next-sentence pair in each row: use --schema=packed"
-            check_installed("numba", "corpus", f"--schema={self.schema}")
+            check_installed("numba", "google", f"--schema={self.schema}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in others:
             if getattr(self, name) != defaults[name]:

@@ -1,5 +1,6 @@
 """Every module is imported without the extras; features that need one name the command to install it."""
 
+import importlib.metadata
 import os
 import re
 import shlex
@@ -12,10 +13,10 @@ import pytest
 from bert_jax import errors
 from bert_jax.errors import UserError, check_installed, optional_imports
 
-# What setup.py has in extras, but for what others bring (scipy) or ask for by its presence (tensorflow).
+# What setup.py has in extras, but for what others ask for by its presence (tensorflow).
 OPTIONAL = (
-    "apache_beam ftfy gcsfs llvmlite matplotlib mlflow mwparserfromhell numba onnx onnxruntime py3langid "
-    "rensa sentencex sklearn starlette usearch uvicorn wandb"
+    "apache_beam ftfy gcsfs llvmlite mlflow numba onnx onnxruntime py3langid rensa starlette usearch uvicorn "
+    "wandb"
 ).split()
 
 CHECK = Path(__file__).parents[1] / ".ci/check-imports"
@@ -35,19 +36,19 @@ def test_every_module_is_imported_without_the_extras():
     assert done.returncode == 0, done.stdout + done.stderr
     line, *failed = done.stdout.splitlines()
     assert line.startswith("missing here, and reported with the name of their extra:") and not failed
-    for name in ("matplotlib", "onnxruntime", "sklearn.metrics", "starlette.routing", "uvicorn", "wandb"):
+    for name in ("numba", "onnxruntime", "starlette.routing", "uvicorn", "wandb"):
         assert f" {name}," in f"{line},"
 
 
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "drawing", None)
-    with optional_imports("plots"):
+    with optional_imports("search"):
         from drawing import figure
     message = (
         "this command needs the package drawing, which is not installed; "
-        "install the extra `plots`: pip install '.[plots]' in the clone"
+        "install the extra `search`: pip install '.[search]' in the clone"
     )
-    for use in (lambda: figure.Figure, lambda: check_installed("drawing", "plots")):
+    for use in (lambda: figure.Figure, lambda: check_installed("drawing", "search")):
         with pytest.raises(UserError) as error:
             use()
         assert str(error.value) == message
@@ -61,7 +62,6 @@ def test_without_the_clone_the_packages_are_named(monkeypatch, tmp_path):
         "ftfy",
         "py3langid",
         "rensa",
-        "scipy",
     }
     assert errors.install_hint("tpu").endswith("pip install 'jax[tpu]>=0.10'")
 
@@ -69,7 +69,15 @@ def test_without_the_clone_the_packages_are_named(monkeypatch, tmp_path):
 def test_a_package_that_is_broken_is_not_called_missing(monkeypatch, tmp_path):
     (tmp_path / "broken_package.py").write_text("raise ImportError('libdraw.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
-    with optional_imports("plots"):
+    with optional_imports("search"):
         import broken_package
     with pytest.raises(ImportError, match=r"libdraw.so: no such file"):
         _ = broken_package.anything
+
+
+def test_the_readme_has_every_extra():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    table = readme.partition("| extra, ")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
+    extras = importlib.metadata.metadata("bert-jax").get_all("Provides-Extra")
+    assert named == set(extras) - {"cpu", "dev"}  # cpu changes nothing, and make install installs dev

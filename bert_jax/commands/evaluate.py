@@ -29,7 +29,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands.flags import models
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
@@ -188,8 +188,6 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
 
 def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     """Prints how good the vectors of a model are."""
-    if mode == "clusters":
-        check_installed("sklearn", "metrics", "--clusters")
     reranker = models.load_reranker(flags, log=progress.log)
     model = convert.load(flags.checkpoint, log=progress.log)
     embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from etils import epy
 
-from bert_jax.errors import UserError, optional_imports
+from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import corpus
 from bert_jax.inference.search.index import Result
@@ -20,7 +21,7 @@ from bert_jax.tasks.readers.file_rows import Lines, TableRows
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Columns
 
-with optional_imports("metrics"):
+with epy.lazy_imports():  # they take seconds to import
     from sklearn import cluster
     from sklearn import metrics as cluster_metrics
 

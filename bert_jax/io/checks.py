@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Sequence
 
-from bert_jax.errors import UserError, check_installed, file_error
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files, owners
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -30,12 +30,6 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
     raise UserError(f"{flag}={path} exists already; --overwrite replaces it, or choose another {flag}")
-
-
-def check_picture(path: files.PathLike, flag: str = "--output") -> None:
-    """Checks that a picture can be written (see `check_output`) and that matplotlib is installed."""
-    check_output(path, PICTURES, flag)
-    check_installed("matplotlib", "plots", f"{flag}={path}")
 
 
 def check_output(

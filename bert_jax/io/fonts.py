@@ -10,9 +10,9 @@ import unicodedata
 import warnings
 from typing import Any
 
-from bert_jax.errors import optional_imports
+from etils import epy
 
-with optional_imports("plots"):
+with epy.lazy_imports():  # matplotlib takes a second to import
     import matplotlib
     from matplotlib import font_manager, ft2font, text
 

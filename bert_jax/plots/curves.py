@@ -74,7 +74,7 @@ def plot_metrics(
     Raises:
         UserError: the runs have none of the metrics, or the format is not supported.
     """
-    checks.check_picture(output)
+    checks.check_output(output, checks.PICTURES)
     names = {name for rows in runs.values() for row in rows for name in row}
     if names & {"mlm_loss", "clm_loss"}:
         names.discard("loss")  # the sum of losses that have their own panels

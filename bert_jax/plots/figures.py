@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from bert_jax.errors import optional_imports
+from etils import epy
 
-with optional_imports("plots"):
+with epy.lazy_imports():  # matplotlib takes a second to import
     from matplotlib import figure as matplotlib_figure
     from matplotlib import ticker
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError, is_installed
+from bert_jax.errors import UserError
 from bert_jax.io import files, scratch
 from bert_jax.plots import curves
 from bert_jax.runs import fills
 from bert_jax.settings import config_fields
-from bert_jax.tasks.evaluation import CONFUSIONS
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
 from bert_jax.training.metrics.metrics_writer import read_metrics, read_tables
@@ -97,8 +96,6 @@ def _summary(directory: str, run: Mapping[str, Any], rows: Sequence[Mapping[str,
 
 
 def _curves(directory: str, rows: list[dict]) -> list[str]:
-    if not is_installed("matplotlib"):
-        return []
     with scratch.directory() as folder:
         picture = os.path.join(folder, "curves.svg")
         try:
@@ -152,15 +149,12 @@ def _fills(directory: str) -> list[str]:
 
 
 def _scores(directory: str) -> list[str]:
-    path, heading = os.path.join(directory, SCORES_FILE), "<h2>Predictions on the evaluation file</h2>"
-    if files.exists(path):
-        picture = base64.b64encode(files.read(path)).decode()
-        return [heading, f'<img alt="scores" src="data:image/png;base64,{picture}">']
-    if not (tables := read_tables(directory, f"eval/{CONFUSIONS}")):
+    path = os.path.join(directory, SCORES_FILE)
+    if not files.exists(path):
         return []
-    last = tables[-1]
-    note = f"<p class=note>At step {last['step']:,}, labels in rows and predictions in columns.</p>"
-    return [heading, note, _table(last["header"], last["rows"])]
+    picture = base64.b64encode(files.read(path)).decode()
+    image = f'<img alt="scores" src="data:image/png;base64,{picture}">'
+    return ["<h2>Predictions on the evaluation file</h2>", image]
 
 
 def _mistakes(directory: str) -> list[str]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import install_hint, is_installed
 from bert_jax.io import atomic, files, scratch
 from bert_jax.io.wording import counted
 from bert_jax.plots import figures
@@ -59,41 +56,17 @@ class Confusions:
 
     @property
     def is_legible(self) -> bool:
-        """Returns whether there are few enough labels for a plot or a table, at most 40."""
+        """Returns whether there are few enough labels for a plot, at most 40."""
         return len(self.labels) <= _MOST_LABELS
 
     def png(self) -> bytes:
-        """Returns a plot of the matrix as the content of a PNG file; matplotlib is needed."""
+        """Returns a plot of the matrix as the content of a PNG file."""
         with scratch.directory() as folder:
             path = os.path.join(folder, "confusions.png")
             plot_confusions(path, self)
             return files.read(path)
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Returns the columns and the rows of a table of the counts."""
-        rows = zip(self.labels, self.counts.tolist(), strict=True)
-        return ["label \\ predicted", *self.labels], [
-            [label, *(f"{count:,}" for count in counts)] for label, counts in rows
-        ]
 
-
-def _optional(draw: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a plotting function to print a note if matplotlib is not installed, instead of failing.
-
-    Plots are drawn at the end of training, where an error would be costly.
-    """
-
-    @functools.wraps(draw)
-    def draw_or_note(path: os.PathLike, *args: Any, **options: Any) -> None:
-        if is_installed("matplotlib"):
-            draw(path, *args, **options)
-        else:
-            print(f"note: {path} is not drawn without matplotlib; {install_hint('plots')}", file=sys.stderr)
-
-    return draw_or_note
-
-
-@_optional
 def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
     """Plots a confusion matrix. Draws nothing for more than 40 labels."""
     if not confusions.is_legible:
@@ -114,7 +87,6 @@ def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
                 axis.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=9)
 
 
-@_optional
 def plot_numbers(
     path: os.PathLike,
     targets: np.ndarray,
@@ -132,7 +104,6 @@ def plot_numbers(
             axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
 
 
-@_optional
 def plot_confidence(
     path: os.PathLike,
     confidence: np.ndarray,
@@ -157,7 +128,6 @@ def plot_confidence(
         axis.legend(frameon=False)
 
 
-@_optional
 def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
     """Plots a score from 0 to 1 for each label. Draws nothing for more than 40 labels."""
     if len(labels) > _MOST_LABELS:

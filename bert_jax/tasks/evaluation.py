@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from bert_jax.errors import is_installed
 from bert_jax.objectives.base import Objective
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.predictions import Predictions
@@ -84,15 +83,10 @@ class TaskEvaluator(Evaluator):
             return ({} if loss is None else {"loss": loss}) | self._scores
 
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
-        """Writes the confusion matrix as a picture, or as a table if matplotlib is not installed."""
+        """Writes the confusion matrix as a picture."""
         found = self._predictions.confusions()
-        if found is None or not found.is_legible:
-            return
-        tag = f"{self.name}/{CONFUSIONS}"
-        if is_installed("matplotlib"):
-            writer.write_image(step, tag, found.png())
-        else:
-            writer.write_table(step, tag, *found.table())
+        if found is not None and found.is_legible:
+            writer.write_image(step, f"{self.name}/{CONFUSIONS}", found.png())
 
     def write_results(self) -> dict[str, Any]:
         """Writes the predictions and the reports of the last evaluation to the work directory.

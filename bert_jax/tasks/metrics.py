@@ -1,19 +1,18 @@
 """Metrics of a whole evaluation set, as the benchmarks define them, from numpy arrays to floats."""
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
+from etils import epy
 
-from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.errors import UserError
 
-with optional_imports("metrics"):
+with epy.lazy_imports():  # they take seconds to import
     from scipy import stats
     from sklearn import metrics
 
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and targets
-
-_BY_SCIKIT_LEARN = frozenset({"f1", "f1_micro", "f1_macro", "matthews"})
 
 
 def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -122,13 +121,4 @@ def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
             raise UserError(
                 f"metrics: {name!r} is not a metric of the task {task}; expected some of {', '.join(known)}"
             )
-    names = names or tuple(known)
-    check_packages(names)
-    return names
-
-
-def check_packages(names: Sequence[str]) -> None:
-    """Raises UserError if a metric needs scikit-learn and it is not installed; called before training."""
-    for name in names:
-        if name in _BY_SCIKIT_LEARN:
-            check_installed("sklearn", "metrics", f"the metric {name}")
+    return names or tuple(known)

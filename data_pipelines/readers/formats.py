@@ -5,7 +5,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError
 from bert_jax.io import compression, files
 from bert_jax.io.wording import counted
 from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
@@ -29,7 +29,6 @@ class Format:
         blank_line_ends: whether a blank line ends a document.
         sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
         doc_elements: whether <doc ...> lines are part of the format and not of the text.
-        packages: the packages of the extra `corpus` that reading the format needs.
     """
 
     read: Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]
@@ -39,7 +38,6 @@ class Format:
     blank_line_ends: bool = False
     sentence_lines: bool = False
     doc_elements: bool = False
-    packages: tuple[str, ...] = ("sentencex",)
 
     @property
     def documents_end(self) -> str:
@@ -48,10 +46,10 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "text": Format(text.read, blank_line_ends=True, sentence_lines=True, packages=()),
+    "text": Format(text.read, blank_line_ends=True, sentence_lines=True),
     "paragraphs": Format(functools.partial(text.read, presplit=False), blank_line_ends=True),
     "wikiextractor": Format(wikiextractor.read, doc_elements=True),
-    "wikipedia_xml": Format(wikipedia_xml.read, streams=True, packages=("mwparserfromhell", "sentencex")),
+    "wikipedia_xml": Format(wikipedia_xml.read, streams=True),
     "books": Format(books.read, whole=True),
     "jsonl": Format(jsonl.read, has_fields=True),
     "csv": Format(csv_rows.read, whole=True, has_fields=True),
@@ -62,12 +60,10 @@ def named(name: str) -> Format:
     """Returns the format with this name.
 
     Raises:
-        UserError: the format is unknown, or a package that it needs is not installed.
+        UserError: the format is unknown.
     """
     if name not in FORMATS:
         raise UserError(f"unknown input format {name!r}; expected one of {', '.join(FORMATS)}")
-    for package in FORMATS[name].packages:
-        check_installed(package, "corpus", f"--input_format={name}")
     return FORMATS[name]
 
 

@@ -9,11 +9,9 @@ paragraphs with markup are parsed.
 import re
 from collections.abc import Set
 
-from bert_jax.errors import optional_imports
-from data_pipelines.readers.documents import unescape
+import mwparserfromhell
 
-with optional_imports("corpus"):
-    import mwparserfromhell
+from data_pipelines.readers.documents import unescape
 
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 

@@ -1,4 +1,4 @@
-"""The confusion matrix of each evaluation of a fine-tuning: a picture, or a table without matplotlib."""
+"""The confusion matrix of each evaluation of a fine-tuning: a picture."""
 
 import shutil
 
@@ -10,8 +10,7 @@ from support.fine_tuned import command
 from support.trackers import service  # noqa: F401
 
 from bert_jax import cli
-from bert_jax.tasks import error_analysis, evaluation
-from bert_jax.training.metrics.metrics_writer import read_tables
+from bert_jax.tasks import error_analysis
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -58,20 +57,6 @@ def test_trackers_get_it(service, files, pretrained, tmp_path):  # noqa: F811
     assert [(step, tag) for step, tag, _ in found.images] == [(2, TAG), (4, TAG)]
 
 
-def test_without_matplotlib_it_is_a_table(files, pretrained, tmp_path, monkeypatch):
-    for module in (error_analysis, evaluation):
-        monkeypatch.setattr(module, "is_installed", lambda package: package != "matplotlib")
-    assert cli.main(command(files, tmp_path / "run", pretrained, *FLAGS, label="color")) == 0
-    tables = read_tables(tmp_path / "run", TAG)
-    assert [table["step"] for table in tables] == [2, 4]
-    for table in tables:
-        assert table["header"] == ["label \\ predicted", "blue", "red"]
-        assert [(row[0], sum(map(int, row[1:]))) for row in table["rows"]] == [("blue", 8), ("red", 8)]
-    assert tensorboard.steps(tmp_path / "run" / "tensorboard", f"{TAG}/text_summary") == [2, 4]
-    assert cli.main(["report", f"--workdir={tmp_path / 'run'}"]) == 0
-    assert "At step 4, labels in rows" in (tmp_path / "run" / "report.html").read_text()
-
-
 def test_the_counts():
     targets, predicted = np.random.default_rng(0).integers(0, 3, (2, 50))
     found = error_analysis.Confusions.of(targets, predicted, ("a", "b", "c"))
@@ -79,7 +64,5 @@ def test_the_counts():
         for column in range(3):
             pairs = zip(targets, predicted, strict=True)
             assert found.counts[row, column] == sum(pair == (row, column) for pair in pairs)
-    header, rows = found.table()
-    assert header[1:] == ["a", "b", "c"] and rows[1] == ["b", *map(str, found.counts[1])]
     many = error_analysis.Confusions.of(targets, predicted, [str(i) for i in range(41)])
     assert found.is_legible and not many.is_legible

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.errors import optional_imports
 
-with optional_imports("corpus"):
+with optional_imports("google"):
     import numba
     from numba import extending
 

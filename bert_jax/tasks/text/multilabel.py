@@ -8,8 +8,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from etils import epy
 
-from bert_jax.errors import UserError, optional_imports
+from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
@@ -19,7 +20,7 @@ from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.text.task import TextTask
 
-with optional_imports("metrics"):
+with epy.lazy_imports():  # it takes seconds to import
     from sklearn import metrics as sklearn_metrics
 
 _THRESHOLD = 0.5

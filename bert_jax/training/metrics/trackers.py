@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from etils import epy
+
 from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io import atomic, files, markdown
 from bert_jax.io.wording import alternatives
@@ -22,7 +24,7 @@ from bert_jax.settings import config_fields
 with optional_imports("trackers"):
     import mlflow
     import wandb
-with optional_imports("plots"):  # Pillow comes with what draws the pictures.
+with epy.lazy_imports():  # Only runs with trackers need it, which matplotlib brings.
     from PIL import Image
 
 _PROJECT = "bert_jax"  # unless the environment names one
