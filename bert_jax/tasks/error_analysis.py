@@ -67,7 +67,7 @@ class Confusions:
             return files.read(path)
 
 
-def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
+def plot_confusions(path: files.PathLike, confusions: Confusions) -> None:
     """Plots a confusion matrix. Draws nothing for more than 40 labels."""
     if not confusions.is_legible:
         return
@@ -88,7 +88,7 @@ def plot_confusions(path: os.PathLike | str, confusions: Confusions) -> None:
 
 
 def plot_numbers(
-    path: os.PathLike,
+    path: files.PathLike,
     targets: np.ndarray,
     predicted: np.ndarray,
     what: str = "predicted",
@@ -105,7 +105,7 @@ def plot_numbers(
 
 
 def plot_confidence(
-    path: os.PathLike,
+    path: files.PathLike,
     confidence: np.ndarray,
     right: np.ndarray,
     unit: str,
@@ -128,7 +128,7 @@ def plot_confidence(
         axis.legend(frameon=False)
 
 
-def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
+def plot_by_label(path: files.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
     """Plots a score from 0 to 1 for each label. Draws nothing for more than 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
@@ -156,7 +156,7 @@ def _short(name):
 
 @contextlib.contextmanager
 def _saved_axes(
-    path: os.PathLike | str,
+    path: files.PathLike,
     size: tuple[float, float],
     x_label: str,
     y_label: str = "",
