@@ -115,8 +115,9 @@ def test_ngrams_are_those_of_the_algorithm_word_by_word(wanted):
     candidate = ~np.isin(ids, SPECIAL)
     uniforms = rng.random((rows, length)).astype(np.float32)
     scores = rng.integers(0, 2**32, (rows, length), dtype=np.uint32)
-    choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose, (0, 0, 0, 0, None)))
-    selected = np.asarray(choose(scores, uniforms, candidate, CONTINUATION[ids] & candidate, wanted).selected)
+    choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose, (0, 0, 0, 0, 0, None)))
+    continuation = CONTINUATION[ids] & candidate
+    selected = np.asarray(choose(scores, uniforms, candidate, continuation, ~candidate, wanted).selected)
     lengths = []
     for row in range(rows):
         assert np.flatnonzero(selected[row]).tolist() == choose_ngrams(
@@ -137,7 +138,7 @@ def test_shares_of_ngram_lengths():
     uniforms = rng.random((rows, length)).astype(np.float32)
     choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose))
     # A budget of 3 that the first n-gram leaves open is filled by single words at position 0 and after it.
-    selected = np.asarray(choose(scores, uniforms, candidate, ids < 0, np.full(rows, 3)).selected)
+    selected = np.asarray(choose(scores, uniforms, candidate, ids < 0, ~candidate, np.full(rows, 3)).selected)
     sizes = selected[:, 4:7].cumprod(axis=1).sum(axis=1)
     assert set(np.unique(sizes)) == {1, 2, 3}
     assert chi_square(np.bincount(sizes)[1:], [6 / 11, 3 / 11, 2 / 11]) > 1e-3
@@ -202,6 +203,27 @@ def test_tokens_that_are_never_chosen(which, never):
     options = MaskingOptions(prob=0.9, never_chosen=which)
     found = set(ids[0][list(set(sum(chosen(mask(ids, options)), ())))])
     assert found == set(ids[0]) - never
+
+
+def test_words_end_at_special_tokens_that_may_be_chosen():
+    """In byte-level BPE, the first piece of a text continues a word."""
+    ids = np.tile([2, 9, 12, 7, 3, 3, 12, 8, 3], (2000, 1))  # 9 and 12 are continuation pieces
+    options = MaskingOptions(prob=0.4, strategy="whole_word", never_chosen="none")
+    words = [{0}, {1, 2}, {3}, {4}, {5}, {6}, {7}, {8}]
+    found = [set(each) for each in set(chosen(mask(ids, options)))]
+    assert all(word <= each or not word & each for word in words for each in found)
+    assert set.union(*found) == set(range(9))
+
+
+@pytest.mark.parametrize("strategy", ["span", "ngram"])
+def test_spans_end_at_special_tokens_that_may_be_chosen(strategy):
+    ids = np.array([2, 9, 12, 7, 3, 3, 12, 8, 3])
+    scores = np.full(9, 9, np.uint32)
+    scores[[3, 0, 6]] = 0, 2, 4  # the order of the starts; a word counts in pairs of scores
+    found = STRATEGIES[strategy].choose(
+        scores, np.full(9, 0.999, np.float32), np.ones(9, bool), CONTINUATION[ids], np.isin(ids, SPECIAL), 4
+    )
+    assert np.flatnonzero(found.selected).tolist() == [0, 3, 6, 7]
 
 
 def test_words_of_sentence_piece_are_those_of_albert():

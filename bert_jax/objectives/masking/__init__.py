@@ -95,6 +95,10 @@ def mask_tokens(
     arguments = [_scores(draw, input_ids, vocabulary, options), candidate]
     if strategy.words:
         arguments.append(jnp.asarray(vocabulary.is_continuation)[input_ids] & candidate)
+        apart = ~candidate
+        for special in vocabulary.special_ids:
+            apart |= input_ids == special
+        arguments.append(apart)
     if strategy.lengths:
         arguments.insert(1, draw(3, jax.random.uniform))
     selected, group = jax.vmap(strategy.choose)(*arguments, wanted)

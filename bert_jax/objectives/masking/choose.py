@@ -1,8 +1,9 @@
 """The choice of the tokens to predict in one row: tokens, words, spans or n-grams of words.
 
 Each function maps scores (uint32 [L]), candidates (bool [L], the tokens that may be chosen) and the number of
-tokens wanted (int32) to the chosen tokens. Those of words also take the continuation pieces (bool [L]), and
-those of several words uniform numbers (float32 [L]), one for each possible start.
+tokens wanted (int32) to the chosen tokens. Those of words also take the continuation pieces (bool [L]) and
+the tokens that are apart (bool [L]): they belong to no word, and spans and n-grams end before them. Those of
+several words take uniform numbers (float32 [L]), one for each possible start.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Strategy(NamedTuple):
 
     Attributes:
         choose: a function described in the module's docstring.
-        words: whether the function takes the continuation pieces.
+        words: whether the function takes the continuation pieces, and the tokens that are apart.
         lengths: whether it takes uniform numbers.
     """
 
@@ -63,20 +64,23 @@ def _tokens(scores, candidate, wanted):
     return Choice(candidate & (rank < wanted))
 
 
-def _word_starts(candidate, continuation):
-    """Returns bool [L] first pieces of words, and int32 [L] the position of the first piece of each word."""
+def _word_starts(candidate, continuation, apart):
+    """Returns bool [L] first pieces of words, and int32 [L] the position of the first piece of each word.
+
+    A candidate that is apart counts as a word of its own.
+    """
     length = candidate.shape[0]
-    follows = continuation & jnp.concatenate([jnp.zeros(1, bool), candidate[:-1]])
+    follows = continuation & ~apart & jnp.concatenate([jnp.zeros(1, bool), ~apart[:-1]])
     starts = candidate & ~follows
     return starts, jax.lax.cummax(jnp.where(starts | ~candidate, jnp.arange(length), 0))
 
 
-def _words(scores, candidate, continuation, wanted):
+def _words(scores, candidate, continuation, apart, wanted):
     """Chooses whole words in random order.
 
     A word that would exceed the budget is skipped, and a shorter one may follow it.
     """
-    starts, first = _word_starts(candidate, continuation)
+    starts, first = _word_starts(candidate, continuation, apart)
     sizes = jnp.zeros(candidate.shape[0], jnp.int32).at[first].add(candidate.astype(jnp.int32))
 
     def take(used, position):
@@ -89,15 +93,15 @@ def _words(scores, candidate, continuation, wanted):
     return Choice(candidate & chosen[first])
 
 
-def _spans(scores, uniforms, candidate, continuation, wanted):
+def _spans(scores, uniforms, candidate, continuation, apart, wanted):
     """Chooses spans of whole words from random starts (SpanBERT, Joshi et al. 2020, section 3.1).
 
     The last span is cut at the budget. The tokens of a span have its start as their group.
     """
     length = candidate.shape[0]
-    starts, _ = _word_starts(candidate, continuation)
+    starts, _ = _word_starts(candidate, continuation, apart)
     word = jnp.cumsum(starts)
-    passage = jnp.cumsum(~candidate)  # spans do not cross [SEP]
+    passage = 2 * jnp.cumsum(apart) - apart  # one that is apart is a passage of its own
     order = _by_score(scores, starts)
     cumulative = 1 - _SPAN_CONTINUE ** np.arange(1, _SPAN_MAX_WORDS + 1)
     words = 1 + jnp.searchsorted(jnp.asarray(cumulative / cumulative[-1], jnp.float32), uniforms)
@@ -121,7 +125,7 @@ def _spans(scores, uniforms, candidate, continuation, wanted):
     return Choice(selected, group)
 
 
-def _ngrams(scores, uniforms, candidate, continuation, wanted):
+def _ngrams(scores, uniforms, candidate, continuation, apart, wanted):
     """Chooses n-grams of whole words from random starts (google-research/albert).
 
     An n-gram has n words with a probability in proportion to 1/n, of at most 3 words and of those that are
@@ -130,14 +134,14 @@ def _ngrams(scores, uniforms, candidate, continuation, wanted):
     """
     length = candidate.shape[0]
     place = jnp.arange(length)
-    starts, _ = _word_starts(candidate, continuation)
+    starts, _ = _word_starts(candidate, continuation, apart)
     # The first position after each one where a word starts or no word can be; `length` behind the last one.
     boundary = jnp.append(jnp.where(starts | ~candidate, place, length), length)
     after = jax.lax.cummin(boundary, reverse=True)[1:]
-    starts_or_end = jnp.append(starts, False)
+    starts_or_end = jnp.append(starts & ~apart, False)
     ends = [after]
     for _ in range(_NGRAM_MAX_WORDS - 1):
-        more = starts_or_end[ends[-1]]
+        more = starts_or_end[ends[-1]] & ~apart
         ends.append(jnp.where(more, jnp.append(after, length)[ends[-1]], ends[-1]))
     sizes = jnp.stack(ends) - place  # [n, L], the tokens of the n-gram that starts at each position
     available = 1 + jnp.sum(jnp.diff(sizes, axis=0) > 0, axis=0)
