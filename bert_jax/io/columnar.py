@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ with epy.lazy_imports():
 
 SUFFIXES = (".parquet", ".arrow")
 _ROWS = 4096  # rows that are in memory at a time, about
+_BUFFER = 1 << 20  # bytes of a column that are read at a time
 
 
 def is_columnar(path: files.PathLike) -> bool:
@@ -49,11 +51,15 @@ class Table:
         """Yields the schema and the open file."""
         try:
             with contextlib.ExitStack() as stack:
-                local = stack.enter_context(files.local_copy(self.path))
                 if self.path.lower().endswith(SUFFIXES[0]):
-                    file = stack.enter_context(parquet.ParquetFile(local))
+                    # Of remote files, too, only what is needed is read; by default, whole row groups are.
+                    source = stack.enter_context(files.open_read(self.path))
+                    file = stack.enter_context(
+                        parquet.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
+                    )
                     yield file.schema_arrow, file
                     return
+                local = stack.enter_context(files.local_copy(self.path))
                 source = stack.enter_context(pyarrow.memory_map(local))
                 try:  # as `save_to_disk` writes them
                     reader = stack.enter_context(ipc.open_stream(source))
@@ -72,6 +78,17 @@ class Table:
             if hasattr(file, "iter_batches"):
                 return file.metadata.num_rows
             return sum(batch.num_rows for batch in _batches(file, []))
+
+    def group_starts(self) -> list[int]:
+        """Returns the first rows of the row groups of a Parquet file; none for an Arrow file.
+
+        Reading from another row of a group decodes the rows of the group before it as well.
+        """
+        with self._opened() as (_, file):
+            if not hasattr(file, "iter_batches"):
+                return []
+            groups = (file.metadata.row_group(group) for group in range(file.metadata.num_row_groups))
+            return [0, *itertools.accumulate(group.num_rows for group in groups)][:-1]
 
     def rows(
         self, columns: Sequence[str] = (), start: int = 0, end: int | None = None
@@ -92,12 +109,12 @@ class Table:
                 first, place = place, place + batch.num_rows
                 if place <= start:
                     continue
-                if end is not None and first >= end:
-                    return
                 low = max(0, start - first)
                 high = batch.num_rows if end is None else min(batch.num_rows, end - first)
                 for row in batch.slice(low, high - low).to_pylist():
                     yield {name: self._named(name, row[name]) for name in wanted}
+                if end is not None and place >= end:
+                    return  # without reading what comes after it
 
     def _named(self, column: str, value: Any) -> Any:
         names = self._classes.get(column)

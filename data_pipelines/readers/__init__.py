@@ -21,7 +21,7 @@ from data_pipelines.readers.inputs import (
     split_patterns,
     split_ranges,
 )
-from data_pipelines.readers.sources import source_of
+from data_pipelines.readers.sources import matches, source_of
 
 __all__ = [
     "COUNTS",
@@ -37,6 +37,7 @@ __all__ = [
     "file_size",
     "has_fields",
     "list_inputs",
+    "matches",
     "no_text",
     "place",
     "read_documents",

@@ -5,8 +5,10 @@ This is the only module of the readers that distinguishes them; `source_of` does
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
+import fnmatch
 import glob
 import itertools
 import os
@@ -165,8 +167,9 @@ class ColumnSource(Source):
         return True
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
-        """Returns ranges of rows of about `target_bytes`."""
-        return _split_records(self, name, len(columnar.Table(self.path)), target_bytes)
+        """Returns ranges of rows of about `target_bytes`; those of a Parquet file begin with a row group."""
+        table = columnar.Table(self.path)
+        return _split_records(self, name, len(table), target_bytes, table.group_starts())
 
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
@@ -189,11 +192,19 @@ class ColumnSource(Source):
             yield from text_document(f"{range_.name}:{place}" if key is None else str(key), text, counts)
 
 
-def _split_records(source: Source, name: str, records: int, target_bytes: int) -> list[Range]:
-    """Returns ranges of records of about `target_bytes`, if all records have the same size."""
+def _split_records(
+    source: Source, name: str, records: int, target_bytes: int, starts: Sequence[int] = ()
+) -> list[Range]:
+    """Returns ranges of records of about `target_bytes`, if all records have the same size.
+
+    If there are `starts`, which are in ascending order from 0 on, each range begins with one of them.
+    """
     size = source.size()
     number = -(-size // target_bytes)
     edges = sorted({records * i // number for i in range(number + 1)}) if number and records else []
+    if starts and edges:
+        inside = {starts[bisect.bisect_right(starts, edge) - 1] for edge in edges[:-1]}
+        edges = sorted({*inside, records})
     return [
         Range(source.path, name, a, b, size * b // records - size * a // records)
         for a, b in itertools.pairwise(edges)
@@ -205,6 +216,29 @@ def source_of(path: str) -> Source:
     if path.startswith(tfds.PREFIX):
         return TfdsSource(path)
     return ColumnSource(path) if columnar.is_columnar(path) else Source(path)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Returns whether a pattern of an input finds a file or a directory, which need not exist yet.
+
+    Args:
+        path: the absolute path.
+        pattern: the absolute path or pattern.
+    """
+    return path == pattern or _match(path.split("/"), pattern.split("/"))
+
+
+def _match(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not path
+    first, *rest = pattern
+    if first == "**" and _match(path, rest):
+        return True
+    if not path or (path[0].startswith(".") and not first.startswith(".")):
+        return False
+    if first == "**":
+        return _match(path[1:], pattern)
+    return fnmatch.fnmatchcase(path[0], first) and _match(path[1:], rest)
 
 
 def _local_files(pattern: str) -> list[str]:
@@ -229,7 +263,6 @@ def _files_under(path: str) -> list[str]:
 
 
 def _remote_files(pattern: str) -> list[str]:
-    scheme = files.scheme(pattern)
     try:
         system, bare = files.file_system(pattern)
         found = []
@@ -239,11 +272,16 @@ def _remote_files(pattern: str) -> list[str]:
                     found.append(path)
                     continue
                 under = [file for file in system.find(path) if "/." not in file[len(path) :]]
-                found += [file for file in under if system.size(file) is not None]
+                found += _of_data_set([file for file in under if system.size(file) is not None])
     except OSError as error:
         message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
         raise file_error(message, error) from None
-    return [f"{scheme}://{path.lstrip('/')}" for path in found]
+    place = bare.rstrip("/")
+    # What the file system leaves out of its paths: the scheme, and of some the host.
+    before = pattern.rstrip("/").removesuffix(place) if pattern.rstrip("/").endswith(place) else None
+    if before is None:
+        return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
+    return [f"{before}{path}" for path in found]
 
 
 def _stream_edges(path: str, edges: list[int]) -> list[int]:

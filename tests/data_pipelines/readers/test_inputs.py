@@ -1,6 +1,7 @@
 """Files that lie elsewhere, and data sets that tensorflow-datasets prepared."""
 
 import dataclasses
+import glob
 import gzip
 import os
 
@@ -139,3 +140,45 @@ def test_prepared_data_set(prepared_folder):
 def test_a_data_set_that_is_not_prepared(tmp_path, name):
     with pytest.raises(UserError, match="is not prepared in"):
         readers.list_inputs(f"tfds:{name}", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "pattern", "* *.txt ** **/* **/b a/**/c.txt a/* a/? [ab] a a/b/c.txt .* .d/* a/.*".split()
+)
+def test_a_pattern_matches_what_glob_finds(tmp_path, pattern):
+    for name in ("a/b/c.txt", "a/.e/f", ".d/g", "b", "x.txt", "a/[b]"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {path.rstrip("/") for path in glob.glob(f"{tmp_path}/{pattern}", recursive=True)}
+    there = [tmp_path, *tmp_path.rglob("*")]
+    assert {str(path) for path in there if readers.matches(str(path), f"{tmp_path}/{pattern}")} == found
+
+
+def test_urls_with_a_host_or_a_root_are_kept(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.txt").write_bytes(TEXT)
+    expected = [f"file://{tmp_path}/deep/a.txt"]
+    for pattern in ("deep", "deep/", "deep/*", "**/a.txt", "deep/a.txt"):
+        assert readers.list_inputs(f"file://{tmp_path}/{pattern}") == expected
+    assert len(read(expected, 1 << 20)) == 3
+
+    class Hosted(fsspec.get_filesystem_class("memory")):
+        """Leaves the host out of its paths, as hdfs and sftp do."""
+
+        protocol = "hosted"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + path.removeprefix("hosted://host").strip("/")
+
+    fsspec.register_implementation("hosted", Hosted, clobber=True)
+    fsspec.filesystem("hosted").pipe("/folder/a.txt", TEXT)
+    for pattern in ("folder", "folder/*.txt", "folder/a.txt"):
+        assert readers.list_inputs(f"hosted://host/{pattern}") == ["hosted://host/folder/a.txt"]
+
+
+def test_what_describes_a_data_set_is_not_read_there_either(tmp_path):
+    system = fsspec.filesystem("memory")
+    for name in ("README.md", "dataset_info.json", "data/train.parquet"):
+        system.pipe(f"/set/{name}", b"x")
+    assert readers.list_inputs("memory://set") == ["memory://set/data/train.parquet"]

@@ -7,6 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.errors import UserError
+from bert_jax.io import columnar
 from data_pipelines import readers
 from data_pipelines.readers import Fields
 
@@ -40,6 +41,24 @@ def test_documents_do_not_depend_on_the_ranges(folder, target, pattern):
     assert [document.passages for document in documents] == [tuple(text.split("\n")) for text in TEXTS]
     assert documents[0].key == "part-0.parquet:0" and documents[29].key == "part-1.parquet:14"
     assert counts["documents"] == 30 and counts["bytes"] == sum(map(len, TEXTS))
+
+
+def test_ranges_of_a_parquet_file_begin_with_its_row_groups(folder, monkeypatch):
+    """Else every range decodes the rows of its group before it as well."""
+    decoded = []
+    whole = columnar.parquet.ParquetFile.iter_batches
+
+    def counted(*arguments, **options):
+        for batch in whole(*arguments, **options):
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(columnar.parquet.ParquetFile, "iter_batches", counted)
+    ranges = readers.split_ranges(readers.list_inputs(str(folder)), 200)
+    assert len(ranges) == 8 and {range_.start % 4 for range_ in ranges} == {0}
+    for range_ in ranges:
+        list(readers.read_documents(range_, "text"))
+    assert sum(decoded) == 30
 
 
 def test_other_columns(folder):
