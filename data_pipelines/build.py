@@ -41,14 +41,13 @@ class Built:
 
 
 def _check_folders(options: Options) -> None:
-    """Raises UserError if the records would lie in the folder of an input, and be text of the next build."""
-    output = files.absolute(options.output_dir).rstrip("/")
+    """Raises UserError if the records would lie where an input is read, and be text of the next build."""
+    folders = list(itertools.accumulate(files.absolute(options.output_dir).split("/"), "{}/{}".format))
     for path in readers.split_patterns(options.input):
-        folder = files.absolute(path).rstrip("/")
-        if files.is_directory(path) and f"{output}/".startswith(f"{folder}/"):
+        if any(readers.matches(folder, files.absolute(path)) for folder in folders):
             raise UserError(
-                f"--output_dir={options.output_dir} is in the folder of --input={path}, whose files are all "
-                "read as text; choose a directory outside of it"
+                f"--output_dir={options.output_dir} lies in --input={path}, whose files are all read as "
+                "text; choose a directory outside of it"
             )
 
 

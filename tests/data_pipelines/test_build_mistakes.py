@@ -197,9 +197,15 @@ def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("inside", ["", "records/deep"])
-def test_records_do_not_lie_among_the_text(options, capsys, inside):
+@pytest.mark.parametrize("pattern", ["", "*", "r*", "**"])
+def test_records_do_not_lie_among_the_text(options, capsys, pattern, inside):
+    """Else the next build would read them."""
     folder = Path(options.input[0]).parent
-    arguments = f"--input={folder}", f"--vocab={options.vocab}", f"--output_dir={folder / inside}"
-    message = f"--output_dir={folder / inside} is in the folder of --input={folder}, whose files are all read"
+    output = folder / (inside or "records")
+    if not pattern:
+        output = folder / inside
+    given = folder / pattern
+    arguments = f"--input={given}", f"--vocab={options.vocab}", f"--output_dir={output}"
+    message = f"--output_dir={output} lies in --input={given}, whose files are all read as text"
     assert message in message_of(capsys, *arguments)
     assert not (folder / "records").exists()
