@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, file_error
@@ -164,6 +164,17 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
     }
 
 
+def vocabulary_path(directory: str, settings: Mapping[str, Any]) -> str:
+    """Returns the path of the vocabulary of records, which may lie elsewhere where others made them.
+
+    Args:
+        directory: the record directory.
+        settings: the entry "vocabulary" of the manifest.
+    """
+    file: str = settings["file"]
+    return file if files.is_remote(file) else os.path.join(directory, file)
+
+
 def check_alike(
     directories: Sequence[tuple[str, dict[str, Any]]], split: str, ramp: str = ", or set length_ramp"
 ) -> None:
@@ -188,6 +199,10 @@ def check_alike(
                     + ramp
                     * (setting == "max_seq_length")
                 )
+    pairs = {manifest["nsp"]: name for name, manifest in directories if manifest.get("nsp", "none") != "none"}
+    if len(pairs) > 1:
+        found = " and ".join(f"{name} --nsp={kind}" for kind, name in pairs.items())
+        raise UserError(f"the labels of the records mean different things: {found}; train on one of them")
     available = list({split: None for _, manifest in directories for split in manifest["splits"]})
     if split not in available:
         raise UserError(
@@ -197,8 +212,15 @@ def check_alike(
 
 
 def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Raises UserError if (directory, manifest) pairs have different vocabularies."""
+    """Raises UserError if (directory, manifest) pairs have different vocabularies or rows of another form."""
     first_name, first = directories[0]
     for name, manifest in directories[1:]:
-        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
+        ours, theirs = first["vocabulary"], manifest["vocabulary"]
+        if theirs["digest"] != ours["digest"]:
             raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
+        for setting in ("lower_case", "strip_accents", "normalizer", "template"):
+            if theirs.get(setting) != ours.get(setting):
+                raise UserError(
+                    f"the records {first_name} and {name} were made with another {setting}: "
+                    f"{ours.get(setting, 'the default')} and {theirs.get(setting, 'the default')}"
+                )

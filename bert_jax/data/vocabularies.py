@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import tokenization
+from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
@@ -23,7 +24,7 @@ def of_records(data_dir: str, manifest: Mapping[str, Any]) -> Tokenizer:
     """
     settings = manifest["vocabulary"]
     directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.restore(os.path.join(directory, settings["file"]), settings)
+    tokenizer = tokenization.restore(manifests.vocabulary_path(directory, settings), settings)
     if tokenizer.digest != settings["digest"]:
         raise UserError(
             f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -68,3 +69,28 @@ def test_names_stay_inside_the_folder(make_records, tmp_path, monkeypatch, name)
             cache.local_copy(f"file://{directory}")
         cli.main(["inspect", directory])
         assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "place, value, message",
+    [
+        (("vocabulary", "lower_case"), False, "were made with another lower_case: True and False"),
+        (("vocabulary", "normalizer"), "albert", "were made with another normalizer: the default and albert"),
+        (
+            ("vocabulary", "template"),
+            {"single": "[CLS] A [SEP]"},
+            "were made with another template: the default and",
+        ),
+        (("nsp",), "sop", "the labels of the records mean different things: .* --nsp=next and .* --nsp=sop"),
+    ],
+)
+def test_records_of_different_kinds_are_not_one_dataset(make_records, tmp_path, place, value, message):
+    first, _ = make_records()
+    second = shutil.copytree(first, tmp_path / "second")
+    assert len(records.open_dataset(f"{first},{second}", "train")) == 2 * len(
+        records.open_dataset(first, "train")
+    )
+    change(first, "nsp", value="next")
+    change(second, *place, value=value)
+    with pytest.raises(UserError, match=message):
+        records.open_dataset(f"{first},{second}", "train")

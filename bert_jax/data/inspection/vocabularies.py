@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from bert_jax import tokenization
+from bert_jax.data import manifests
 from bert_jax.data.inspection.report import Report
 from bert_jax.errors import UserError
 
@@ -38,7 +38,7 @@ def load_vocabulary(
     settings = manifest["vocabulary"]
     if not settings["digest"]:
         return None
-    path = os.path.join(directory, settings["file"])
+    path = manifests.vocabulary_path(directory, settings)
     try:
         tokenizer = tokenization.restore(path, settings)
     except UserError as error:
