@@ -216,7 +216,7 @@ def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray
     values = [row[name] for row in rows]
     data = np.frombuffer(b"".join(values), np.uint8)
     ends = np.flatnonzero(data < 128)
-    edges = np.cumsum([len(value) for value in values])
+    edges = np.cumsum([len(value) for value in values], dtype=np.int64)  # without rows, too
     if np.any(np.searchsorted(ends, edges) != width * np.arange(1, len(rows) + 1)) or np.any(
         data[edges - 1] > 127
     ):

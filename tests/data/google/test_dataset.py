@@ -225,3 +225,13 @@ def test_inspecting_rows_that_cannot_be(foreign, tmp_path, capsys):
     assert code == 1 and report["facts"]["train"]["damaged_rows"] == 1
     text = "\n".join(report["problems"])
     assert "the token id 100 is outside" in text and "1 row is to predict [PAD], [CLS] or [SEP]" in text
+
+
+def test_a_batch_of_padding_alone(foreign):
+    """Such are parts of the last batch of an evaluation on several processes."""
+    dataset = foreign(example(first=(7, 8), masks=((1, 7),)))
+    padding, row = dataset.batch(np.array([-1, -1])), dataset.batch(np.array([0]))
+    assert {name: (x.shape[1:], x.dtype) for name, x in padding.items()} == {
+        name: (x.shape[1:], x.dtype) for name, x in row.items()
+    }
+    assert all(len(x) == 2 for x in padding.values()) and not padding["lengths"].any()
