@@ -174,4 +174,5 @@ def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[Sample,
 
 
 def _hash(key: str, seed: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {key}".encode(), digest_size=8).digest(), "little")
+    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # the name of a file need not be UTF-8
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

@@ -417,3 +417,13 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 def test_unknown_kind(text, tmp_path):
     with pytest.raises(UserError, match="--kind=unigram: expected wordpiece or sentencepiece or bpe"):
         train(text, "text", str(tmp_path / "v.txt"), kind="unigram")
+
+
+def test_the_name_of_a_file_need_not_be_utf_8(text, tmp_path):
+    folder = os.fsencode(tmp_path / "corpus")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"caf\xe9.txt"), "wb") as file:
+        file.write(Path(text).read_bytes())
+    assert (
+        main(["vocab", f"--input={tmp_path / 'corpus'}", f"--output={tmp_path / 'v.txt'}", "--size=300"]) == 0
+    )
