@@ -67,6 +67,8 @@ def convert(
     )
     if warning := target.warning(model):
         log(f"warning: {warning}")
+    if model.sentence and model.sentence.unsupported:
+        log(f"warning: {model.sentence.unsupported} of {source} is not converted; vectors are others")
     return model
 
 

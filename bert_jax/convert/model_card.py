@@ -43,7 +43,8 @@ def make(model: Model, source: str, command: str) -> str:
         source: the path that the model was read from; the details of its run are read there.
         command: the command that created the folder.
     """
-    of_sentences = model.sentence is not None and model.head == "none"
+    sentence = model.sentence
+    of_sentences = sentence is not None and not sentence.unsupported and model.head == "none"
     library = "sentence-transformers" if of_sentences else "transformers"
     head = ["---", f"library_name: {library}", "tags:", f"- {model.family.model_type}", "- bert_jax"]
     pipeline = "sentence-similarity" if of_sentences else HEADS[model.head].pipeline

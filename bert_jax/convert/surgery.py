@@ -6,6 +6,7 @@ These are pure functions from a `Model` to a `Model`. For changes to the vocabul
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,7 +142,13 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
             table = _interpolate(table, positions)
         params[POSITIONS] = np.concatenate([before, table])
     config = model.config.replace(max_position_embeddings=positions + offset)
-    return model.replace(params=params, config=config)
+    sentence = model.sentence
+    if sentence and sentence.max_seq_length:
+        # A limit that was the number of positions follows it; another one is kept as far as it can be.
+        cut = sentence.max_seq_length
+        cut = 0 if cut >= model.config.max_seq_length else min(cut, config.max_seq_length)
+        sentence = dataclasses.replace(sentence, max_seq_length=cut)
+    return model.replace(params=params, config=config, sentence=sentence)
 
 
 def _interpolate(table: np.ndarray, rows: int) -> np.ndarray:

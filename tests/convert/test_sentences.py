@@ -96,3 +96,20 @@ def test_a_model_of_another_kind_is_written_as_before(make_model, tmp_path):
         "pooling_mode_mean_tokens": True,
     }
     assert not (tmp_path / "2_Normalize").exists()
+
+
+def test_what_is_not_converted_is_said_and_not_promised(export, capsys, tmp_path):
+    folder, _ = export("none")
+    for name in ("modules.json", "1_Pooling/config.json"):
+        (folder / name).unlink()
+    (folder / "1_Pooling").rmdir()
+    write(folder, ["Transformer", "Pooling", "Dense"], sentence_bert_config={"max_seq_length": 12})
+    for name, to, has in (("run", "bert_jax", True), ("again", "huggingface", False)):
+        source, folder = folder, tmp_path / name
+        assert cli.main(["convert", f"--input={source}", f"--output={folder}", f"--to={to}"]) == 0
+        warning = f"warning: the module Dense of {source} is not converted; vectors are others"
+        assert warning in capsys.readouterr().out
+        found = huggingface.FORMAT if to == "huggingface" else work_directory.FORMAT
+        assert (found.read(folder).sentence is not None) == has
+    assert not (folder / "modules.json").exists()
+    assert "sentence-transformers" not in (folder / "README.md").read_text()

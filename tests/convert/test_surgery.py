@@ -14,6 +14,7 @@ from support.models import VOCAB, tiny_config
 
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import surgery
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel
 from bert_jax.models.encoder import EncoderLayer
@@ -288,3 +289,12 @@ def test_nonsense_is_refused_in_one_line(model, change, message):
     with pytest.raises(UserError, match=message) as caught:
         change(model)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "before, positions, after", [(64, 32, 0), (64, 128, 0), (0, 128, 0), (48, 32, 32), (48, 128, 48)]
+)
+def test_the_length_of_sentences_follows_the_positions(model, before, positions, after):
+    sentences = model.replace(sentence=SentenceVectors(max_seq_length=before))
+    resized = surgery.resize_positions(sentences, positions, "tile")
+    assert resized.sentence == SentenceVectors(max_seq_length=after)

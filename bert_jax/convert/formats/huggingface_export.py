@@ -68,11 +68,10 @@ def write_description(model: Model, folder: str, card: str = "") -> None:
     _write_json(folder, CONFIG, fields)
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
-    if model.head in PRETRAINED:
-        config = model.config
-        sentences.write(
-            model.sentence or SentenceVectors(), config.hidden_size, config.max_seq_length, folder
-        )
+    sentence = model.sentence or SentenceVectors()
+    # Without these files, the folder does not promise the vectors of a model that is not converted whole.
+    if model.head in PRETRAINED and not sentence.unsupported:
+        sentences.write(sentence, model.config.hidden_size, model.config.max_seq_length, folder)
     if card:
         atomic.write_text(os.path.join(folder, "README.md"), card)
 
