@@ -10,9 +10,10 @@
 
 --checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
 --workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
-concurrent requests are computed together. Everything is compiled before the first request. GET /health and
-/metrics (Prometheus) show its state. By default, only this machine is answered: --host=0.0.0.0 answers all,
-without encryption or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
+concurrent requests are computed together. What they need is compiled before the first one, but for texts with
+several masks. GET /health and /metrics (Prometheus) show the state of the server. By default, only this
+machine is answered: --host=0.0.0.0 answers all, without encryption or authentication. SIGTERM and Ctrl-C
+finish the requests that are being answered.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
             filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
             found.append(services.FillMask(filler))
     if flags.workdir:
-        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log)))
+        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log, dtype=flags.dtype)))
     return found
 
 

@@ -54,6 +54,7 @@ class Predictor:
         overrides: values of fields of the run's configuration that differ from those of training.
         shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
             then stay apart from those that it trained, and are those of the other runs if they are equal.
+        dtype: the type of the computation, as in `EncoderConfig.for_inference`.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Predictor:
         log: Callable[[str], None] = print,
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
         shared: Shared | None = None,
+        dtype: str = "auto",
     ):
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
@@ -82,7 +84,11 @@ class Predictor:
         model = config.model.encoder()
         self.config = config
         self.task = spec.task(
-            fields.of_task(config), spec, run["labels"], tokenizer, model.for_inference(platform.target())
+            fields.of_task(config),
+            spec,
+            run["labels"],
+            tokenizer,
+            model.for_inference(platform.target(), dtype),
         )
         kernel_check.ensure(self.task.model_config, log)
         self._mesh = sharding.make_mesh()

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import itertools
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from bert_jax.tasks.readers.report import Malformed
 
 with optional_imports("serve"):
     from starlette import applications, exceptions, requests, responses, routing
+
+_logger = logging.getLogger(__name__)
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 _RETRY_SECONDS = "1"
@@ -127,6 +130,9 @@ class Server:
             except Overloaded:
                 found, status = _error("too many requests are waiting; try again"), 503
                 headers["Retry-After"] = _RETRY_SECONDS
+            except Exception:
+                _logger.exception("%s failed", path)
+                found, status = _error("the server failed; its log has the reason"), 500
             self._answers[path, status] += 1
             self._times.setdefault(path, _Histogram()).add(time.monotonic() - began)
             if isinstance(found, str):

@@ -83,15 +83,18 @@ class Batcher:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            while batch := self._next():
+            alone: collections.deque[list[tuple[Any, asyncio.Future]]] = collections.deque()
+            while batch := alone.popleft() if alone else self._next():
                 items, futures = zip(*batch, strict=True)
                 began = time.monotonic()
                 try:
                     results = await loop.run_in_executor(self._thread, self._compute, list(items))
                 except Exception as error:
-                    for future in futures:
-                        if not future.done():
-                            future.set_exception(error)
+                    if len(batch) > 1:  # one item must not fail the requests that came with it
+                        alone.extend([each] for each in batch)
+                        continue
+                    if not futures[0].done():
+                        futures[0].set_exception(error)
                     continue
                 self.compute_seconds += time.monotonic() - began
                 self.batches, self.items = self.batches + 1, self.items + len(items)

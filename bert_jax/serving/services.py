@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder, Features
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
+from bert_jax.tasks.readers.file_rows import encodable
 from bert_jax.tasks.readers.report import Malformed
 
 
@@ -42,7 +43,7 @@ def text_of(item: Any) -> str:
     """Returns a text of a request. Raises Malformed for anything else."""
     if not isinstance(item, str):
         raise Malformed(f"expected a text, found {type(item).__name__}")
-    return item.encode("utf-8", "replace").decode("utf-8")
+    return encodable(item)
 
 
 class Embedding:

@@ -136,7 +136,9 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
         ("multiplechoice", b"a\tb", "2 columns, expected q TAB 2 choices, or"),
         ("multiplechoice", b'{"q": "a", "choices": ["b"]}', "'choices' is not a list of 2 choices"),
         ("squad2", b'{"question": " ", "context": "x"}', "an empty 'question'"),
+        ("squad2", b"who?\t", "an empty 'text_b'"),
         ("tagging", b'{"words": []}', "an empty 'words'"),
+        ("tagging", "\u3000".encode(), "an empty line"),
         ("tagging", b'{"words": "the cat"}', "'words' is str, expected a list of strings"),
     ],
 )

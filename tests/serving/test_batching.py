@@ -60,18 +60,19 @@ def test_more_items_than_may_wait_are_refused():
     assert run(compute, body, limit=3) == ([1, 2], [3, 4, 5], 0)
 
 
-def test_an_error_ends_the_requests_of_its_batch_only():
+def test_an_error_ends_the_request_that_causes_it_only():
     def compute(items):
         if 0 in items:
             raise ValueError("zero")
         return items
 
     async def body(batcher):
-        with pytest.raises(ValueError, match="zero"):
-            await batcher.submit([0])
-        return await batcher.submit([1])
+        requests = [batcher.submit(items) for items in ([1], [0, 2], [3])]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        return results, await batcher.submit([4])
 
-    assert run(compute, body) == [1]
+    (first, second, third), later = run(compute, body)
+    assert (first, third, later) == ([1], [3], [4]) and isinstance(second, ValueError)
 
 
 def test_items_of_a_request_that_is_gone_are_not_computed():

@@ -78,7 +78,15 @@ class LineReader(abc.ABC):
         if len(fields) != self.width:
             found = counted(len(fields), "column")
             raise Malformed(f"{found}, expected {self.expected}, or an object of JSON")
-        return dict(zip(self.texts, fields, strict=False))
+        values = dict(zip(self.texts, fields, strict=False))
+        for field, value in values.items():
+            self.check_text(value, field)
+        return values
+
+    def check_text(self, value: Any, name: str) -> None:
+        """Raises Malformed for an empty text, or an empty list of words, if the task needs one."""
+        if self.needs_text and not (value.strip() if isinstance(value, str) else value):
+            raise Malformed(f"an empty {name!r}")
 
     @property
     def width(self) -> int:
@@ -91,10 +99,7 @@ class LineReader(abc.ABC):
         for field in self.texts:
             key = find_key(row, self.names[field])
             values[field] = self.value(row, field, key)
-            if self.needs_text and not (
-                values[field].strip() if isinstance(values[field], str) else values[field]
-            ):
-                raise Malformed(f"an empty {key!r}")
+            self.check_text(values[field], key)
         for key in self.names["id"]:
             if row.get(key) is not None:
                 values["id"] = json_text(row[key], "id", key)

@@ -74,7 +74,9 @@ class WordLines(LineReader):
 
     def from_text(self, text: str) -> dict[str, Any]:
         """Returns the words of a line of plain text."""
-        return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
+        words = [word for word in re.split("[ \t]+", text) if word]
+        self.check_text(words, "text")
+        return {"text_a": words}
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
         """Returns the words of a JSON object."""
