@@ -61,12 +61,15 @@ def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 
         spans: the windows, as `split` returns them.
         per_token: the score of each token of a window; 0.01 in run_squad.py.
     """
-    context = np.full((len(spans), len(offsets) - 1), -np.inf)
-    for row, (begin, end) in enumerate(spans):
+    best = np.full(len(offsets) - 1, -np.inf)
+    window = np.zeros(len(best), np.int64)
+    for number, (begin, end) in enumerate(spans):
         left = offsets[begin:end] - offsets[begin]
         right = offsets[end] - offsets[begin + 1 : end + 1]
-        context[row, begin:end] = np.minimum(left, right) + per_token * (offsets[end] - offsets[begin])
-    return np.argmax(context, axis=0)
+        context = np.minimum(left, right) + per_token * (offsets[end] - offsets[begin])
+        window[begin:end][context > best[begin:end]] = number
+        best[begin:end] = np.maximum(best[begin:end], context)
+    return window
 
 
 def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
