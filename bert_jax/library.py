@@ -15,7 +15,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
-from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
+from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool, warn_unsupported
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -64,7 +64,9 @@ class LoadedModel:
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
         self._source, self._sentence = model.source, model.sentence or SentenceVectors()
-        self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
+        warn_unsupported(model, log)
+        limit = self._sentence.max_seq_length
+        self._embedder = Embedder(model, pooling="none", max_seq_length=limit, dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest(model.params)
@@ -80,7 +82,8 @@ class LoadedModel:
     def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
-        Texts that exceed the model's number of positions are truncated at the end.
+        Texts are truncated at the end, at the length that a model for sentence embeddings was trained with,
+        and otherwise at the number of positions.
 
         Args:
             texts: each is a str, or a tuple (first, second).

@@ -11,6 +11,7 @@ from support.embeddings import TEXTS, tiny_model
 import bert_jax
 from bert_jax import convert
 from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
 from bert_jax.library import LoadedModel
@@ -41,6 +42,16 @@ def test_encode_gives_what_embed_gives(folder, pooling):
         out.tokens[0, 0] == model.tokenizer.cls_id
         and out.tokens[0, out.lengths[0] - 1] == model.tokenizer.sep_id
     )
+
+
+def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
+    lines = []
+    sentence = SentenceVectors(max_seq_length=8, unsupported="the module Dense")
+    model = tiny_model(tmp_path).replace(sentence=sentence)
+    long = ["the cat is big . one two three the cat is big"]
+    out = LoadedModel(model, log=lines.append).encode(long)
+    assert out.lengths.tolist() == [8] and "the module Dense is not computed" in lines[0]
+    assert np.allclose(out.pooled, Embedder(model, log=lines.append).embed(long), atol=1e-5)
 
 
 def test_the_first_token_of_a_causal_model_is_refused(tmp_path):

@@ -41,6 +41,12 @@ class Features(Row):
     values: np.ndarray
 
 
+def warn_unsupported(model: Model, log: Callable[[str], None]) -> None:
+    """Logs which parts of a model of sentence-transformers are not computed, if there are any."""
+    if model.sentence and model.sentence.unsupported:
+        log(f"warning: {model.source}: {model.sentence.unsupported} is not computed; the vectors are others")
+
+
 class Embedder:
     """Embeds texts with a model, on all devices of this process.
 
@@ -84,8 +90,7 @@ class Embedder:
         self.config = model.config.for_inference(platform.target(), dtype)
         if pooling is None:
             own = self.sentence
-            if own.unsupported:
-                log(f"warning: {model.source}: {own.unsupported} is not computed; the vectors are others")
+            warn_unsupported(model, log)
             pooling, max_seq_length = own.pooling, max_seq_length or own.max_seq_length
             normalize = own.normalize if normalize is None else normalize
         self.pooling, self.normalize = pooling, bool(normalize)

@@ -9,10 +9,10 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
-from bert_jax.tasks.readers.file_rows import open_file, parse_object, read_lines
+from bert_jax.tasks.readers.file_rows import encodable, open_file, parse_object, read_lines
 from bert_jax.tasks.readers.report import Malformed
 
-_JSON = (".jsonl", ".ndjson")
+_JSON = (".jsonl", ".ndjson", ".json")
 
 
 def check(path: str, flag: str) -> None:
@@ -59,4 +59,4 @@ def text_of(row: dict[str, Any], field: str, flag: str, place: str) -> str:
     if not isinstance(row.get(field), str):
         fields = ", ".join(row) or "no fields"
         raise UserError(f"{place}: expected text in the field {field!r} ({flag}), it has {fields}")
-    return row[field]
+    return encodable(row[field])

@@ -14,6 +14,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.embedding_files import Texts
+from bert_jax.inference.search import corpus
 
 USED = TEXTS[:6]
 LINES = "\n".join(USED) + "\n"
@@ -215,3 +216,11 @@ def test_an_output_that_exists_is_replaced_only_when_asked(embed):
     assert np.load(path).shape == (1, 16)
     _, said = embed("--jsonl_format=google", output="y.npy", code=2)
     assert "--jsonl_format=google is for .jsonl" in said.err
+
+
+def test_halves_of_emojis_are_replaced(tmp_path):
+    """They are in texts that were cut by their number of UTF-16 codes, and cannot be written."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"_id": "\\ud83d", "title": "the \\ud83d", "text": "a \\ud83d cat"}\n')
+    assert list(Texts(str(path))) == ["a ? cat"]
+    assert list(corpus.read(str(path))) == [corpus.Document("?", "the ? a ? cat")]

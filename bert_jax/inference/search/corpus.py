@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from bert_jax.errors import UserError
 from bert_jax.inference import text_lines
 from bert_jax.io import compression
+from bert_jax.tasks.readers.file_rows import encodable
 
 _IDS = ("_id", "id")
 
@@ -28,8 +29,9 @@ class Document:
 def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Document]:
     """Yields the documents of a file, blank ones included, so that numbers are those of lines.
 
-    A file whose name ends in .jsonl has an object on each line, with the text in `field`, perhaps a `title`,
-    and an id in `_id` or `id`. Any other file has one text per line. Both may be compressed.
+    A file whose name ends in .jsonl, .ndjson or .json has an object on each line, with the text in `field`,
+    perhaps a `title`, and an id in `_id` or `id`. Any other file has one text per line. Both may be
+    compressed.
 
     Args:
         path: the file; "-" for lines of standard input.
@@ -50,6 +52,6 @@ def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Doc
 def _from_object(line: str, place: str, field: str, number: str) -> Document:
     row = text_lines.parse(line, place)
     text = text_lines.text_of(row, field, "--text", place)
-    title = row["title"].strip() if field != "title" and isinstance(row.get("title"), str) else ""
+    title = encodable(row["title"]).strip() if field != "title" and isinstance(row.get("title"), str) else ""
     found = (row[name] for name in _IDS if isinstance(row.get(name), str | int))
-    return Document(str(next(found, number)), f"{title} {text}".strip())
+    return Document(encodable(str(next(found, number))), f"{title} {text}".strip())

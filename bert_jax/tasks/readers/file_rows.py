@@ -315,6 +315,11 @@ def parse_object(line: str) -> dict[str, Any]:
     return row
 
 
+def encodable(text: str) -> str:
+    """Returns a text of JSON, which may have lone surrogates, as it can be written in UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def json_text(value: Any, field: str, key: str) -> Any:
     """Returns a JSON value as the text of a field; a list of choices or negatives as a list of texts.
 
@@ -328,13 +333,15 @@ def json_text(value: Any, field: str, key: str) -> Any:
         Malformed: the value has a type that the field does not allow.
     """
     if isinstance(value, str):
-        # json.loads accepts lone surrogates, which cannot be encoded as UTF-8.
-        return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
+        return encodable(value)
     for kind in (CHOICE, NEGATIVE):
         if field.startswith(kind) and isinstance(value, list):
             return [json_text(one, kind.strip(), key) for one in value]
     if field == "label" and isinstance(value, list):
-        return LABEL_SEPARATOR.join(json_text(one, field, key) for one in value)
+        labels = [json_text(one, field, key) for one in value]
+        if several := next((label for label in labels if LABEL_SEPARATOR in label), ""):
+            raise Malformed(f"{several!r} in {key!r} has a {LABEL_SEPARATOR!r}, which separates labels")
+        return LABEL_SEPARATOR.join(labels)
     if field in ("label", "id") and isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     raise Malformed(f"{key!r} is {type(value).__name__}, expected a string")

@@ -10,6 +10,8 @@ from support import fine_tuned
 
 from bert_jax import cli
 from bert_jax.objectives import losses
+from bert_jax.tasks.readers.file_rows import json_text
+from bert_jax.tasks.readers.report import Malformed
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +101,10 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, content, mor
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_a_comma_in_a_label_is_refused():
+    """Else the label would become two, in training and in the files of predictions."""
+    assert json_text(["a b", "c"], "label", "tags") == "a b,c"
+    with pytest.raises(Malformed, match="'food, drink' in 'tags' has a ',', which separates labels"):
+        json_text(["a", "food, drink"], "label", "tags")
