@@ -6,11 +6,11 @@
     bert-jax predict --workdir=runs/reviews-lora --adapter=spam=runs/spam-lora --input=-
 
 The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
-has one text per line, blank lines included, and no header. The output has one row per row of the input, in
-the same order, with an `id`: the value of the id column, or the number of the row from 0. A .zip contains the
-predictions of several runs for the test sets of GLUE, as its server expects them. --input=- reads lines from
-standard input (a JSON object, a text, or a pair of texts separated by a tab) and writes one line of JSON for
-each to standard output.
+has one text per line, blank lines included, and no header. The output has one row per row of the input, none
+of which may be malformed, in the same order, with an `id`: the value of the id column, or the number of the
+row from 0. A .zip contains the predictions of several runs for the test sets of GLUE, as its server expects
+them. --input=- reads lines from standard input (a JSON object, a text, or a pair of texts separated by a tab)
+and writes one line of JSON for each to standard output.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     path = models.input_file(flags, model)
     given = _given(flags, "text_a", "text_b", "id", "header")
     examples = task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
+    examples.check(0)  # the predictions have a row for each
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
     with progress.of_batches("predicting") as on_batch:
@@ -167,6 +168,7 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
             if split == "diagnostic" and not setup.has_file(model.config, spec, split):
                 continue  # it does not count in GLUE's score
             examples = model.task.read_unlabeled(model.file(split), test=True)
+            examples.check(0)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)
             # Every task of GLUE has these.

@@ -68,9 +68,9 @@ class FileReport:
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
         """Raises UserError if the fraction of malformed rows exceeds `max_malformed`."""
         if self.malformed_count > max_malformed * self.rows:
+            limit = f"more than {max_malformed:.0%}" if max_malformed else "and none may be"
             raise UserError(
-                f"{self.malformed[0]} ({self._malformed('is', 'are')} malformed, more than "
-                f"{max_malformed:.0%}: nothing was read)"
+                f"{self.malformed[0]} ({self._malformed('is', 'are')} malformed, {limit}: nothing was read)"
             )
 
     def first(self, count: int) -> Self:

@@ -80,3 +80,8 @@ def test_a_run_on_the_folders_of_a_data_set(tmp_path, pretrained, capsys):
         == 0
     )
     assert len(out.read_text().splitlines()) == 10
+    # A row of the predictions would stand for another row of the input, if one were left out.
+    (tmp_path / "new.tsv").write_text("text\n" + "a text\n" * 40 + "a\tb\n")
+    given = [f"--workdir={run}", f"--input={tmp_path / 'new.tsv'}", f"--output={tmp_path / 'new-out.tsv'}"]
+    assert cli.main(["predict", *given]) == 2
+    assert "new.tsv:42: 2 columns" in (told := capsys.readouterr().err) and "and none may be" in told
