@@ -31,6 +31,8 @@ def render(figure: Any, **options: Any) -> bytes:
         figure: the figure; its fonts are changed where necessary.
         options: arguments of `figure.savefig`.
     """
+    for part in figure.findobj(text.Text):
+        part.set_parse_math(False)  # dollar signs in names and texts stand for themselves
     content, missing = _save(figure, options)
     if missing:
         families = _families(frozenset(missing))

@@ -7,10 +7,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from matplotlib import font_manager, ft2font
 
 from bert_jax.io import atomic, fonts
+from bert_jax.tasks import error_analysis
 
 
 @pytest.fixture
@@ -69,3 +71,9 @@ def test_other_warnings_are_not_swallowed(draw):
     figure.savefig = lambda *args, **options: warnings.warn("something else", UserWarning, stacklevel=1)
     with pytest.warns(UserWarning, match="something else"):
         fonts.render(figure)
+
+
+def test_dollar_signs_are_no_formulas():
+    """Classes of prices are called $, $$ and so on."""
+    confusions = error_analysis.Confusions.of(np.array([0, 1]), np.array([0, 1]), ["$$", "$1m_$5m"])
+    assert confusions.png().startswith(b"\x89PNG")
