@@ -113,6 +113,10 @@ class FinetuneTask(abc.ABC):
         """Returns the examples of the training file, and sets `labels` if they come from that file."""
         return self.read(path)
 
+    def augmented(self, examples: Any) -> Any:
+        """Returns the examples that are trained on, made from those of the training file that are used."""
+        return examples
+
     @abc.abstractmethod
     def encode(self, examples: Any) -> EncodedRows:
         """Returns the rows of the examples, with targets if they have labels."""

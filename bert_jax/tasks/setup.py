@@ -49,7 +49,7 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
         task = spec.task(of_task, spec, None, tokenizer, encoder)
         user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
         structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
-        examples = task.read_training(path).first(config.train_rows)
+        examples = task.augmented(task.read_training(path).first(config.train_rows))
     except UserError as error:
         mistakes.append(str(error))
     # Errors of both files are reported together, because each attempt takes the user seconds.

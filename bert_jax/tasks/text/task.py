@@ -101,16 +101,15 @@ class TextTask(TableTask):
         """Returns the structure of the head: that of the model's family, or of a BiLSTM."""
         return super().classifier if self.config.encoder == TRANSFORMER else bilstm_classifier.HEAD
 
-    def read_training(self, path: str) -> Examples:
+    def augmented(self, examples: Examples) -> Examples:
         """Returns the examples, with `double_unordered` twice: behind them the same in the other order."""
-        found = self.read(path)
         if not self.config.double_unordered:
-            return found
+            return examples
         return dataclasses.replace(
-            found,
-            texts_a=found.texts_a + found.texts_b,
-            texts_b=found.texts_b + found.texts_a,
-            **{name: getattr(found, name) * 2 for name in ("ids", "labels", "lines", "languages")},
+            examples,
+            texts_a=examples.texts_a + examples.texts_b,
+            texts_b=examples.texts_b + examples.texts_a,
+            **{name: getattr(examples, name) * 2 for name in ("ids", "labels", "lines", "languages")},
         )
 
     @classmethod

@@ -156,8 +156,8 @@ class Xnli(TextClassification):
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
-        """Returns the names of all metrics: of all rows, of each language, and the mean over languages."""
-        return ("average", *self.scorers, *(f"accuracy_{language}" for language in LANGUAGES))
+        """Returns the names of all metrics: of all rows, of each chosen language, and their mean."""
+        return ("average", *self.scorers, *(f"accuracy_{language}" for language in chosen(self.config)))
 
     def score(self, predictions: TablePredictions) -> dict[str, float]:
         """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""

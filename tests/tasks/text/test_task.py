@@ -91,9 +91,11 @@ def test_double_unordered_trains_on_both_orders_of_a_pair(vocabulary, tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("a\tb\tlabel\none\ttwo\tyes\nthe cat\ta dog\tno\n")
     task = make_task(vocabulary, double_unordered=True)
-    found, once = task.read_training(str(path)), task.read(str(path))
+    once = task.read_training(str(path))
+    found = task.augmented(once)
     assert (found.texts_a, found.texts_b) == (once.texts_a + once.texts_b, once.texts_b + once.texts_a)
     assert found.labels == [1, 0, 1, 0] and len(task.encode(found)) == 4
-    assert len(make_task(vocabulary).read_training(str(path))) == len(once) == 2
+    assert len(make_task(vocabulary).augmented(once)) == len(once) == 2
+    assert task.augmented(once.first(1)).texts_a == ["one", "two"]  # of train_rows=1
     with pytest.raises(UserError, match="double_unordered=True: the rows have no second text"):
         make_task(vocabulary, double_unordered=True, data={"text_b": ""})

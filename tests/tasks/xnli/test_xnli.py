@@ -193,11 +193,16 @@ def test_a_run_is_evaluated_by_language(archive, pretrained, tmp_path, capsys):
         ({"languages": "de,nl"}, "languages: 'nl' is not one of XNLI; expected some of ar,bg,de"),
         ({"transfer": "translate_train", "languages": "fr"}, "found no .*multinli.train.fr.tsv and no "),
         ({"languages": "ur"}, "xnli.dev.tsv has no row of the languages ur"),
+        (
+            {"languages": "de", "metrics": "accuracy_en,average,accuracy"},
+            "'accuracy_en' is not a metric of the task xnli; expected some of average, accuracy.*accuracy_de",
+        ),
     ],
 )
 def test_mistakes(archive, vocabulary, given, message):
     with pytest.raises(UserError, match=message):
         paths, task = paths_and_task(archive, vocabulary, **given)
+        assert task.metrics  # a run asks for them before it trains
         task.read(paths["dev"])
 
 
