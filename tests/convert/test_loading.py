@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax import convert
-from bert_jax.checkpoint.leaves import flatten
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models import ClassificationModel, PretrainingModel
@@ -102,3 +102,18 @@ def test_the_name_of_a_hubs_model_gets_a_hint(path, hinted, tmp_path, monkeypatc
     with pytest.raises(UserError, match="no such directory or prefix; expected a work directory") as caught:
         convert.load_architecture(path)
     assert (f"hf download {path} --local-dir {path}" in str(caught.value)) == hinted
+
+
+def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
+    model = make_model("none")
+    work_directory.FORMAT.write(model, tmp_path / "run")
+    name = next(iter(model.params))
+    better = dict(model.params) | {name: model.params[name] + 1}
+    work_directory.FORMAT.write(model.replace(params=better), tmp_path / "best")
+    (tmp_path / "best" / "checkpoints").rename(tmp_path / "run" / "best")
+    wanted = {each: jax.ShapeDtypeStruct(x.shape, x.dtype) for each, x in model.params.items()}
+    for place, expected in (("run", better), ("run/checkpoints/0", model.params)):
+        loaded, report = convert.load_params(str(tmp_path / place), nest(wanted), log=lambda line: None)
+        np.testing.assert_array_equal(flatten(loaded)[name], expected[name])
+        assert np.array_equal(convert.load(tmp_path / place, log=print).params[name], expected[name])
+        assert report.source == str(tmp_path / ("run/best/0" if place == "run" else place))

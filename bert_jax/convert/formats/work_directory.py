@@ -65,10 +65,7 @@ class WorkDirectory(Format):
         """
         run = run_directory.read_run(path)
         config, tokenizer = self.read_config(path)
-        chosen = os.fspath(path)
-        if chosen == run_directory.find_root(path) and files.exists(os.path.join(chosen, run_directory.BEST)):
-            chosen = os.path.join(chosen, run_directory.BEST)
-        source, trained, frozen = checkpoint.read_stored(chosen, log=log)
+        source, trained, frozen = checkpoint.read_stored(_best_or_newest(path), log=log)
         stored = assemble(trained | frozen)
         auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
         sentence = SentenceVectors(**run["sentence"]) if run.get("sentence") else None
@@ -124,10 +121,17 @@ class WorkDirectory(Format):
         self, path: files.PathLike, abstract_params: Any, *, ignore: str, log: Callable[[str], None]
     ) -> tuple[dict, checkpoint.Report]:
         """Loads parameters as `Format.load_params` does; each host reads only its own shards."""
-        return checkpoint.load_params(path, abstract_params, log=log)
+        return checkpoint.load_params(_best_or_newest(path), abstract_params, log=log)
 
 
 FORMAT = WorkDirectory()
+
+
+def _best_or_newest(path: files.PathLike) -> files.PathLike:
+    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`."""
+    best = os.path.join(path, run_directory.BEST)
+    is_root = os.fspath(path) == run_directory.find_root(path)
+    return best if is_root and files.exists(best) else path
 
 
 def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:
