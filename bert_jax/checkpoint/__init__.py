@@ -19,20 +19,24 @@ from bert_jax.checkpoint.reading import (
     load_params,
     load_state,
     load_stored,
+    newest_leaves,
     parameter_names,
     read_stored,
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
+from bert_jax.checkpoint.steps import list_steps
 
 __all__ = [
     "Checkpointer",
     "Leaf",
     "Report",
     "describe",
+    "list_steps",
     "load_params",
     "load_state",
     "load_stored",
+    "newest_leaves",
     "parameter_names",
     "read_stored",
     "sizes",

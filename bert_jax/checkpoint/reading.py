@@ -51,6 +51,20 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
         raise UserError(f"{path}: {error}") from error
 
 
+def newest_leaves(path: files.PathLike, *, log=print) -> dict[str, Leaf]:
+    """Returns every leaf of the newest step from its metadata, without reading any array.
+
+    Args:
+        path: see `load_params`. If there is no checkpoint, the result is empty.
+        log: see `load_params`.
+    """
+    try:
+        find_steps(absolute(path))
+    except UserError:
+        return {}
+    return _read_newest(path, lambda step: dict(Step.open(step, check_files=False).own), log)
+
+
 def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 

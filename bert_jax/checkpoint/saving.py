@@ -79,6 +79,11 @@ class Checkpointer:
                     files.remove_tree(path)
         multihost_utils.sync_global_devices("checkpoint_directory")
 
+    @property
+    def directory(self) -> str:
+        """Returns the directory of the steps."""
+        return self._directory
+
     def steps(self) -> list[int]:
         """Returns the steps on disk, unverified, oldest first, except one that is being written."""
         return [step for step in list_steps(self._directory) if step != self._saving]
@@ -209,6 +214,15 @@ class Checkpointer:
             if later > step:
                 self._set_aside(later, f"the run goes back to step {step}", _ABANDONED)
 
+    def delete_from(self, step: int) -> None:
+        """Deletes `step` and those after it, because the run comes there again, with other parameters."""
+        self.wait()
+        later = [found for found in self.agreed_steps() if found >= step]
+        if later and jax.process_index() == 0:
+            for found in later:
+                self._delete(found)
+        multihost_utils.sync_global_devices("checkpoint_delete_from")
+
     def check_space(self, abstract_state: PyTree) -> None:
         """Raises a StorageError if the disk has no room for one more step. URLs are not checked."""
         sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]
@@ -246,16 +260,19 @@ class Checkpointer:
             return
         for step in self.steps()[: -self._keep]:
             if not (self._keep_every and step % self._keep_every == 0):
-                path = self._path(step)
-                # An interrupted deletion must not leave a directory that looks like a step.
-                if files.scheme(path) == "gs":
-                    for name in WRITTEN_LAST:
-                        files.remove(os.path.join(path, name), missing_ok=True)
-                else:
-                    target = os.path.join(self._directory, f"{_DELETING}{step}")
-                    files.move(path, target)
-                    path = target
-                self._deletions.submit(files.remove_tree, path)
+                self._delete(step)
+
+    def _delete(self, step: int) -> None:
+        path = self._path(step)
+        # An interrupted deletion must not leave a directory that looks like a step.
+        if files.scheme(path) == "gs":
+            for name in WRITTEN_LAST:
+                files.remove(os.path.join(path, name), missing_ok=True)
+        else:
+            target = os.path.join(self._directory, f"{_DELETING}{step}")
+            files.move(path, target)
+            path = target
+        self._deletions.submit(files.remove_tree, path)
 
     def _write_file_digests(self) -> None:
         """Writes the checksums of a step's files; orbax calls this in its own thread.

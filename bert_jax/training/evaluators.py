@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -231,6 +232,10 @@ class BestCheckpoint(Evaluator):
         self._metric, self._sign, self._patience = metric, -1 if lower_is_better else 1, patience
         self._on_best = on_best
         self.best: dict[str, Any] | None = read_best(workdir.path)
+        place = os.path.join(workdir.path, BEST)
+        if self.best and self.best["step"] not in checkpoint.list_steps(place):
+            log(f"warning: {place} lacks step {self.best['step']}; the next evaluation counts as the best")
+            self.best = None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the wrapped evaluator's metrics and `best_so_far`: 1 if the score is the best, else 0."""
@@ -242,10 +247,11 @@ class BestCheckpoint(Evaluator):
     def _update(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> bool:
         best = self.best
         score, before = metrics[self._metric], best["scores"][self._metric] if best else None
-        is_best = before is None or self._sign * score > self._sign * before
+        is_best = before is None or math.isnan(before) or self._sign * score > self._sign * before
         last_step = best["last_step"] if best else 0
         if best is None or is_best:
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
+            saved.delete_from(step)  # of a part of the run that was lost
             saved.save(step, state.model_parameters)
             saved.close()
             scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}

@@ -55,13 +55,15 @@ class Start:
             directory: the work directory, for the message.
         """
         self._check_frozen()
-        resumed = self._restore(self.checkpointer.restore_latest)
+        resumed = self._restore(self.checkpointer.restore_latest, self.checkpointer.directory)
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
         other = self.config.resume_from
         if other and (
-            found := self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log))
+            found := self._restore(
+                lambda abstract: checkpoint.load_state(other, abstract, log=self.log), other
+            )
         ):
             source, state = found
             step = int(state.step)
@@ -91,18 +93,17 @@ class Start:
         return init_state(self.objective, self.optimizer, self.mesh, self.config.seed, self.abstract, given)
 
     def _restore(
-        self, read: Callable[[TrainState], tuple[Any, TrainState] | None]
+        self, read: Callable[[TrainState], tuple[Any, TrainState] | None], path: str
     ) -> tuple[Any, TrainState] | None:
-        """Returns `read(abstract)`, even if a part of the state came or went since the state was saved.
+        """Returns `read(abstract)`, even if a part of the state has changed since it was saved at `path`.
 
         The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`. A
-        part that was not saved is as at the start of a run.
+        part that was not saved, or has another shape, is as at the start of a run.
         """
-        first, *others = self._forms()
         try:
-            restored = read(first)
+            restored = read(self.abstract)
         except UserError as error:
-            for form in others:
+            for form in self._other_forms(path):
                 with contextlib.suppress(UserError):
                     restored = read(form)
                     break
@@ -110,12 +111,12 @@ class Start:
                 raise error from None
         return restored and (restored[0], self._completed(restored[1]))
 
-    def _forms(self) -> Iterator[TrainState]:
-        """Yields the abstract state of this run, and then with or without a spike rule and each budget."""
+    def _other_forms(self, path: str) -> Iterator[TrainState]:
+        """Yields the abstract state of this run with the saved spike rule, if any, and each budget."""
         abstract, place = self.abstract, self.abstract.step.sharding
-        rule = jax.ShapeDtypeStruct((self.config.spikes.window,), jnp.float32, sharding=place)
         half = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=place)
-        recents = (abstract.recent, rule if abstract.recent is None else None)
+        saved = checkpoint.newest_leaves(path).get("recent")
+        recents = [saved and jax.ShapeDtypeStruct(saved.shape, jnp.float32, sharding=place)]
         spents = ({}, *({unit: half} for unit in budgets.UNITS))
         own_first = sorted(spents, key=lambda spent: spent.keys() != (abstract.spent or {}).keys())
         for recent, spent in itertools.product(recents, own_first):
@@ -123,7 +124,7 @@ class Start:
 
     def _completed(self, state: TrainState) -> TrainState:
         wanted, place = self.abstract, self.abstract.step.sharding
-        if (state.recent is None) != (wanted.recent is None):
+        if jax.tree.map(jnp.shape, state.recent) != jax.tree.map(jnp.shape, wanted.recent):
             empty = None if wanted.recent is None else np.full(wanted.recent.shape, np.nan, np.float32)
             state = state.replace(recent=jax.device_put(empty, place))
         if (state.spent or {}).keys() != (wanted.spent or {}).keys():

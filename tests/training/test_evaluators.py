@@ -1,11 +1,14 @@
 """Evaluators of one's own in the loop, and the best checkpoint that one of them keeps."""
 
 import json
+import shutil
 import signal
 
+import optax
 import pytest
 from support.regression import Recorder, Run, at, send
 
+from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
 from bert_jax.training.evaluators import BestCheckpoint, Evaluator
 from bert_jax.training.preemption import Interrupted
@@ -115,3 +118,38 @@ def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
     best = best_of(run, scores, patience=3)
     assert int(run.fit().step) == 12 and run.steps_of("scores") == [2, 4, 6, 8, 10, 12]
     assert best.best["step"] == 10
+
+
+@pytest.mark.parametrize("again, kept", [({2: 0.5, 4: 0.9}, "4"), ({2: 0.9, 4: 0.5}, "2")])
+def test_of_steps_that_come_again_the_best_checkpoint_has_the_weights_that_scored(tmp_path, again, kept):
+    """On another number of devices a step may have other weights, and another score."""
+    run = Run(tmp_path / "run", steps=4, checkpoint__every=0)
+    best_of(run, {2: 0.5, 4: 0.7})
+    run.fit()
+    before = checkpoint.describe(run.path / "best" / "4")
+    shutil.rmtree(run.path / "checkpoints")
+    run.optimizer = optax.trace(0.5), lambda step: 0.02
+    best = best_of(run, again)
+    run.fit()
+    assert best.best["step"] == int(kept)
+    assert [path.name for path in (run.path / "best").iterdir() if path.name.isdigit()] == [kept]
+    assert checkpoint.describe(run.path / "best" / kept) != before
+
+
+def test_a_best_checkpoint_that_is_gone_is_replaced(tmp_path):
+    run = Run(tmp_path / "run", steps=2)
+    best_of(run, {2: 0.9})
+    run.fit()
+    shutil.rmtree(run.path / "best")
+    run.config.steps = 4
+    best = best_of(run, {2: 0.9, 4: 0.5})
+    run.fit()
+    assert run.logged("best lacks step 2; the next evaluation counts as the best")
+    assert best.best["step"] == 2 and (run.path / "best" / "2").exists()  # it was evaluated once more
+
+
+def test_a_score_that_is_not_a_number_is_not_the_best_for_ever(tmp_path):
+    run = Run(tmp_path / "run", steps=4)
+    best = best_of(run, {2: float("nan"), 4: 0.1})
+    run.fit()
+    assert best.best["step"] == 4

@@ -67,8 +67,14 @@ def test_a_rule_for_spikes_is_turned_on_and_off_between_two_starts(tmp_path):
     run.config.spikes.factor, run.config.steps = 5.0, 6
     state = run.fit()
     assert run.logged("resumed from step 4") and np.isfinite(np.asarray(state.recent)).sum() == 2
-    run.config.spikes.factor, run.config.steps = 0.0, 7
-    assert run.fit().recent is None and run.logged("resumed from step 6")
+    run.config.spikes.window, run.config.steps = 3, 7
+    state = run.fit()
+    assert (
+        run.logged("resumed from step 6") and np.isfinite(np.asarray(state.recent)).tolist().count(True) == 1
+    )
+    assert state.recent.shape == (3,)
+    run.config.spikes.window, run.config.spikes.factor, run.config.steps = 9, 0.0, 8
+    assert run.fit().recent is None and run.logged("resumed from step 7")
 
 
 @pytest.mark.parametrize("field, value, words", [("factor", 0.5, "more than 1"), ("metric", "x", "unknown")])
