@@ -63,6 +63,10 @@ class CompiledStep:
         self._ready = dict(programs or {})
         self._logged: list[dispatch.Choice] = []
 
+    def is_compiled(self, batch: Mapping[str, jax.Array]) -> bool:
+        """Returns whether batches of this shape have a program."""
+        return shape_key(batch) in self._programs
+
     def compile(self, batch: Mapping[str, jax.Array], guard: PreemptionGuard) -> Callable:
         """Returns the compiled step for batches of this shape: (state, batch, seed) -> (state, metrics).
 

@@ -91,8 +91,7 @@ class TrainRun:
         self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
-        if self._budget_share() >= 1:
-            self.last = self.step
+        self.last = self._end_of_budget()
         if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
             with self._stopping():
                 self.evaluations.run(missed, self.step, self.state)
@@ -161,7 +160,9 @@ class TrainRun:
         """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
         with self._stopping():
             self.guard.check()
-            program = self.train_step.compile(self._batch, self.guard)
+            is_new = not self.train_step.is_compiled(self._batch)
+            with self._step_metrics.paused(self.writer) if is_new else contextlib.nullcontext():
+                program = self.train_step.compile(self._batch, self.guard)
         profiler.before(self.step + 1)
         self.state, self._metrics = program(self.state, self._batch, self.train_step.seed)
         self.step += 1
@@ -187,6 +188,17 @@ class TrainRun:
         if self.budget is None or self.state.spent is None:
             return 0.0
         return self.budget.count(self.state.spent) / self.budget.amount
+
+    def _end_of_budget(self) -> int:
+        """Returns the last step of the run, as far as its budget and its lines of metrics say it.
+
+        The run ends one step after the first line on which the budget is spent, wherever it was interrupted.
+        """
+        if self._budget_share() < 1:
+            return self.config.steps
+        lines = read_metrics(self.workdir.path, "train")
+        spent = [line["step"] + 1 for line in lines if (line.get("budget") or 0) >= 1]
+        return max(self.step, spent[0]) if spent else self.config.steps
 
     def _start_clock(self) -> None:
         """Starts to count the time of a budget of time, from what the state says has been spent."""

@@ -1,6 +1,7 @@
 """Runs that end with a budget of tokens or time: their rates, and how they resume."""
 
 import json
+import shutil
 import types
 
 import numpy as np
@@ -56,6 +57,23 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
+@pytest.mark.parametrize("left", [8, 12, 14])
+def test_a_run_that_is_killed_near_the_end_of_its_budget_ends_at_the_same_step(pretrain, tmp_path, left):
+    """The budget is spent at step 11 or so, and the lines are those of steps 7 and 14."""
+    fields = TOKENS | {"checkpoint.every": 2, "checkpoint.keep": 99, "optimizer.schedule": "constant"}
+    more = {"log_every": 7, "steps": 1000}
+    code, output, _ = pretrain(tmp_path / "run", **fields | more)
+    assert code == 0 and "the budget is spent, at step 15" in output, output
+    place = tmp_path / "run" / "checkpoints"
+    whole = checkpoint.describe(place / "15")
+    for step in (int(path.name) for path in place.iterdir() if path.name.isdigit()):
+        if step > left:
+            shutil.rmtree(place / str(step))
+    code, output, _ = pretrain(tmp_path / "run", **fields | more)
+    assert code == 0 and f"resumed from step {left}" in output
+    assert checkpoint.describe(place / "15") == whole
+
+
 @pytest.mark.slow
 def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch):
     """A clock on which a second passes whenever it is read."""
@@ -92,3 +110,5 @@ def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
 def test_a_schedule_of_a_budget_has_no_steps(pretrain):
     error = error_of(pretrain(**TOKENS | {"optimizer.warmup_steps": 5}))
     assert "optimizer.warmup_steps=5: with budget.tokens" in error
+    changed = TOKENS | {"masking.schedule": "linear", "masking.final_prob": 0.1}
+    assert "masking.schedule=linear: with budget.tokens" in error_of(pretrain(steps=9, **changed))

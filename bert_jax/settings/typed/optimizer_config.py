@@ -14,6 +14,7 @@ SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "triangle": ("initial_rate", "final_rate"),
     "wsd": ("cooldown_steps", "cooldown_fraction", "cooldown", "final_rate"),
 }
+WITHOUT_END = ("constant", "inverse_square_root")  # schedules that do not depend on the number of steps
 
 
 @dataclasses.dataclass(frozen=True)

@@ -230,6 +230,11 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
                     f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
                     f"has been spent and has no steps; set it to 0{hint}"
                 )
+        if typed.masking.schedule != "constant":
+            raise UserError(
+                f"masking.schedule={typed.masking.schedule}: with budget.{given[0]}, the number of steps in "
+                "which the share would change is not known; set it to constant"
+            )
     _check_causal_steps(typed)
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

@@ -17,7 +17,7 @@ from bert_jax.settings.typed.adapter_config import AdapterConfig
 from bert_jax.settings.typed.distillation_config import DistillationConfig
 from bert_jax.settings.typed.masking_config import ReplacedTokensConfig
 from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
+from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, WITHOUT_END, OptimizerConfig
 
 # Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
 # of the machine's memory.
@@ -162,6 +162,8 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
         if name not in used:
             yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
+    if config.optimizer.schedule in WITHOUT_END:
+        yield "optimizer.decay_steps", f"the schedule {config.optimizer.schedule} has no end"
     objective = getattr(config, "objective", "")
     if objective and objective != "replaced_tokens":
         for part in dataclasses.fields(ReplacedTokensConfig):

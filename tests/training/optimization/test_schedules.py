@@ -1,5 +1,6 @@
 """The schedules of successors of BERT: their known answers, and the fields that each of them uses."""
 
+import contextlib
 import inspect
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import pretrain_config
-from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
+from bert_jax.settings.typed.optimizer_config import (
+    SCHEDULE_FIELDS,
+    WITHOUT_END,
+    PretrainOptimizerConfig,
+)
 from bert_jax.training.optimization import schedules
 
 
@@ -93,5 +98,13 @@ def test_a_field_of_another_schedule_is_refused(name):
 def test_the_fields_of_a_schedule_are_its_arguments():
     common = {"step", "learning_rate", "warmup_steps", "total_steps"}
     for name, function in schedules.SCHEDULES.items():
+        config = defaults.pretrain("tiny")
+        cooldown = {"cooldown_steps": 9} if name == "wsd" else {}
+        config.optimizer.update({"schedule": name, "decay_steps": 90, "warmup_steps": 0, **cooldown})
+        refuses = pytest.raises(UserError, match=f"optimizer.decay_steps=90: the schedule {name} has no end")
+        with refuses if name in WITHOUT_END else contextlib.nullcontext():
+            pretrain_config.pretraining(config)
+        values = [float(function(np.float32(85), 1.0, 10, total, **cooldown)) for total in (90, 180)]
+        assert (values[0] == values[1]) == (name in WITHOUT_END)
         taken = set(inspect.signature(function).parameters) - common
         assert taken == set(SCHEDULE_FIELDS.get(name, ())) - {"cooldown_fraction"}, name
