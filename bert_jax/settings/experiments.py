@@ -278,6 +278,9 @@ class Experiment:
                     check_known(f"arm {arm.name!r}: measure", name, [one.name for one in self.measures])
             for name in arm.pretrain.records.split(",") if arm.pretrain else ():
                 check_known(f"arm {arm.name!r}: records", name, list(self.records))
+        for measure in self.measures:
+            if isinstance(measure, HeldOut):
+                check_known(f"measure {measure.name!r}: records", measure.records, list(self.records))
         for comparison in self.comparisons:
             for name in comparison.published:
                 check_known(f"comparison {comparison.name!r}: arm", name, names)

@@ -235,6 +235,8 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
     one = Experiment("Students", arms, [], Budget(steps=3), vocabulary=(), records={"rows": ()})
     work = runner.Runner(one, str(tmp_path), runner.Inputs({"rows": "records"}))
     assert not work.has_model("teacher", 0)
+    with pytest.raises(UserError, match="arm 'student' needs the model of 'teacher', which has not run"):
+        work.run(["student"])
     work.results.add("teacher", 0, runner.PRETRAINING, {"steps": 3.0})
     work._pretraining_config(arms[1], 0, 3)
     assert seen == [str(tmp_path / "teacher" / "seed-0" / "pretraining")]
@@ -263,6 +265,8 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
 def test_an_experiment_is_checked_when_it_is_made(arms, message):
     with pytest.raises(UserError, match=message):
         Experiment("Mistakes", arms, [])
+    with pytest.raises(UserError, match="measure 'loss': records 'rowz' is unknown; did you mean rows"):
+        Experiment("Mistakes", [Arm("one")], [HeldOut("loss", "rowz")], records={"rows": ()})
 
 
 @pytest.mark.parametrize(

@@ -188,14 +188,15 @@ class Runner:
 
     def _run_arm(self, arm: Arm, seed: int) -> None:
         if arm.pretrain and self.results.get(arm.name, seed, PRETRAINING) is None:
-            self._pretrain(arm, seed)
+            try:
+                self._pretrain(arm, seed)
+            except _NotYet as error:
+                raise _not_run(arm.name, "needs the model of", str(error)) from None
         for measure in self.experiment.measures_of(arm):
             if self.results.get(arm.name, seed, measure.name) is not None:
                 continue
             if not self.has_model(arm.name, seed):
-                raise UserError(
-                    f"arm {arm.name!r} starts from {arm.start!r}, which has not run; add it to --arms"
-                )
+                raise _not_run(arm.name, "starts from", arm.start)
             self._log(f"{arm.name}, seed {seed}: {measure.name}")
             scores = self._judge(measure, arm, seed)
             self.results.add(arm.name, seed, measure.name, scores)
@@ -205,6 +206,7 @@ class Runner:
         return os.path.join(self.directory, _file_name(arm), f"seed-{seed}")
 
     def _pretrain(self, arm: Arm, seed: int) -> None:
+        self._pretraining_config(arm, seed, _TIMED_STEPS)  # before steps are timed, it says what it lacks
         steps = self._steps(arm, seed)
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
@@ -303,6 +305,10 @@ class Runner:
 
 class _NotYet(Exception):
     """The model of an arm is needed before it is trained."""
+
+
+def _not_run(arm: str, needs: str, other: str) -> UserError:
+    return UserError(f"arm {arm!r} {needs} {other!r}, which has not run; add it to --arms")
 
 
 def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
