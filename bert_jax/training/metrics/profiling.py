@@ -32,7 +32,7 @@ class Profiler:
     Args:
         directory: the log directory of xprof.
         steps: the first and the last step of the trace; None for no trace.
-        log: called with a line when the trace has been written.
+        log: called with a line when the trace has been written, or if none of its steps was trained.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Profiler:
     ):
         self._directory, self._log = os.fspath(directory), log
         self._first, self._last = steps or (-1, -1)
-        self._tracing = False
+        self._tracing = self._has_traced = False
         self._cleanup = contextlib.ExitStack()
         self._local = self._directory
 
@@ -49,6 +49,11 @@ class Profiler:
 
     def __exit__(self, *unused) -> None:
         self._stop()
+        if self._last > 0 and not self._has_traced:
+            self._log(
+                f"warning: --profile_steps={self._first}:{self._last}: no trace, because step {self._first} "
+                "is not among those that were trained now"
+            )
 
     def before(self, step: int) -> None:
         """Starts the trace if it begins with this step. Call it before each step."""
@@ -56,7 +61,7 @@ class Profiler:
             if files.is_remote(self._directory):  # xprof reads local files only.
                 self._local = self._cleanup.enter_context(scratch.directory())
             jax.profiler.start_trace(self._local)
-            self._tracing = True
+            self._tracing = self._has_traced = True
 
     def after(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Ends the trace if this is its last step, after waiting for it. Call it after each dispatch."""

@@ -161,11 +161,19 @@ class Trackers:
 
     def __init__(self, names: str, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
         self._directory, self._config, self._warn = directory, config, warn
-        self._open = [TRACKERS[name]() for name in parse(names)]
+        self._waiting = [TRACKERS[name]() for name in parse(names)]
+        self._open: list[Tracker] = []  # whose runs have begun
 
     def start(self) -> None:
-        """Begins the runs of all trackers."""
-        self._for_each(self._start)
+        """Begins the runs of all trackers, which have begun already if the run goes back to a step."""
+        if self._open:
+            self._warn(
+                "warning: the trackers keep what they have of the steps that come again; MLflow adds the new "
+                "values, and W&B leaves them out"
+            )
+        else:
+            self._open, self._waiting = self._waiting, []
+            self._for_each(self._start)
 
     def _start(self, tracker: Tracker) -> None:
         path = os.path.join(self._directory, f"{tracker.name}-run.txt")

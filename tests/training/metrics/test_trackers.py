@@ -79,3 +79,17 @@ def test_other_processes_do_not_log(service, tmp_path):  # noqa: F811
     writer.write(1, {"loss": 1.0})
     writer.close()
     assert not service[1].runs
+
+
+def test_a_run_that_goes_back_stays_in_its_tracker(service, tmp_path, capsys):  # noqa: F811
+    _, found = service
+    config = MetricsWriter(tmp_path, trackers=service[0], terminal=False)
+    config.rewind(0)
+    config.rewind(2)
+    config.write(3, {"loss": 1.0})
+    config.close()
+    assert len(found.runs) == 1 and found.logged and found.ended == 1
+    assert capsys.readouterr().out.count("the trackers keep what they have of the steps that come again") == 1
+    refused = MetricsWriter(tmp_path, trackers=service[0], terminal=False)
+    refused.close()  # before it began
+    assert found.ended == 1 and "fails" not in capsys.readouterr().out
