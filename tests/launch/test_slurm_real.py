@@ -186,6 +186,14 @@ def test_a_mistake_and_an_interrupt_end_it(cluster, code):
     assert cluster.job(number)["Restarts"] == "0"
 
 
+def test_a_mistake_of_one_process_ends_it_though_the_others_are_aborted(cluster):
+    script = "[[ $SLURM_PROCID == 0 ]] && exit 2; sleep 1; kill -ABRT $$"
+    number = cluster.submit("one", script, "--sbatch_flag=--ntasks-per-node=2")
+    cluster.wait_for("the end", lambda: cluster.job(number)["JobState"] == "FAILED")
+    assert cluster.job(number)["ExitCode"] == "2:0" and cluster.job(number)["Restarts"] == "0"
+    assert not list(cluster.path.glob(".slurm-*"))
+
+
 _SAVES = "trap 'echo saved; exit 3' TERM; echo up; while true; do sleep 0.2; done"
 
 
