@@ -74,7 +74,8 @@ class Execution:
     )
     scan_unroll: int = field(
         1,
-        "layers that are compiled as one block; 0 is all: faster steps, longer compilation",
+        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. With `remat`, it "
+        "is 1 on CPUs, where only a loop frees memory",
         bounds=(0, 10_000),
         resume="free",
     )

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.kernels import platform
 from bert_jax.kernels.attention import attention, choose_here, prepare, prepares_inputs
 from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
@@ -194,11 +195,15 @@ class Layers(Module):
         """
         config = self.config
         execution = config.execution
-        body = _ScannedLayers
-        if execution.remat != "none":
-            body = nn.remat(body, prevent_cse=False, policy=_REMAT[execution.remat])
         found = []
         for name, run in runs.named(runs.layer_runs(config)):
+            body, unroll = _ScannedLayers, execution.scan_unroll or run.repeats
+            if execution.remat != "none":
+                # On a CPU, XLA frees what is computed again only between the iterations of a loop. Outside of
+                # one, it would find that it has been computed before, and keep it.
+                unroll = 1 if platform.target_platform() == "cpu" else unroll
+                is_loop = unroll < run.repeats
+                body = nn.remat(body, prevent_cse=not is_loop, policy=_REMAT[execution.remat])
             parameters = dict(
                 variable_axes={"params": 0, **_COLLECTED},
                 split_rngs={"params": True, "dropout": True},
@@ -214,7 +219,7 @@ class Layers(Module):
                 body,
                 in_axes=nn.broadcast,
                 length=run.repeats,
-                unroll=execution.scan_unroll or run.repeats,
+                unroll=unroll,
                 **parameters,
             )
             layers = scan(config, run, deterministic, collect, name=name)

@@ -40,7 +40,8 @@ def programs():
     script = ROOT / "tests" / "support" / "gpu_compilations.py"
     names = (
         "train on one", "train on eight", "train with data and tensor", "train with dropout",
-        "train with fsdp", "evaluate", "fine-tune", "predict", "predict in float32",
+        "train with fsdp", "evaluate", "fine-tune", "predict", "predict in float32", "unrolled",
+        "unrolled, computed again",
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(script), *names], capture_output=True, text=True, env=environment(), cwd=ROOT
@@ -75,6 +76,8 @@ def test_cudnn_attends_in_bfloat16_without_dropout_and_triton_elsewhere(programs
 def test_the_norms_of_the_layers_are_kernels(programs):
     """The two halves of the one layer, each with a kernel forward and one backward."""
     for name, found in programs.items():
+        if name.startswith("unrolled"):  # of several layers
+            continue
         calls = found["calls"]
         trains = name.startswith(("train", "fine-tune"))
         assert [calls.get(f"after_{way}", 0) for way in ("forward", "backward")] == [2, 2 * trains], name
@@ -104,3 +107,9 @@ def test_gradients_are_reduced_once(programs):
 def test_parameters_are_gathered_and_their_gradients_scattered_with_fsdp(programs):
     kinds = {kind for kind, _ in programs["train with fsdp"]["traffic"]}
     assert {"all-gather", "reduce-scatter"} <= kinds
+
+
+def test_unrolled_layers_that_are_computed_again_take_less_memory(programs):
+    """Where nothing stops it, XLA finds what has been computed before, and keeps it."""
+    kept, again = (programs[name]["memory"] for name in ("unrolled", "unrolled, computed again"))
+    assert again < 0.7 * kept

@@ -28,7 +28,7 @@ from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 
 ROWS, LENGTH = 16, 128
 
-# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled
+# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, further fields of the model
 PROGRAMS = {
     "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
     "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
@@ -39,6 +39,8 @@ PROGRAMS = {
     "fine-tune": ((8, 1, 1), "bfloat16", 0.1, "fine-tune"),
     "predict": ((1, 1, 1), "bfloat16", 0.0, "predict"),
     "predict in float32": ((1, 1, 1), "float32", 0.0, "predict"),
+    "unrolled": ((1, 1, 1), "bfloat16", 0.0, "train", dict(scan_unroll=0)),
+    "unrolled, computed again": ((1, 1, 1), "bfloat16", 0.0, "train", dict(scan_unroll=0, remat="full")),
 }
 
 
@@ -55,10 +57,11 @@ def batch_of_examples():
 
 def lowered(name):
     """The program, and how many numbers the model has."""
-    sizes, dtype, dropout, what = PROGRAMS[name]
+    sizes, dtype, dropout, what, *execution = PROGRAMS[name]
     model = EncoderConfig(
-        vocab_size=1000, hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=256,
-        max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout, execution=Execution(dtype),
+        vocab_size=1000, hidden_size=128, num_hidden_layers=6 if execution else 1, num_attention_heads=2,
+        intermediate_size=256, max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout,
+        execution=Execution(dtype, **dict(*execution)),
     )  # fmt: skip
     hosts = gpus.Hosts(gpus.GPUS["h100"], 1, int(np.prod(sizes)))
     mesh = sharding.make_mesh(*sizes, devices=gpu_topology.devices(hosts))
