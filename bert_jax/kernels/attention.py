@@ -128,7 +128,10 @@ def attention(
     if chosen == "pallas":
         return _pallas(query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles)
     query, key, value = prepare(query, key, value, biases, angles)
-    if chosen == "xla" and window and logit_bias is None and _BLOCKS * window < query.shape[1]:
+    length = query.shape[1]
+    # An exported program may have rows of any length.
+    is_banded = window and logit_bias is None and isinstance(length, int) and _BLOCKS * window < length
+    if chosen == "xla" and is_banded:
         return _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key)
     if chosen == "xla":
         weights = probabilities(query, key, sequence_ids, causal, window, logit_bias)

@@ -123,6 +123,13 @@ def test_a_folder_of_onnx(export):
     assert not (folder / "onnx").exists()
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_stablehlo_of_every_variant(name, tmp_path):
+    model, path = build(tmp_path, **VARIANTS[name]), str(tmp_path / "model.stablehlo")
+    stablehlo.write(model, path)
+    assert outputs.difference(model, stablehlo.Session(path)) < 2e-5
+
+
 def test_stablehlo_of_any_shape(export):
     call, model, folder = export
     assert "model.stablehlo" in call("--to=stablehlo").err
