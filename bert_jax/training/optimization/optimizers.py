@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 
@@ -211,15 +212,39 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     options = {"weight_decay": 0.0} if "weight_decay" in taken else {}
     try:
         options |= _OPTAX_ARGUMENTS.get(name, lambda layers: {})(layers)
-        optimizer = make(**options | given | {"learning_rate": 1.0})
-        weights = {"w": jnp.zeros((2, 2))}
-        jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), weights)
+        optimizer, slower = (make(**options | given | {"learning_rate": rate}) for rate in (1.0, 0.5))
+        is_direction = _follows_rate(optimizer, slower)
     except (TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
             f"optimizer.name={name!r} with optimizer.args={args!r} cannot be used: {reason}"
         ) from error
+    if not is_direction:
+        raise UserError(
+            f"optimizer.name={name!r} cannot be used: it does not only multiply by its learning rate, which "
+            f"follows a schedule here; choose another, such as {', '.join(_EXAMPLES)}"
+        )
     return optax.chain(optimizer, optax.scale(-1.0))
+
+
+def _follows_rate(optimizer: optax.GradientTransformation, slower: optax.GradientTransformation) -> bool:
+    """Returns whether the updates of two optimizers are in proportion to their rates, 1 and 0.5."""
+    weights = {"w": jnp.array([[1.0, -2.0], [3.0, -4.0]])}
+
+    @jax.jit
+    def after_steps():
+        found = []
+        for each in (optimizer, slower):
+            state, updates = each.init(weights), weights
+            for step in range(1, 4):
+                gradient = {"w": jnp.array([[0.3, -0.1], [0.2, 0.5]]) * (-1.0) ** step * step}
+                updates, state = each.update(gradient, state, weights)
+            found.append((updates["w"], [x for x in jax.tree.leaves(state) if x.dtype.kind == "f"]))
+        return found
+
+    (fast, state), (slow, other) = after_steps()
+    same = [np.allclose(x, y, rtol=1e-4, atol=1e-7) for x, y in zip(state, other, strict=True)]
+    return all(same) and bool(np.allclose(fast, 2 * slow, rtol=1e-3, atol=1e-6))
 
 
 def _arguments(text: str) -> dict[str, Any]:

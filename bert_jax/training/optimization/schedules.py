@@ -32,6 +32,11 @@ def _after_warmup(
     return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
 
+def _warmth(step: jax.Array, warmup_steps: float) -> jax.Array:
+    """Returns the factor of a linear warm-up from 0 to 1; 1 without one."""
+    return jnp.minimum(step / max(warmup_steps, 1), 1.0) if warmup_steps else jnp.ones_like(step)
+
+
 def reference(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
     """Returns the rate of a linear warm-up and a linear decay from step 0, as google-research/bert.
 
@@ -59,7 +64,7 @@ def warmup_then_decay(
 def constant(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
     """Returns the rate of a linear warm-up to lr at step W and a constant rate afterwards."""
     del total_steps
-    return learning_rate * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
+    return learning_rate * _warmth(jnp.asarray(step, jnp.float32), warmup_steps)
 
 
 def triangle(
@@ -129,14 +134,15 @@ def inverse_square_root(
     """Returns the rate of a linear warm-up to lr at step W, and then lr sqrt(W / t), whatever T is."""
     del total_steps
     step, warmup = jnp.asarray(step, jnp.float32), max(warmup_steps, 1)
-    return learning_rate * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1.0)))
+    falling = jnp.sqrt(warmup / jnp.maximum(step, 1.0))
+    return learning_rate * (jnp.minimum(step / warmup, falling) if warmup_steps else falling)
 
 
 def product(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
     """Returns the product of a linear warm-up and a linear decay, lr min(1, t/W) (1 - t/T) (ELECTRA)."""
     step = jnp.asarray(step, jnp.float32)
     decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
-    return decayed * jnp.minimum(step / max(warmup_steps, 1), 1.0)
+    return decayed * _warmth(step, warmup_steps)
 
 
 _FUNCTIONS: tuple[Callable[..., jax.Array], ...] = (

@@ -104,6 +104,7 @@ def test_the_fields_of_a_schedule_are_its_arguments():
         refuses = pytest.raises(UserError, match=f"optimizer.decay_steps=90: the schedule {name} has no end")
         with refuses if name in WITHOUT_END else contextlib.nullcontext():
             pretrain_config.pretraining(config)
+        assert float(function(np.float32(0), 1.0, 0, 100, **cooldown)) == 1, name  # without a warm-up
         values = [float(function(np.float32(85), 1.0, 10, total, **cooldown)) for total in (90, 180)]
         assert (values[0] == values[1]) == (name in WITHOUT_END)
         taken = set(inspect.signature(function).parameters) - common
