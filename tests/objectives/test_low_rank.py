@@ -155,3 +155,10 @@ def test_mistakes_are_told_in_one_line(fields, message):
     with pytest.raises(UserError) as error:
         adapt(tiny_task(), AdapterConfig(**fields))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_without_biases_has_none_to_train():
+    """Else the head alone would be trained, as by the kind "head"."""
+    task = tiny_task(attention_bias=False, inner_bias=False, output_bias=False, norm_bias=False)
+    with pytest.raises(UserError, match=r"adapter\.kind=bitfit: the encoder has no parameters of this kind"):
+        adapt(task, AdapterConfig(kind="bitfit"), ["mlm"])

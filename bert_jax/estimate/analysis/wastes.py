@@ -52,8 +52,8 @@ def find(
     if scores is not None:
         lines.append(
             f"attention stores float32 scores {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM; a "
-            "fused kernel avoids this: --config.model.attention=auto uses one on TPUs for rows of 128 to 512 "
-            "tokens, and for longer rows with --config.model.attention_probs_dropout_prob=0"
+            "fused kernel avoids this: `bert-jax configs --fields` says at model.attention which rows, heads "
+            "and positions have one"
         )
     lines += _traffic(compute, collectives, mesh_shape, parameter_bytes)
     if compute.moving_seconds > _OF_TIME * compute.seconds:
