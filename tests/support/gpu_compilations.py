@@ -28,7 +28,7 @@ from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 
 ROWS, LENGTH = 16, 128
 
-# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, further fields of the model
+# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, how the layers are
 PROGRAMS = {
     "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
     "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
