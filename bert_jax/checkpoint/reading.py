@@ -58,11 +58,7 @@ def newest_leaves(path: files.PathLike, *, log=print) -> dict[str, Leaf]:
         path: see `load_params`. If there is no checkpoint, the result is empty.
         log: see `load_params`.
     """
-    try:
-        find_steps(absolute(path))
-    except UserError:
-        return {}
-    return _read_newest(path, lambda step: dict(Step.open(step, check_files=False).own), log)
+    return _if_any(path, lambda step: dict(Step.open(step, check_files=False).own), log) or {}
 
 
 def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
@@ -72,11 +68,8 @@ def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
         path: see `load_params`. If there is no checkpoint, the result is empty.
         log: see `load_params`.
     """
-    try:
-        find_steps(absolute(path))
-    except UserError:
-        return frozenset()
-    return _read_newest(path, lambda step: frozenset(Step.open(step, check_files=False).params), log)
+    names = _if_any(path, lambda step: frozenset(Step.open(step, check_files=False).params), log)
+    return names or frozenset()
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
@@ -217,6 +210,15 @@ def read_state(path: str, abstract_state: PyTree) -> PyTree:
         )
     check_structure(path, step.leaves, wanted)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(step.read(wanted).values()))
+
+
+def _if_any(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result | None:
+    """Returns what `_read_newest` does; None if there is no checkpoint."""
+    try:
+        find_steps(absolute(path))
+    except UserError:
+        return None
+    return _read_newest(path, read, log)
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:

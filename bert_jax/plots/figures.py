@@ -22,9 +22,6 @@ def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tupl
         size: width and height in inches.
         rows: number of rows of axes.
         columns: number of columns of axes.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     figure = matplotlib_figure.Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)

@@ -113,7 +113,7 @@ def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
         task: the name of the task, for the message.
 
     Raises:
-        UserError: a metric is not known, or needs a package that is not installed.
+        UserError: a metric is not known.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:

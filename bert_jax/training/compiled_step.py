@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -63,21 +65,23 @@ class CompiledStep:
         self._ready = dict(programs or {})
         self._logged: list[dispatch.Choice] = []
 
-    def is_compiled(self, batch: Mapping[str, jax.Array]) -> bool:
-        """Returns whether batches of this shape have a program."""
-        return shape_key(batch) in self._programs
-
-    def compile(self, batch: Mapping[str, jax.Array], guard: PreemptionGuard) -> Callable:
+    def compile(
+        self,
+        batch: Mapping[str, jax.Array],
+        guard: PreemptionGuard,
+        paused: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ) -> Callable:
         """Returns the compiled step for batches of this shape: (state, batch, seed) -> (state, metrics).
 
         Args:
             batch: a global batch.
             guard: interrupts the compilation if the run is requested to stop.
+            paused: makes the context of a compilation, whose time does not count as that of steps.
         """
         key = shape_key(batch)
         if key not in self._programs:
             began, compiled_before = time.monotonic(), key in self._ready
-            with self._watchdog.paused(), self._writer.stage("compiling"):
+            with paused(), self._watchdog.paused(), self._writer.stage("compiling"):
                 program, choices = self._ready.pop(key, None) or guard.wait_for(
                     lambda: lower_and_compile(self._train_step, self._abstract_state, batch, self.seed)
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
@@ -160,9 +161,8 @@ class TrainRun:
         """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
         with self._stopping():
             self.guard.check()
-            is_new = not self.train_step.is_compiled(self._batch)
-            with self._step_metrics.paused(self.writer) if is_new else contextlib.nullcontext():
-                program = self.train_step.compile(self._batch, self.guard)
+            paused = functools.partial(self._step_metrics.paused, self.writer)
+            program = self.train_step.compile(self._batch, self.guard, paused)
         profiler.before(self.step + 1)
         self.state, self._metrics = program(self.state, self._batch, self.train_step.seed)
         self.step += 1

@@ -276,12 +276,11 @@ def _remote_files(pattern: str) -> list[str]:
     except OSError as error:
         message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
         raise file_error(message, error) from None
-    place = bare.rstrip("/")
-    # What the file system leaves out of its paths: the scheme, and of some the host.
-    before = pattern.rstrip("/").removesuffix(place) if pattern.rstrip("/").endswith(place) else None
-    if before is None:
-        return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
-    return [f"{before}{path}" for path in found]
+    url, place = pattern.rstrip("/"), bare.rstrip("/")
+    if place and url.endswith(place):
+        # What the file system leaves out of its paths: the scheme, and of some the host.
+        return [f"{url.removesuffix(place)}{path}" for path in found]
+    return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
 
 
 def _stream_edges(path: str, edges: list[int]) -> list[int]:

@@ -81,12 +81,12 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
     released, compiled = threading.Event(), []
 
     class Endless(loop.CompiledStep):
-        def compile(self, batch, stop):
+        def compile(self, batch, stop, *paused):
             if compiled:
                 threading.Timer(0.1, send, [signal.SIGTERM]).start()
                 stop.wait_for(lambda: released.wait(60))
             compiled.append(batch)
-            return super().compile(batch, stop)
+            return super().compile(batch, stop, *paused)
 
     monkeypatch.setattr(loop, "CompiledStep", Endless)
     began = time.monotonic()
