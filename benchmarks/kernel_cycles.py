@@ -61,11 +61,11 @@ def compile_both(args, device):
             return attend(*inputs[:6], inputs[6:])
 
         given = [states] * 3 + [array(args.rows, args.length, dtype=jnp.int32), parameters]
-        given.append(array(args.rows, 3, dtype=jnp.int32))
+        given.append(array(args.rows, 5, dtype=jnp.int32))
         given += [array(args.rows, args.length, _LANES)] * 2 if args.rotary else []
     else:
         call = functools.partial(residual._after, residual._How("pallas", 1e-12, args.rate))
-        given = [states, states, parameters, array(args.rows, 1, 2, dtype=jnp.uint32)]
+        given = [states, states, parameters, array(args.rows, 1, 4, dtype=jnp.int32)]
 
     def kernel(gradient, *inputs):
         places = [place for place, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating)]

@@ -261,7 +261,7 @@ def _pallas(
 
 
 def _with_first_head(words, heads):
-    """Returns int32 [B, 3]: `kernel_words`, and the index in the whole row of the device's first head.
+    """Returns int32 [B, 5]: `kernel_words`, and the index in the whole row of the device's first head.
 
     A device that has only some of the heads hashes their masks by their indices in the whole row.
     """

@@ -1,9 +1,11 @@
 """Dropout with a mask that is hashed from the element's index.
 
 No mask is stored, and XLA fuses the hash into the neighboring operations. Drawing the bits with threefry
-costs 14 to 50% of a train step. Here a hash of two integer products is computed inside the fusion that uses
-it, once forward and once backward, and serves two elements. A mask depends only on the key and the elements'
-global indices, so it is the same on every mesh, and for any number of parts that a batch is computed in.
+costs 14 to 50% of a train step. Here the indices on all axes but the last, which are a line, are hashed to
+one word, the place on the last axis is hashed to another, and an element is kept if the product of its two
+words, modulo 2**32, is large enough: that is one operation for each element. Both words are odd, so that the
+product takes every odd value equally often. A mask depends only on the key and the elements' global indices,
+so it is the same on every mesh, and for any number of parts that a batch is computed in.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ import numpy as np
 _M1 = np.uint32(0x21F0AAAD)
 _M2 = np.uint32(0x735A2D97)
 
-# Distance on the last axis between two elements that share a hash: the number of lanes of a TPU's vector
-# register, so that a kernel joins the masks of both without moving elements between lanes.
+# The word of a place whose number has this bit is that of the place without the bit, times 2**16 + 1, so that
+# a shift and a sum can replace every second product. It is the number of lanes of a TPU's vector register:
+# no element moves between lanes for it.
 PAIR = 128
-_PAIR = np.uint32(PAIR)
-_TO_SHIFT = np.uint32(3)  # from PAIR to 16, half of the bits
 
+# The words of places are hashed as those of a row that no batch has.
+_NO_ROW = np.uint32(2**32 - 1)
 
 _row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row_ids", default=None)
 
@@ -84,12 +87,16 @@ def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[
 
 
 def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
-    """Returns `row_words` in the format of the Pallas kernels, int32 [rows, 2]; zeros without a key."""
+    """Returns what the Pallas kernels hash masks from, int32 [rows, 4]; zeros without a key.
+
+    They are the two words of each row from `row_words`, and the two that words of places are hashed from, the
+    same for all rows.
+    """
     if key is None:
-        return jnp.zeros((rows, 2), jnp.int32)
-    return jax.lax.bitcast_convert_type(
-        jnp.stack(row_words(key, rows, _ids_in_context(rows)), axis=1), jnp.int32
-    )
+        return jnp.zeros((rows, 4), jnp.int32)
+    of_places = (jnp.broadcast_to(word, rows) for word in row_words(key, 1, _NO_ROW[None]))
+    words = (*row_words(key, rows, _ids_in_context(rows)), *of_places)
+    return jax.lax.bitcast_convert_type(jnp.stack(words, axis=1), jnp.int32)
 
 
 def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -99,68 +106,65 @@ def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
-def pair(place: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns which hash decides on an element, and how.
-
-    An element and the one `PAIR` places further on the last axis share a hash: the first is kept if the hash
-    is large enough, the second if the lower half of its bits is.
+def line_words(line: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Returns the words of lines, uint32.
 
     Args:
-        place: uint32, the place on the last axis.
-
-    Returns:
-        uint32, the place of the first element of the pair, and the `shift` of `keep`.
-    """
-    half = place & _PAIR
-    return place - half, half >> _TO_SHIFT
-
-
-def keep(
-    index: jax.Array, shift: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
-) -> jax.Array:
-    """Returns whether elements of a row are kept, as bool.
-
-    Args:
-        index: uint32, the index inside the row of the first element of the `pair`.
-        shift: by how many bits the hash is shifted before it is compared.
-        first: the first value of the row from `row_words`.
+        line: uint32, the index of the line inside its row.
+        first: the first word of the row from `row_words`.
         second: the second one.
+    """
+    return _hash(line, first, second) | np.uint32(1)
+
+
+def place_words(place: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Returns the words of places on the last axis, uint32.
+
+    Args:
+        place: uint32.
+        first: the first word for places from `kernel_words`.
+        second: the second one.
+    """
+    of_pair = place & np.uint32(PAIR)
+    word = _hash(place - of_pair, first, second) | np.uint32(1)
+    return jnp.where(of_pair == 0, word, _second_of_pair(word))
+
+
+def _second_of_pair(word: jax.Array) -> jax.Array:
+    return word + (word << 16)
+
+
+def keep(lines: jax.Array, places: jax.Array, least: np.uint32) -> jax.Array:
+    """Returns whether elements are kept, as bool.
+
+    Args:
+        lines: `line_words`.
+        places: `place_words`, of a shape that is broadcast with that of `lines`.
         least: smallest value that is kept, see `threshold`.
     """
-    return _hash(index, first, second) << shift >= least
+    return lines * places >= least
 
 
-def keep_pair(
-    index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
-) -> tuple[jax.Array, jax.Array]:
-    """Returns `keep` of elements at `index`, the first ones of their pairs, and of the second ones."""
-    shared = _hash(index, first, second)
-    return shared >= least, shared << 16 >= least
-
-
-def keep_lines(
-    line: jax.Array, size: int, axis: int, first: jax.Array, second: jax.Array, least: np.uint32
+def keep_by_parts(
+    lines: jax.Array, places: jax.Array, axis: int, least: np.uint32, in_pairs: bool
 ) -> jax.Array:
-    """Returns `keep` of whole lines, with each hash computed once.
+    """Returns `keep`, computed for `PAIR` places at a time.
 
     Args:
-        line: uint32, the index inside the row of the first element of each line; of size 1 along `axis`.
-        size: the size of the last axis, a multiple of `PAIR`.
-        axis: the axis of the result along which that axis lies, of the two.
-        first: as in `keep`.
-        second: as in `keep`.
+        lines: `line_words`, of size 1 or `PAIR` on `axis`.
+        places: `place_words` of consecutive places on `axis`, whose number is a multiple of `PAIR`.
+        axis: the axis of places, of the two.
         least: as in `keep`.
-
-    Returns:
-        bool, of shape [lines, size] or [size, lines].
+        in_pairs: whether every second product is replaced by a shift and a sum, on devices without a fast
+            product of integers. The first place has to be a multiple of 2 * `PAIR`.
     """
-    values = []
-    for start in range(0, size, 2 * PAIR):
-        shape = (PAIR, line.shape[1]) if axis == 0 else (line.shape[0], PAIR)
-        place = jax.lax.broadcasted_iota(jnp.int32, shape, axis).astype(jnp.uint32) + np.uint32(start)
-        shared = _hash(line + place, first, second)
-        values += [shared, shared << 16][: (size - start) // PAIR]
-    return jnp.concatenate(values, axis) >= least
+    products: list[jax.Array] = []
+    for start in range(0, places.shape[axis], PAIR):
+        if in_pairs and start % (2 * PAIR):
+            products.append(_second_of_pair(products[-1]))
+        else:
+            products.append(lines * jax.lax.slice_in_dim(places, start, start + PAIR, axis=axis))
+    return jnp.concatenate(products, axis) >= least
 
 
 def threshold(rate: float) -> np.uint32:
@@ -173,25 +177,24 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
 
     Args:
         key: a typed PRNG key or its data, uint32 [2].
-        shape: [rows, ...]; there must be fewer than 2**32 rows and fewer than 2**32 elements per row.
-        rate: probability of False, exact to 2**-16.
+        shape: [rows, ...]; there must be fewer than 2**32 - 1 rows and at most 2**32 lines per row.
+        rate: probability of False, exact to 2**-15.
         ids: uint32 [rows], positions of the rows in the whole batch: 0, 1, 2, ... if None.
 
     Returns:
         bool array of `shape`.
     """
-    by_row = (shape[0],) + (1,) * (len(shape) - 1)
+    *outer, size = shape if len(shape) > 1 else (*shape, 1)
+    by_row = (shape[0], *[1] * len(outer))
     first, second = (words.reshape(by_row) for words in row_words(key, shape[0], ids))
-
-    def places(axis):
-        return jax.lax.broadcasted_iota(jnp.uint32, (1, *shape[1:]), axis)
-
-    line, stride = jnp.zeros((1, *shape[1:]), jnp.uint32), shape[-1]
-    for axis in range(len(shape) - 2, 0, -1):
-        line += places(axis) * np.uint32(stride)
+    line, stride = jnp.zeros((1, *outer[1:], 1), jnp.uint32), 1
+    for axis in range(len(outer) - 1, 0, -1):
+        line += jax.lax.broadcasted_iota(jnp.uint32, line.shape, axis) * np.uint32(stride)
         stride *= shape[axis]
-    place, shift = pair(places(len(shape) - 1))
-    return keep(line + place, shift, first, second, threshold(rate))
+    of_places = row_words(key, 1, _NO_ROW[None])
+    words = line_words(line, first, second), place_words(jnp.arange(size, dtype=jnp.uint32), *of_places)
+    # Fused with the product, they would be computed again for every element.
+    return keep(*jax.lax.optimization_barrier(words), threshold(rate)).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

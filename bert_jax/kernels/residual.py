@@ -6,7 +6,7 @@ dropout are bitwise equal to those of `dropout`: they are hashed from the elemen
 
 Each module of kernels has `run_by_rows` and the bodies of four kernels, functions of references to blocks:
 
-- `after_forward`, of the words [B, 1, 2], the parameters [3, F] (bias, scale, offset), x and h [B, L, F]; it
+- `after_forward`, of the words [B, 1, 4], the parameters [3, F] (bias, scale, offset), x and h [B, L, F]; it
   writes the result and the sum that the norm is of. `after_backward`, of the words, the parameters, the
   gradient of the result and that sum; it writes the gradients of x and h, and sums for the parameters.
 - `before_forward`, of the parameters [2, F] (scale, offset) and x; it writes the norm. `before_backward`, of

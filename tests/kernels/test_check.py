@@ -196,9 +196,9 @@ def test_the_kernel_of_gpus(monkeypatch, breaks):
     """With dropout, and with a window in local layers."""
     monkeypatch.setattr(platform, "target_platform", lambda: "gpu")
     if breaks == "mask":
-        true_keep = gpu_attention.keep
+        true_words = gpu_attention.place_words
         monkeypatch.setattr(
-            gpu_attention, "keep", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+            gpu_attention, "place_words", lambda place, *words: true_words(place ^ (place > 200), *words)
         )
     if breaks == "window":
         true_logits = gpu_attention._logits
@@ -228,9 +228,9 @@ def test_the_residual_kernels_of_gpus(monkeypatch, model, breaks):
             lambda sums, summed: true_sums(sums, [[1.1 * parts[0], *parts[1:]] for parts in summed]),
         )
     if breaks == "dropout":
-        true_keep = gpu_residual.keep_pair
+        true_words = gpu_residual.line_words
         monkeypatch.setattr(
-            gpu_residual, "keep_pair", lambda index, *words: true_keep(index ^ (index > 9000), *words)
+            gpu_residual, "line_words", lambda line, *words: true_words(line ^ (line > 100), *words)
         )
     variant = check.Variant.of(model)
     assert TRITON_RESIDUAL in [kernel.name for kernel in check.candidates(model, variant)]

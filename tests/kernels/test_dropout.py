@@ -6,10 +6,10 @@ import pytest
 from bert_jax.kernels.dropout import (
     dropout,
     keep,
-    keep_lines,
+    keep_by_parts,
     keep_mask,
     kernel_words,
-    pair,
+    place_words,
     row_ids,
     threshold,
 )
@@ -24,7 +24,7 @@ def test_rate_and_independence(rate):
     assert abs(1 - mask.mean() - rate) < 5 * error
     centered = (mask - mask.mean()) / mask.std()
     for axis in range(3):  # neighbors in each direction, and rows against rows, are uncorrelated
-        for lag in (1, 2, 15, 128, 256):  # at 128 on the last axis two elements share a hash
+        for lag in (1, 2, 15, 128, 256):  # 128 places apart, a word is derived from the other
             if lag >= shape[axis]:
                 continue
             products = centered.take(range(lag, shape[axis]), axis) * centered.take(
@@ -41,26 +41,59 @@ def mixed(x, between=0):
     return x ^ x >> 15
 
 
+def test_elements_are_independent_beyond_pairs():
+    """The words of two lines and two places decide on four elements, which are independent even so."""
+    mask = np.asarray(keep_mask(jax.random.key(5), (4, 500, 2048), 0.3), np.float32).reshape(2000, 2048)
+    centered = (mask - mask.mean()) / mask.std()
+    for along, count in ((centered, 2048), (centered.T, 2000)):  # lines, then places
+        correlations = along @ along.T / np.sqrt(count)
+        correlations = correlations[np.triu_indices_from(correlations, 1)]
+        assert abs(correlations.std() - 1) < 0.01
+        assert abs((correlations**4).mean() - 3) < 0.1  # a normal distribution: no two are alike
+        assert np.abs(correlations).max() < 7
+    rng = np.random.default_rng(0)
+    line, other = rng.choice(2000, (2, 500_000))
+    place, next_place = rng.choice(2048, (2, 500_000))
+    apart = (line != other) & (place != next_place)
+    fours = np.prod([centered[i, j] for i in (line, other) for j in (place, next_place)], axis=0)[apart]
+    assert abs(fours.mean()) < 5 * fours.std() / np.sqrt(fours.size)
+
+
 def test_the_definition_of_a_mask():
     found = keep_mask(np.array([11, 22], np.uint32), (3, 2, 300), 0.4)
+
+    def words(row):
+        return mixed(row ^ 11), mixed((row + 0x9E3779B9) % 2**32 ^ 22)
+
     for row, token, place in np.ndindex(3, 2, 300):
-        first, second = mixed(row ^ 11), mixed((row + 0x9E3779B9) % 2**32 ^ 22)
+        (first, second), of_places = words(row), words(2**32 - 1)
+        line = mixed(token ^ first, second) | 1
         block, within = divmod(place, 256)
-        value = mixed(300 * token + 256 * block + within % 128 ^ first, second)
+        word = mixed(256 * block + within % 128 ^ of_places[0], of_places[1]) | 1
         if within >= 128:
-            value = value * 2**16 % 2**32
+            word *= 2**16 + 1
+        value = line * word % 2**32
         assert found[row, token, place] == (value >= round(0.4 * 2**32)), (row, token, place)
 
 
+@pytest.mark.parametrize("in_pairs", [False, True])
 @pytest.mark.parametrize("size, axis", [(128, 0), (256, 1), (384, 0), (640, 1)])
-def test_lines_at_once_are_the_same_elements(size, axis):
-    line = np.arange(40, dtype=np.uint32) * np.uint32(size)
-    place, shift = pair(np.arange(size, dtype=np.uint32))
-    first, second, least = np.uint32(12345), np.uint32(678), threshold(0.3)
-    expected = keep(line[:, None] + place, shift, first, second, least)
-    shape = (1, 40) if axis == 0 else (40, 1)
-    found = keep_lines(line.reshape(shape), size, axis, first, second, least)
+def test_parts_are_the_same_elements(size, axis, in_pairs):
+    rng, least = np.random.default_rng(0), threshold(0.3)
+    lines = rng.integers(0, 2**32, 40, np.uint32) | np.uint32(1)
+    places = place_words(np.arange(size, dtype=np.uint32), np.uint32(12345), np.uint32(678))
+    expected = keep(lines[:, None], places, least)
+    of_lines, of_places = (lines[None], places[:, None]) if axis == 0 else (lines[:, None], places[None])
+    found = keep_by_parts(of_lines, of_places, axis, least, in_pairs)
     assert np.array_equal(found, expected.T if axis == 0 else expected)
+    repeated = np.repeat(of_lines, 128, axis)
+    assert np.array_equal(keep_by_parts(repeated, of_places, axis, least, in_pairs), found)
+
+
+def test_one_element_for_each_row():
+    assert np.array_equal(
+        keep_mask(jax.random.key(3), (50,), 0.3), keep_mask(jax.random.key(3), (50, 1), 0.3)[:, 0]
+    )
 
 
 def test_keys_differ():

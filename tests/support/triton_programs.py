@@ -55,6 +55,7 @@ _BINARY = {
     "arith.remui": np.remainder,
     "arith.xori": np.bitwise_xor,
     "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
     "arith.addf": np.add,
     "arith.subf": np.subtract,
     "arith.mulf": np.multiply,

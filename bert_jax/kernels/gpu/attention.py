@@ -28,7 +28,7 @@ from etils import epy
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase
-from bert_jax.kernels.dropout import PAIR, keep, pair, threshold
+from bert_jax.kernels.dropout import keep, line_words, place_words, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -61,8 +61,8 @@ def flash_attention(
         key: as `query`.
         value: as `query`.
         sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
-        words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first
-            head of this device in the whole row.
+        words: int32 [B, 5] for dropout: those of `dropout.kernel_words`, and the index of the first head of
+            this device in the whole row.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
         rate: dropout rate of the probabilities.
@@ -117,8 +117,8 @@ def backward_blocks(length: int, head_size: int, itemsize: int) -> Blocks:
 
 
 def _divide(length, block, step, warps, stages):
-    """Returns blocks of at most this many tokens; both sizes divide the length and `PAIR`."""
-    block, step = (math.gcd(length, size, PAIR) for size in (block, step))
+    """Returns blocks of at most this many tokens; both sizes divide the length."""
+    block, step = (math.gcd(length, size) for size in (block, step))
     return Blocks(block, step, warps, stages)
 
 
@@ -311,8 +311,8 @@ def _attention_backward(
 
 
 def _words_of(words):
-    """Returns what the dropout of a head is hashed from: two words of its row, and its index in the row."""
-    return words[0].astype(jnp.uint32), words[1].astype(jnp.uint32), words[2] + pl.program_id(1)
+    """Returns what the dropout of a head is hashed from: the words of its row, and its index in the row."""
+    return *(words[i].astype(jnp.uint32) for i in range(4)), words[4] + pl.program_id(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +333,7 @@ class _Tokens:
 
 
 def _pairs(queries, keys, keys_first):
-    """Returns arrays of queries and of keys in the shapes [queries, 1] and [1, keys], or transposed."""
+    """Returns arrays [queries] and [keys] in the shapes [queries, 1] and [1, keys], or transposed."""
     return (queries[None], keys[:, None]) if keys_first else (queries[:, None], keys[None])
 
 
@@ -354,13 +354,10 @@ def _kept(how, of_row, queries, keys, length, keys_first=False):
     """Returns whether dropout keeps the probability of each pair; None without dropout."""
     if not how.rate:
         return None
-    first, second, head = of_row
-    query, key = _pairs(queries.places, keys.places, keys_first)
-    # The tokens of a block are on one side of their pairs.
-    start = keys.start.astype(jnp.uint32)
-    place, shift = pair(start)
-    line = ((head * length + query) * length).astype(jnp.uint32) - (start - place)
-    return keep(line + key.astype(jnp.uint32), shift, first, second, threshold(how.rate))
+    *words, head = of_row
+    lines = line_words((head * length + queries.places).astype(jnp.uint32), *words[:2])
+    places = place_words(keys.places.astype(jnp.uint32), *words[2:])
+    return keep(*_pairs(lines, places, keys_first), threshold(how.rate))
 
 
 def _drop(how, x, kept):

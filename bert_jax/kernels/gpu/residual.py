@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epy
 
-from bert_jax.kernels.dropout import PAIR, keep_pair, threshold
+from bert_jax.kernels.dropout import keep, line_words, place_words, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -44,7 +44,7 @@ def run_by_rows(
     Args:
         kernel: function of references to `inputs`, a block of each of `arrays`, and a block of each result.
         inputs: the parameters, float32 [P, F], which the kernel is given whole; before them the words of the
-            rows for dropout, [B, 1, 2], if it has dropout.
+            rows for dropout, [B, 1, 4], if it has dropout.
         arrays: [B, L, F] each.
         results: number of results of the shape of the first of `arrays`.
         sums: number of sums over the tokens of a block, for one more result; 0 for none.
@@ -58,7 +58,7 @@ def run_by_rows(
     parts = length // tokens
     block = pl.BlockSpec((None, tokens, features), lambda part, row: (row, part, 0))
     *words, parameters = inputs
-    of_inputs = [pl.BlockSpec((None, None, 2), lambda part, row: (row, 0, 0)) for _ in words]
+    of_inputs = [pl.BlockSpec((None, None, 4), lambda part, row: (row, 0, 0)) for _ in words]
     of_inputs.append(pl.BlockSpec(parameters.shape, lambda part, row: (0, 0)))
     out_specs = [block] * results
     out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
@@ -134,25 +134,25 @@ def before_backward(parameters, x, of_norm, of_x, dx, sums, *, epsilon, centered
     _write_sums(sums, jax.lax.fori_loop(0, dx.shape[0], token, _zeros(sums)))
 
 
-# The features of a token are a list of float32 arrays [PAIR], because Triton's arrays have powers of 2 as
-# sizes; two of them share the hashes of dropout.
+# Features of an array: those of a token are a list of arrays, because Triton's have powers of 2 as sizes.
+_PART = 128
 
 
 def _starts(reference):
-    return range(0, reference.shape[-1], PAIR)
+    return range(0, reference.shape[-1], _PART)
 
 
 def _read(reference, i):
-    return [reference[i, pl.ds(start, PAIR)].astype(jnp.float32) for start in _starts(reference)]
+    return [reference[i, pl.ds(start, _PART)].astype(jnp.float32) for start in _starts(reference)]
 
 
 def _write(reference, i, parts):
     for start, part in zip(_starts(reference), parts, strict=True):
-        reference[i, pl.ds(start, PAIR)] = part.astype(reference.dtype)
+        reference[i, pl.ds(start, _PART)] = part.astype(reference.dtype)
 
 
 def _zeros(sums):
-    return [[jnp.zeros(PAIR, jnp.float32) for _ in _starts(sums)] for _ in range(sums.shape[0])]
+    return [[jnp.zeros(_PART, jnp.float32) for _ in _starts(sums)] for _ in range(sums.shape[0])]
 
 
 def _write_sums(sums, summed):
@@ -169,7 +169,7 @@ def _multiply(left, right):
 
 
 def _mean(parts):
-    return jnp.sum(functools.reduce(jnp.add, parts)) * (1 / (len(parts) * PAIR))
+    return jnp.sum(functools.reduce(jnp.add, parts)) * (1 / (len(parts) * _PART))
 
 
 def _normalize(parts, epsilon, centered=True):
@@ -193,18 +193,17 @@ def _make_dropout(words, block, rate):
     if not rate:
         return lambda parts, i: parts
     tokens, features = block
-    first, second = (words[place].astype(jnp.uint32) for place in range(2))
+    first, second, *of_places = (words[i].astype(jnp.uint32) for i in range(4))
     start_of_block = pl.program_id(0) * tokens
-    place = jax.lax.broadcasted_iota(jnp.uint32, (PAIR,), 0)
+    place = jax.lax.broadcasted_iota(jnp.uint32, (_PART,), 0)
+    places = [place_words(place + np.uint32(start), *of_places) for start in range(0, features, _PART)]
 
     def drop(parts, i):
-        line = ((start_of_block + i) * features).astype(jnp.uint32)
-        kept: list[jax.Array] = []
-        for start in range(0, features, 2 * PAIR):
-            kept += keep_pair(line + np.uint32(start) + place, first, second, threshold(rate))
+        line = line_words((start_of_block + i).astype(jnp.uint32), first, second)
+        kept = [keep(line, of_part, threshold(rate)) for of_part in places]
         return [
             jnp.where(of_part, part * (1 / (1 - rate)), 0.0)
-            for of_part, part in zip(kept, parts, strict=False)  # half of the last pair may be unused
+            for of_part, part in zip(kept, parts, strict=True)
         ]
 
     return drop

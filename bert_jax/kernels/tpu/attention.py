@@ -49,8 +49,8 @@ def row_attention(
         value: as `query`.
         sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
         biases: float32 [3, N D], added to query, key and value.
-        words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first
-            head of this device in the whole row.
+        words: int32 [B, 5] for dropout: those of `dropout.kernel_words`, and the index of the first head of
+            this device in the whole row.
         tables: those of `rotary.lane_tables` for 128 lanes, by which query and key are turned after their
             biases are added; none to turn nothing.
         head_size: D.

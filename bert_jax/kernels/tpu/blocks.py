@@ -24,7 +24,8 @@ from etils import epy
 
 from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import LANES, LONGEST_WHOLE_ROW
-from bert_jax.kernels.dropout import PAIR, keep, keep_lines, pair, threshold
+from bert_jax.kernels.dropout import PAIR, keep_by_parts, line_words, place_words, threshold
+from bert_jax.kernels.tpu.lanes import in_rows, widened
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -251,11 +252,14 @@ def log2(x: jax.Array) -> jax.Array:
     return jnp.log(x) / _LN_2
 
 
-def words_of(how: How, words) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
-    """Returns what the dropout of each row is hashed from: two words, and the first head of the block."""
+def words_of(how: How, words) -> list[tuple[jax.Array, ...]]:
+    """Returns what the dropout of each row is hashed from.
+
+    That is four words, see `dropout.kernel_words`, and the number of the first head of the block.
+    """
     block = pl.program_id(1) * how.heads
-    of_rows = ([words[row, 0, i] for i in range(3)] for row in range(words.shape[0]))
-    return [(x.astype(jnp.uint32), y.astype(jnp.uint32), head + block) for x, y, head in of_rows]
+    of_rows = ([words[row, 0, i] for i in range(5)] for row in range(words.shape[0]))
+    return [(*(word.astype(jnp.uint32) for word in of_row), head + block) for *of_row, head in of_rows]
 
 
 def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> Drop:
@@ -270,26 +274,20 @@ def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Sli
         queries: places of the queries in the row.
         keys: places of the keys in the row.
     """
-    first, second, first_head = words
+    if not how.rate:
+        return lambda head, x: x
+    *of_lines, first_of_places, second_of_places, first_head = words
     least = threshold(how.rate)
-    # Whether pairs of keys that share a hash lie within this block, at its multiples of 256.
-    has_pairs = not how.window and (keys.size == length or keys.size % (2 * PAIR) == 0)
-
-    def line(head, query):
-        return ((first_head + head) * length + query) * length
+    query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
+    key = jax.lax.broadcasted_iota(jnp.int32, (1, keys.size), 1) + keys.start
+    places = place_words(key.astype(jnp.uint32), first_of_places, second_of_places)
+    places = widened(in_rows(places), queries.size)
+    begins_with_pair = not how.window and (keys.size == length or keys.size % (2 * PAIR) == 0)
+    in_pairs = begins_with_pair and not platform.multiplies_integers()
 
     def drop(head, x):
-        if not how.rate:
-            return x
-        if has_pairs:
-            query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
-            lines = (line(head, query) + keys.start).astype(jnp.uint32)
-            kept = keep_lines(lines, keys.size, 0, first, second, least)
-        else:
-            query, key = _places(queries, keys)
-            place, shift = pair(key.astype(jnp.uint32))
-            kept = keep(line(head, query).astype(jnp.uint32) + place, shift, first, second, least)
-        return jnp.where(kept, x, 0.0)
+        lines = line_words(((first_head + head) * length + query).astype(jnp.uint32), *of_lines)
+        return jnp.where(keep_by_parts(lines, places, 0, least, in_pairs), x, 0.0)
 
     return drop
 

@@ -21,6 +21,7 @@ from bert_jax.kernels import segments
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.segments import ALIGNED, BLOCK, Segments
 from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu.lanes import in_rows
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -83,7 +84,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
         functools.partial(_backward if is_backward else _forward, how, parts, len(tables)),
         grid=(batch // rows, width // LANES, parts.count + lag),
         in_specs=[
-            pl.BlockSpec((rows, 1, 3), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
+            pl.BlockSpec((rows, 1, 5), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
             spec((rows, 1, 1, parts.size), lambda b, lanes, s: (b, s, 0, 0)),
             spec((rows, 1, 1, parts.extended), lambda b, lanes, s: (b, s, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes, s: (0, lanes)),
@@ -152,7 +153,7 @@ class _Step:
         """Prepares the keys, which are turned, and the values of a row."""
         parts = self.parts
         *kept, ids = self.prepared
-        ids[...] = jnp.broadcast_to(key_ids[row, 0], (LANES, parts.extended)).T
+        ids[...] = in_rows(key_ids[row, 0])
         places = (0,) if len(sources) == 2 else (parts.halo, 0, parts.halo + parts.size)
         for number, array in enumerate(sources):
             of_value, part = divmod(number, len(places))

@@ -16,6 +16,7 @@ from etils import epy
 
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu.lanes import in_rows, widened
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -154,7 +155,7 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
     batch, length, width = arrays[0].shape
     ids = sequence_ids[:, None]
     in_specs = [
-        grid.spec((1, 1, 3), lambda b, lanes, q, k: (b, 0, 0), memory_space=pltpu.SMEM),
+        grid.spec((1, 1, 5), lambda b, lanes, q, k: (b, 0, 0), memory_space=pltpu.SMEM),
         *[
             grid.spec((1, 2, length // size), lambda b, lanes, q, k: (b, 0, 0), memory_space=pltpu.SMEM)
             for size in (grid.queries, grid.keys)
@@ -202,10 +203,8 @@ def _limits(how, grid, steps, of_row, query_ids, key_ids):
     """Returns where queries of a step may attend to keys of it, and its dropout."""
     q, k = steps
     queries, keys = pl.ds(q * grid.queries, grid.queries), pl.ds(k * grid.keys, grid.keys)
-    # Ids of keys, the same in all lanes, as they are compared with those of queries.
-    ids = jnp.broadcast_to(key_ids[0], (LANES, grid.keys)).T
-    ids = jnp.concatenate([ids] * (grid.queries // LANES), axis=1)
-    allowed = blocks.allow(how, query_ids[0], ids, queries, keys)
+    key_ids = widened(in_rows(key_ids[0]), grid.queries)
+    allowed = blocks.allow(how, query_ids[0], key_ids, queries, keys)
     return allowed, blocks.dropper(how, of_row, grid.length, queries, keys)
 
 

@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
+from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import RESIDUAL_TOKENS
-from bert_jax.kernels.dropout import keep_lines, threshold
+from bert_jax.kernels.dropout import keep_by_parts, line_words, place_words, threshold
 from bert_jax.kernels.layer_norm import normalize, normalize_bwd
+from bert_jax.kernels.tpu.lanes import in_rows
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -38,7 +40,7 @@ def run_by_rows(
     Args:
         kernel: function of references to `inputs`, a block of each of `arrays`, and a block of each result.
         inputs: the parameters, float32 [P, F], which the kernel is given whole; before them the words of the
-            rows for dropout, [B, 1, 2], if it has dropout.
+            rows for dropout, [B, 1, 4], if it has dropout.
         arrays: [B, L, F] each.
         results: number of results of the shape of the first of `arrays`.
         sums: number of sums of each step, for one more result; 0 for none.
@@ -53,7 +55,7 @@ def run_by_rows(
     block = pl.BlockSpec((1, tokens, features), lambda row, part: (row, part, 0))
     *words, parameters = inputs
     of_inputs = [
-        pl.BlockSpec((1, 1, 2), lambda row, part: (row, 0, 0), memory_space=pltpu.SMEM) for _ in words
+        pl.BlockSpec((1, 1, 4), lambda row, part: (row, 0, 0), memory_space=pltpu.SMEM) for _ in words
     ]
     of_inputs.append(pl.BlockSpec(parameters.shape, lambda row, part: (0, 0)))
     out_specs = [block] * results
@@ -127,8 +129,10 @@ def _drop(x, words, rate):
     if not rate:
         return x
     tokens, features = x.shape
-    token = jax.lax.broadcasted_iota(jnp.int32, (tokens, 1), 0) + pl.program_id(1) * tokens
-    first, second = (words[0, 0, i].astype(jnp.uint32) for i in range(2))
-    line = (token * features).astype(jnp.uint32)
-    kept = keep_lines(line, features, 1, first, second, threshold(rate))
+    token = jax.lax.broadcasted_iota(jnp.int32, (1, tokens), 1) + pl.program_id(1) * tokens
+    place = jax.lax.broadcasted_iota(jnp.int32, (1, features), 1)
+    first, second, *of_places = (words[0, 0, i].astype(jnp.uint32) for i in range(4))
+    lines = in_rows(line_words(token.astype(jnp.uint32), first, second))
+    places = place_words(place.astype(jnp.uint32), *of_places)
+    kept = keep_by_parts(lines, places, 1, threshold(rate), not platform.multiplies_integers())
     return jnp.where(kept, x * (1 / (1 - rate)), 0.0)

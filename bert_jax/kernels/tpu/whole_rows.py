@@ -47,7 +47,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
         functools.partial(_backward if is_backward else _forward, how, len(tables)),
         grid=(batch // rows, width // LANES),
         in_specs=[
-            of_row((rows, 1, 3), memory_space=pltpu.SMEM),
+            of_row((rows, 1, 5), memory_space=pltpu.SMEM),
             of_row((rows, 1, length)),
             of_row((rows, length, 1)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
