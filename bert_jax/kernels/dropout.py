@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -145,26 +145,37 @@ def keep(lines: jax.Array, places: jax.Array, least: np.uint32) -> jax.Array:
     return lines * places >= least
 
 
+def products_of_parts(lines: jax.Array, parts: Sequence[jax.Array], in_pairs: bool) -> list[jax.Array]:
+    """Returns the products that `keep` compares, for `PAIR` places at a time.
+
+    Args:
+        lines: `line_words`.
+        parts: `place_words` of consecutive places, `PAIR` in each part.
+        in_pairs: whether a shift and a sum replace every second product, and every second part is not read.
+            The first place has to be a multiple of 2 * `PAIR`.
+    """
+    products: list[jax.Array] = []
+    for number, places in enumerate(parts):
+        is_second = in_pairs and number % 2
+        products.append(_second_of_pair(products[-1]) if is_second else lines * places)
+    return products
+
+
 def keep_by_parts(
     lines: jax.Array, places: jax.Array, axis: int, least: np.uint32, in_pairs: bool
 ) -> jax.Array:
-    """Returns `keep`, computed for `PAIR` places at a time.
+    """Returns `keep` by `products_of_parts`.
 
     Args:
         lines: `line_words`, of size 1 or `PAIR` on `axis`.
         places: `place_words` of consecutive places on `axis`, whose number is a multiple of `PAIR`.
         axis: the axis of places, of the two.
         least: as in `keep`.
-        in_pairs: whether every second product is replaced by a shift and a sum, on devices without a fast
-            product of integers. The first place has to be a multiple of 2 * `PAIR`.
+        in_pairs: as in `products_of_parts`, for devices without a fast product of integers.
     """
-    products: list[jax.Array] = []
-    for start in range(0, places.shape[axis], PAIR):
-        if in_pairs and start % (2 * PAIR):
-            products.append(_second_of_pair(products[-1]))
-        else:
-            products.append(lines * jax.lax.slice_in_dim(places, start, start + PAIR, axis=axis))
-    return jnp.concatenate(products, axis) >= least
+    starts = range(0, places.shape[axis], PAIR)
+    parts = [jax.lax.slice_in_dim(places, start, start + PAIR, axis=axis) for start in starts]
+    return jnp.concatenate(products_of_parts(lines, parts, in_pairs), axis) >= least
 
 
 def threshold(rate: float) -> np.uint32:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epy
 
-from bert_jax.kernels.dropout import keep, line_words, place_words, threshold
+from bert_jax.kernels.dropout import PAIR, line_words, place_words, products_of_parts, threshold
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -134,25 +134,25 @@ def before_backward(parameters, x, of_norm, of_x, dx, sums, *, epsilon, centered
     _write_sums(sums, jax.lax.fori_loop(0, dx.shape[0], token, _zeros(sums)))
 
 
-# Features of an array: those of a token are a list of arrays, because Triton's have powers of 2 as sizes.
-_PART = 128
+# The features of a token are a list of float32 arrays [PAIR], because Triton's arrays have powers of 2 as
+# sizes. Dropout takes them in pairs.
 
 
 def _starts(reference):
-    return range(0, reference.shape[-1], _PART)
+    return range(0, reference.shape[-1], PAIR)
 
 
 def _read(reference, i):
-    return [reference[i, pl.ds(start, _PART)].astype(jnp.float32) for start in _starts(reference)]
+    return [reference[i, pl.ds(start, PAIR)].astype(jnp.float32) for start in _starts(reference)]
 
 
 def _write(reference, i, parts):
     for start, part in zip(_starts(reference), parts, strict=True):
-        reference[i, pl.ds(start, _PART)] = part.astype(reference.dtype)
+        reference[i, pl.ds(start, PAIR)] = part.astype(reference.dtype)
 
 
 def _zeros(sums):
-    return [[jnp.zeros(_PART, jnp.float32) for _ in _starts(sums)] for _ in range(sums.shape[0])]
+    return [[jnp.zeros(PAIR, jnp.float32) for _ in _starts(sums)] for _ in range(sums.shape[0])]
 
 
 def _write_sums(sums, summed):
@@ -169,7 +169,7 @@ def _multiply(left, right):
 
 
 def _mean(parts):
-    return jnp.sum(functools.reduce(jnp.add, parts)) * (1 / (len(parts) * _PART))
+    return jnp.sum(functools.reduce(jnp.add, parts)) * (1 / (len(parts) * PAIR))
 
 
 def _normalize(parts, epsilon, centered=True):
@@ -195,15 +195,16 @@ def _make_dropout(words, block, rate):
     tokens, features = block
     first, second, *of_places = (words[i].astype(jnp.uint32) for i in range(4))
     start_of_block = pl.program_id(0) * tokens
-    place = jax.lax.broadcasted_iota(jnp.uint32, (_PART,), 0)
-    places = [place_words(place + np.uint32(start), *of_places) for start in range(0, features, _PART)]
+    place = jax.lax.broadcasted_iota(jnp.uint32, (PAIR,), 0)
+    # They stay in registers while the tokens change, and those of a pair's second half are not needed.
+    places = [place_words(place + np.uint32(start), *of_places) for start in range(0, features, PAIR)]
 
     def drop(parts, i):
         line = line_words((start_of_block + i).astype(jnp.uint32), first, second)
-        kept = [keep(line, of_part, threshold(rate)) for of_part in places]
+        products = products_of_parts(line, places, in_pairs=True)
         return [
-            jnp.where(of_part, part * (1 / (1 - rate)), 0.0)
-            for of_part, part in zip(kept, parts, strict=True)
+            jnp.where(product >= threshold(rate), part * (1 / (1 - rate)), 0.0)
+            for product, part in zip(products, parts, strict=True)
         ]
 
     return drop
