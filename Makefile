@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 INSTALLED := $(VENV)/installed
+PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 GPU_COMPILER := $(VENV)/gpu-compiler
 
 # Without PYTHON, an environment that exists keeps its Python.
@@ -29,12 +30,13 @@ ifneq ($(call VERSION_OF,$(BIN)/python),$(VERSION))
 endif
 endif
 
-.PHONY: help install gpu-compiler demo test test-all test-sample gpu-test wheel-test lint docs config-reference lock
+.PHONY: help install gpu-compiler demo test test-long test-all test-sample gpu-test wheel-test lint docs config-reference lock
 
 help:
 	@echo 'make demo         text to a fine-tuned model on a corpus that every machine has, in minutes'
 	@echo 'make test         the fast tests'
-	@echo 'make test-all     the slow ones too, and those that compare with other libraries'
+	@echo 'make test-long    the others that every change has to pass: each takes seconds'
+	@echo 'make test-all     all of them, with the slow ones and those that compare with other libraries'
 	@echo 'make test-sample  a few minutes of the fast tests, for a second Python'
 	@echo 'make gpu-test     compiles programs for GPUs that are not there'
 	@echo 'make wheel-test   the wheel: built, installed and run in an empty directory'
@@ -74,14 +76,17 @@ demo: $(INSTALLED)
 
 # In the order of the names: by default, files of few tests come last, and the longest are among them.
 test: $(INSTALLED)
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow and not peer'
+	$(PYTEST) --no-loadscope-reorder -m 'not long and not slow and not peer'
+
+test-long: $(INSTALLED)
+	$(PYTEST) -m 'long and not slow and not peer'
 
 # Suites that touch every library: jax, flax, orbax, optax, numpy, tokenizers and what single features need.
 SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/stages \
 	tests/data_pipelines/pools tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
 	tests/plots tests/tokenization tests/training/optimization/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer and not multiprocess' $(SAMPLE)
+	$(PYTEST) -m 'not long and not slow and not peer and not multiprocess' $(SAMPLE)
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q

@@ -33,6 +33,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_the_recipes_run():
     assert len(RECIPES) == 5 and PAGE.count("```python") == 5

@@ -43,6 +43,7 @@ def quick_cells():
         yield name, source
 
 
+@pytest.mark.long
 def test_the_cells_run(tmp_path):
     script = [pages.NOTEBOOK]
     for name, source in quick_cells():

@@ -52,6 +52,7 @@ def runs(tmp_path_factory, files, base):
     return found
 
 
+@pytest.mark.long
 def test_adapters_share_the_base_and_the_programs_and_answer_as_the_merged_models(runs):
     first = Predictor(str(runs["first"]), shared=Shared(), **QUIET)
     others = load_adapters(first, {name: str(runs[name]) for name in ("second", "three", "biases")}, **QUIET)

@@ -183,6 +183,7 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {PALLAS}"]
 
 
+@pytest.mark.long
 def test_windows_that_only_short_rows_may_have():
     """Rows of the check that are too long for the window are left out."""
     model = MODEL.replace(max_position_embeddings=2048, local_window=200, global_every=2, residual="xla")
@@ -277,6 +278,7 @@ def test_only_what_a_model_may_use_is_checked(monkeypatch):
     assert names() == []
 
 
+@pytest.mark.long
 def test_a_run_warns_once_and_goes_on_in_the_xla_form(monkeypatch, tmp_path, capsys):
     def difference(name, variant):
         if name == PALLAS:

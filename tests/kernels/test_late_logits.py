@@ -47,6 +47,7 @@ def gradients(function, arguments, which=(0, 1, 2)):
     return jax.jit(jax.value_and_grad(function, which, has_aux=True))(*arguments)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=6)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
 def test_losses_accuracies_and_gradients_are_those_of_all_logits(rows, positions, seed):
@@ -99,6 +100,7 @@ def test_the_number_of_chunks():
         assert number_of_chunks(1280, 128) == 1, "rows of a chunk would be those of one device"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [False, True])
 def test_pre_training_uses_chunks_and_has_the_same_loss(causal, monkeypatch):
     task = tiny_task(causal=causal)

@@ -143,6 +143,7 @@ def test_devices_that_split_the_rows_compute_the_same():
         assert_close(value_and_gradients(form, weights, *arrays), expected)
 
 
+@pytest.mark.long
 def test_what_triton_is_given_computes_the_same():
     """The operations of the kernels as Triton reads them, run in numpy."""
     x, h, bias, scale, offset, (g, of_x) = (jax.tree.map(np.asarray, one) for one in inputs("triton", rows=1))

@@ -35,6 +35,7 @@ def all_reduced(mesh, rows=16):
     return [shape for line in lines for shape in re.findall(r"\w+\[[\d,]+\]", line.split(" all-reduce")[0])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data, fsdp, tensor", [(8, 1, 1), (4, 1, 2)])
 def test_the_gradient_is_reduced_once(data, fsdp, tensor):
     shapes = all_reduced(sharding.make_mesh(data, fsdp, tensor))

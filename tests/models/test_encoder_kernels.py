@@ -22,6 +22,7 @@ MODERN = dict(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernels", ["pallas", "triton"])
 @pytest.mark.parametrize("parts", [{}, MODERN])
 def test_with_the_kernels_of_accelerators_a_model_has_the_same_gradients_on_a_mesh(parts, kernels):

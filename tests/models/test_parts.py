@@ -120,6 +120,7 @@ def loss(made, params, key):
 
 
 # To compile ALBERT's unrolled layers takes a minute.
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("albert", marks=pytest.mark.slow), "modernbert"])
 def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name):
     made, params = model(name)

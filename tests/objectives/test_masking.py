@@ -130,6 +130,7 @@ def test_whole_words_are_masked_whole_and_the_budget_is_used():
     assert left / 300 < 0.5
 
 
+@pytest.mark.long
 def test_spans_are_runs_of_whole_words_of_the_published_lengths():
     ids, lengths = rows(4000, length=128)
     ids[:] = np.where(

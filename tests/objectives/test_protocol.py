@@ -233,6 +233,7 @@ def train(name, parts=1, sizes=(2, 2, 2)):
     return lines, begun, state, {name: float(total) for name, (total, _) in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("name", [name for name in MAKE if name != "distillation"])
 def test_parts_are_the_whole_batch(name, parts):
@@ -241,6 +242,7 @@ def test_parts_are_the_whole_batch(name, parts):
     states.assert_close_runs((lines, state.params), (whole, whole_state.params))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MAKE)
 def test_devices_that_add_up_their_own_rows_are_one_device(name):
     alone, _, state_of_one, _ = train(name, sizes=(1, 1, 1))

@@ -71,6 +71,7 @@ def train(parts=1, sizes=(1, 1, 1)):
     return lines, jax.device_get(state.params), {name: float(total) for name, (total, _) in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("parts", "sizes"),
     [
@@ -134,6 +135,7 @@ def losses_and_gradients(variant):
     return batch, found[0][1], gradients
 
 
+@pytest.mark.long
 def test_no_gradient_of_the_discriminator_reaches_the_generator():
     _, _, gradients = losses_and_gradients("electra")
     of_discriminator, of_generator = gradients["discriminator"], gradients["generator"]

@@ -94,6 +94,7 @@ def evaluation(sizes, count):
     return step, (init_state(task, tx, mesh, 3).params, batch, np.int32(0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", MESHES)
 def test_sums_and_weights_of_an_evaluation_in_parts_are_those_of_the_whole_batch(sizes):
     whole, arguments = evaluation((1, 1, 1), 1)

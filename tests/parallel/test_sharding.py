@@ -64,6 +64,7 @@ def run(mesh_sizes, accumulate_steps=1):
     return lines, state, {name: float(total) / float(weight) for name, (total, weight) in pairs.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh_sizes", SPLITS)
 def test_losses_are_those_of_one_device(mesh_sizes):
     lines, _, evaluation = run(mesh_sizes)
@@ -105,6 +106,7 @@ def test_parameters_and_moments_are_really_sharded(mesh_sizes):
     assert local < total * (1 / (fsdp * tensor) + 0.12)  # LayerNorms stay whole, and some biases
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mesh_sizes,accumulate_steps",
     [

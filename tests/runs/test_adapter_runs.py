@@ -60,6 +60,7 @@ def check(params, pretrained):
     assert "classifier/kernel" in params
 
 
+@pytest.mark.long
 def test_steps_hold_the_updates_and_the_head(adapted):
     saved = set(checkpoint.describe(adapted / "checkpoints" / "8"))
     trained = {name for name in saved if name.startswith("params/")}
@@ -114,6 +115,7 @@ def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted,
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.long
 def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
     mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
     assert run(files, tmp_path / "next", adapted, "--config.epochs=1", *mesh) == 0
@@ -159,6 +161,7 @@ def bottlenecks(tmp_path_factory, files, pretrained):
     return workdir
 
 
+@pytest.mark.long
 def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(bottlenecks, pretrained, tmp_path, capsys):
     model, before = convert.load(bottlenecks), convert.load(pretrained)
     assert (model.config.attention_adapter, model.config.output_adapter) == (4, 4)
@@ -182,6 +185,7 @@ def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(bottlenecks, pret
         assert message in error and error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_bottlenecks_are_those_of_a_run_that_starts_from_them(bottlenecks, files, tmp_path):
     assert run(files, tmp_path / "next", bottlenecks, *HOULSBY, "--config.epochs=1") == 0
     report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
@@ -197,6 +201,7 @@ def test_a_run_with_bottlenecks_resumes_to_the_same_end(bottlenecks, files, pret
     assert checkpoint.describe(last) == end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind, mesh",
     [

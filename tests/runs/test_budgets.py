@@ -29,6 +29,7 @@ def lines(directory, kind="train"):
     return [line for line in found if line["kind"] == kind]
 
 
+@pytest.mark.long
 def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tmp_path):
     code, output, _ = pretrain(tmp_path / "whole", steps=1000, **TOKENS)
     whole = lines(tmp_path / "whole")
@@ -57,6 +58,7 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", [8, 12, 14])
 def test_a_run_that_is_killed_near_the_end_of_its_budget_ends_at_the_same_step(pretrain, tmp_path, left):
     """The budget is spent at step 11 or so, and the lines are those of steps 7 and 14."""

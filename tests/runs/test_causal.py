@@ -30,6 +30,7 @@ def metrics(directory):
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_run_left_to_right(causal):
     config = json.loads((causal / "config.json").read_text())["config"]
     assert config["objective"] == "causal_lm" and config["model"]["causal"] is True
@@ -40,6 +41,7 @@ def test_a_run_left_to_right(causal):
     assert not any("mlm" in name or "nsp" in name for line in metrics(causal) for name in line)
 
 
+@pytest.mark.long
 def test_what_is_said_of_labels(pretrain):
     code, output, _ = pretrain(steps=1, **CAUSAL)
     assert code == 0 and "labels of the records are not used: [CLS] sees no other token" in output
@@ -154,6 +156,7 @@ def test_the_metrics_of_two_phases(phases, capsys):
         assert f"<!-- {title} -->" in drawn
 
 
+@pytest.mark.long
 def test_the_model_of_two_phases_is_bidirectional(phases, capsys):
     assert json.loads((phases / "config.json").read_text())["config"]["model"]["causal"] is False
     assert set(convert.load(phases).groups) == {"encoder", "mlm", "nsp", "pooler"}

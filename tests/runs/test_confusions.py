@@ -32,6 +32,7 @@ def drawn(tmp_path_factory, files, pretrained):
     return workdir
 
 
+@pytest.mark.long
 def test_each_evaluation_has_a_picture(drawn, tmp_path):
     pictures = [(step, png) for tag, step, png in tensorboard.read(drawn / "tensorboard") if tag == TAG]
     assert [step for step, _ in pictures] == [2, 4]

@@ -42,6 +42,7 @@ def run(tmp_path_factory, records, trained):
     return workdir
 
 
+@pytest.mark.long
 def test_the_student_starts_with_layers_of_the_teacher(run, trained):
     report = json.loads((run / "initialized.json").read_text())
     assert not report["new"] and "encoder/embeddings/token_type_embeddings" in report["unused"]

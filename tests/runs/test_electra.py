@@ -70,6 +70,7 @@ def test_a_resumed_run_ends_as_one_that_went_through(run, records, tmp_path, cap
         assert all(x.tobytes() == reference.params[name].tobytes() for name, x in mine.params.items())
 
 
+@pytest.mark.long
 def test_a_run_holds_two_networks(run, tmp_path, capsys):
     model = convert.load(run)
     assert (model.head, model.generator.head) == ("replaced_tokens", "masked_lm")

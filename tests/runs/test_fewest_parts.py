@@ -54,6 +54,7 @@ def recorded(directory):
     return json.loads((directory / "config.json").read_text())["config"]["accumulate_steps"]
 
 
+@pytest.mark.long
 def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_path):
     with pytest.raises(UserError) as refused:
         run(1)
@@ -93,6 +94,7 @@ def test_devices_without_a_limit_compute_a_batch_at_once(run, tmp_path):
     assert "compiled the train step" in output and recorded(tmp_path / "run") == 1
 
 
+@pytest.mark.long
 def test_the_number_does_not_change_the_run(run, needed, tmp_path):
     run(10**12, tmp_path / "one")
     run(needed[1] - 1, tmp_path / "several")
@@ -101,6 +103,7 @@ def test_the_number_does_not_change_the_run(run, needed, tmp_path):
         assert json.loads(one)["mlm_loss"] == pytest.approx(json.loads(several)["mlm_loss"], rel=1e-6)
 
 
+@pytest.mark.long
 def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_path):
     shapes = []
     compile_ = compiled_step.lower_and_compile

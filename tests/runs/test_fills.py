@@ -72,6 +72,7 @@ def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path):
     assert tensorboard.steps(other / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [
@@ -91,6 +92,7 @@ def test_objectives_that_wrap_masked_lm(pretrain, filled, tmp_path, fields):
     assert [row[1].split(" ")[0] for row in table["rows"]] == best
 
 
+@pytest.mark.long
 def test_sentences_of_unknown_words_are_left_out_and_that_is_said(pretrain, tmp_path):
     fields = {"steps": 2, "eval.every": 0, "optimizer.warmup_steps": 1}
     code, output, _ = pretrain(**fields | {"eval.sentences": GIVEN})

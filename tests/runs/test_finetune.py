@@ -60,6 +60,7 @@ def finetuned(tmp_path_factory, files, pretrained):
     return workdir
 
 
+@pytest.mark.long
 def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
     flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
     flags += ("--config.data.eval=", "--config.eval.every=0")
@@ -73,6 +74,7 @@ def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsy
     assert "packed" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_learns_and_reports(finetuned, pretrained, files):
     best = json.loads((finetuned / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9

@@ -65,6 +65,7 @@ def check(params, pretrained):
     assert "classifier/kernel" in params
 
 
+@pytest.mark.long
 def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(frozen):
     saved = checkpoint.describe(frozen / "checkpoints" / "8")
     assert f"params/{KERNEL}/axis0_1" in saved and f"params/{KERNEL}" not in saved

@@ -128,6 +128,7 @@ def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tm
     assert json.loads((tmp_path / "best.json").read_text()) == best
 
 
+@pytest.mark.long
 def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
     more = ["--config.optimizer.learning_rate=1e-9"]
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0

@@ -91,6 +91,7 @@ def test_other_masks(pretrain, records, tmp_path):
     assert code == 2 and "'0.5,0.5,0' there and '1,0,0' here" in error
 
 
+@pytest.mark.long
 def test_masks_that_rows_have_again(pretrain, records, tmp_path):
     run = tmp_path / "run"
     fields = {"masking.copies": 2, "checkpoint.every": 3, "log_every": 1}

@@ -40,6 +40,7 @@ def continued(records, directory, *more):
     ]
 
 
+@pytest.mark.long
 def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, capsys):
     """Through every mistake on the way, in one directory: each line names the whole remedy."""
     command = continued(records, tmp_path / "run", f"--config.init_from={encoder}")
@@ -87,6 +88,7 @@ def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, 
     assert f"architecture of {trained}: " in error and "a size of 32" in error
 
 
+@pytest.mark.long
 def test_a_run_that_started_needs_the_weights_no_more(records, trained, tmp_path, capsys):
     weights = shutil.copytree(trained, tmp_path / "weights")
     command = continued(records, tmp_path / "run", f"--config.init_from={weights}")

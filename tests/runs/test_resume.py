@@ -127,6 +127,7 @@ def kill_in_a_save(attempt):
     return attempt.kill()
 
 
+@pytest.mark.long
 def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, tmp_path):
     """SIGKILL in a save, SIGKILL a random moment after a step, SIGTERM, and to the end."""
     workdir, expected = tmp_path / "run", whole(1)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from support.fine_tuned import command, mistake
 from support.trackers import service  # noqa: F401
 
@@ -10,6 +11,7 @@ from bert_jax import cli
 SHORT = ("--config.max_seq_length=16", "--config.batch_size=16")
 
 
+@pytest.mark.long
 def test_a_run_with_a_tracker(service, files, pretrained, tmp_path):  # noqa: F811
     name, found = service
     more = [*SHORT, f"--config.trackers={name}", "--config.epochs=1"]

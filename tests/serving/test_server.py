@@ -81,6 +81,7 @@ def server(folders):
         running.process.kill()
 
 
+@pytest.mark.long
 def test_vectors_are_those_of_embed(server, folders):
     embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
     status, found = server.ask("/embed", {"texts": TEXTS})
@@ -196,6 +197,7 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):
     assert re.search(r'request_seconds_bucket\{path="/embed",le="\+Inf"\} (\d+)', metrics)
 
 
+@pytest.mark.long
 def test_sigterm_finishes_what_is_being_answered(folders):
     running = Running(f"--checkpoint={folders[0]}")
     status, found = running.ask("/predict", {"rows": ["a"]})

@@ -77,6 +77,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=600, deadline=None)
 @given(field=st.sampled_from(NUMERIC), value=VALUES)
 def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):

@@ -35,6 +35,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_new_task_trains_evaluates_and_predicts(files, pretrained, capsys):
     run = files / "run"
     command = [

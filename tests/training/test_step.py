@@ -30,6 +30,7 @@ def run():
     return task, init_state(task, tx, mesh, 0), call
 
 
+@pytest.mark.long
 def test_one_batch_is_learned_by_heart(run):
     _, state, step = run
     batch = packed_batch(rows=4)

@@ -44,6 +44,7 @@ def check(folder, seed):
         assert time.process_time() - begun < 30, (seed, format)  # a hang, not slowness
 
 
+@pytest.mark.long
 def test_bad_inputs(tmp_path):
     for seed in range(200):
         check(tmp_path, seed)

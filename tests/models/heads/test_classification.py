@@ -70,6 +70,7 @@ def test_padding_changes_nothing(model):
     np.testing.assert_array_equal(mine[1][:, 0], theirs[1][:, 0])
 
 
+@pytest.mark.long
 def test_scan_unroll_and_remat_change_nothing(model):
     task, params = model
     batch = packed_batch(rows=2)
@@ -100,6 +101,7 @@ def test_causal_tokens_see_no_later_token():
     )
 
 
+@pytest.mark.long
 def test_a_head_of_a_causal_model_reads_the_last_token():
     """By default, where [CLS] is the same for all texts."""
     _, params = make(causal=True)

@@ -57,6 +57,7 @@ def total(params, batch):
     return sum(OBJECTIVE.scales.get(name, 1) * pair[0] / weights[name] for name, pair in pairs.items())
 
 
+@pytest.mark.long
 def test_the_loss_is_that_of_the_task_and_half_that_of_the_next_token(params):
     _, alone = batches()
     prepared = OBJECTIVE.prepare(alone, None, True)

@@ -185,6 +185,7 @@ def loss_and_gradient():
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_is_that_of_numpy_and_so_is_its_gradient(packed):
     params, prepared = drawn(), prepare(make(), texts(packed=packed, seed=3))
@@ -218,6 +219,7 @@ def test_the_decoder_reads_the_damaged_text():
     assert abs(loss_and_gradient()(params, changed)[0][0] - total) > 1e-2
 
 
+@pytest.mark.long
 def test_both_networks_draw_dropout_of_their_own():
     """A decoder whose cross-attention gives zeros is a causal language model, with other dropout than the
     encoder draws from the same key."""
@@ -274,6 +276,7 @@ def test_flops_are_those_of_both_networks():
     assert both == 6 * (2 * products + head + CONFIG.num_hidden_layers * 2 * width**2)
 
 
+@pytest.mark.long
 def test_it_learns_texts_that_only_their_vectors_tell_apart():
     """Without the vector, the first of four tokens is one of eight: the loss is ln 8 / 4 at least."""
     objective = make(deletion=0.2)

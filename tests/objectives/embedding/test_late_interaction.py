@@ -103,6 +103,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_query_finds_its_document_among_those_of_the_batch(name):
     texts = TEXTS[name]

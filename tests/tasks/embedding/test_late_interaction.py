@@ -66,6 +66,7 @@ def run(files, pretrained, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.long
 def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretrained, tmp_path, capsys):
     best = json.loads((run / "best.json").read_text())["scores"]
     assert best["mrr"] > 0.9 and best["recall10"] == 1

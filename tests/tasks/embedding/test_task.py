@@ -65,6 +65,7 @@ def command(files, workdir, pretrained, *more):
     ]
 
 
+@pytest.mark.long
 def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, pretrained, tmp_path, capsys):
     workdir = tmp_path / "run"
     more = ("--config.data.text_b=second", "--config.data.negatives=wrong", "--config.epochs=6", *NO_DROPOUT)
@@ -90,6 +91,7 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
@@ -114,6 +116,7 @@ def test_pairs_with_scores_or_classes(files, pretrained, tmp_path, more, capsys)
     assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
 
 
+@pytest.mark.long
 def test_single_texts_are_restored_and_the_decoder_is_left_behind(files, pretrained, tmp_path, capsys):
     workdir, folder = tmp_path / "run", tmp_path / "folder"
     more = ("--config.loss=denoising", "--config.data.eval_columns=first,second", "--config.epochs=8")
@@ -298,6 +301,7 @@ def test_errors_of_similarities_are_the_largest_differences_of_ranks():
     assert not found.is_degenerate({})
 
 
+@pytest.mark.long
 def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
     """[CLS] in place of the mean, in training, and in the predictions of the run."""
     base = write(tmp_path / "base", vocabulary)

@@ -89,6 +89,7 @@ def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     np.testing.assert_allclose(jax.jit(task.predict)(params, batch).sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "windows", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "windows"]
 )

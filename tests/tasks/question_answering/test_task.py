@@ -56,6 +56,7 @@ def arguments(files, workdir, pretrained, *more):
     return command_that_learns("finetune/squad:v2", files, workdir, pretrained, *fields, *more)
 
 
+@pytest.mark.long
 def test_a_tiny_model_learns_twenty_questions(finetuned):
     best = json.loads((finetuned / "best.json").read_text())
     assert best["metric"] == "f1" and best["scores"]["f1"] > 90

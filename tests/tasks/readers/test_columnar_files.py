@@ -60,6 +60,7 @@ def test_mistakes(tmp_path):
         read_examples(str(tmp_path / "empty"), Columns("text"))
 
 
+@pytest.mark.long
 def test_a_run_on_the_folders_of_a_data_set(tmp_path, pretrained, capsys):
     for split in ("train", "validation"):
         write(tmp_path / split, "arrow")

@@ -54,6 +54,7 @@ def run(files, pretrained, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.long
 def test_a_run_orders_candidates_and_documents(run, files, pretrained, tmp_path, capsys):
     best = json.loads((run / "best.json").read_text())["scores"]
     assert best["mrr"] > 0.95 and best["recall10"] == 1

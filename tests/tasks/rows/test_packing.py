@@ -183,6 +183,7 @@ def train(data, task, batches_of, accumulate_steps, mesh):
     return lines, state.params
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "devices, parts",
     [(8, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2), (1, 4), (8, 4)))],

@@ -210,6 +210,7 @@ def command(files, workdir, pretrained, *more):
     return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
 
 
+@pytest.mark.long
 def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     assert cli.main(command(files, run, pretrained)) == 0

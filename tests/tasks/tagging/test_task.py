@@ -57,6 +57,7 @@ def arguments(files, workdir, pretrained, *more):
     return command_that_learns("finetune/conll", files, workdir, pretrained, *fields, *more)
 
 
+@pytest.mark.long
 def test_a_run_learns(finetuned):
     best = json.loads((finetuned / "best.json").read_text())
     assert list(best["scores"]) == ["f1", "precision", "recall", "accuracy"]
@@ -240,6 +241,7 @@ def test_training_files_that_teach_nothing(pretrained, tmp_path, capsys, text, m
     assert message in mistake(arguments(tmp_path, tmp_path / "run", pretrained), capsys)
 
 
+@pytest.mark.long
 def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
     text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
     (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)

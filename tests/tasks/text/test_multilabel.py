@@ -43,6 +43,7 @@ def command(files, workdir, pretrained, *more):
     return fine_tuned.command(files, workdir, pretrained, *flags, *more, label="labels")
 
 
+@pytest.mark.long
 def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     assert cli.main(command(files, run, pretrained)) == 0

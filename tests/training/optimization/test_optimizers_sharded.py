@@ -91,6 +91,7 @@ def train(path, name, args, steps, mesh):
             writer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, args",
     [
