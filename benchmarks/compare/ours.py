@@ -287,13 +287,14 @@ def _step(objective, arrays, mesh):
     optimizer, schedule = _optimizer(objective)
     abstract = abstract_state(objective, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    # As in a training, the parameters are drawn while the step is traced and compiled.
+    state = init_state(objective, optimizer, mesh, 0)
     batch, seed = sharding.global_batch(arrays, mesh), np.uint32(0)
     jitted = sharding.jit_train_step(make_train_step(objective, optimizer, schedule), mesh, shardings)
     lowered, began = jitted.lower(abstract, batch, seed), time.perf_counter()
     step = lowered.compile()
     compile_seconds = time.perf_counter() - began
     host_memory.keep_activations(step, mesh.size)
-    state = init_state(objective, optimizer, mesh, 0)
 
     def call():
         nonlocal state
