@@ -24,11 +24,13 @@ parse "status_file fast_seconds max_fast pause_seconds" "" "" -- "$@"
 no_words
 need_command
 need_counts fast_seconds max_fast
-[[ "$pause_seconds" =~ ^[0-9]{1,6}$ ]] || die "--pause_seconds=$pause_seconds: expected a whole number"
+[[ "$pause_seconds" =~ ^(0|[1-9][0-9]{0,5})$ ]] || die "--pause_seconds=$pause_seconds: expected a whole number"
 if "$dry_run"; then
   run "${COMMAND[@]}"
   exit
 fi
+[[ -z "$status_file" || -w "$(dirname "$status_file")" ]] ||
+  die "--status_file=$status_file: its directory is not there, or cannot be written"
 
 child="" received=""
 forward() {

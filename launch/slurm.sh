@@ -35,7 +35,7 @@ need name time log_dir
 need_counts nodes save_seconds max_restarts
 [[ "$name" =~ ^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}$ ]] ||
   die "--name=$name: expected letters, digits, '_', '.' and '-', 100 at most"
-[[ "$gpus_per_node" =~ ^[0-9]{1,3}$ ]] || die "--gpus_per_node=$gpus_per_node: expected a whole number"
+[[ "$gpus_per_node" =~ ^(0|[1-9][0-9]{0,2})$ ]] || die "--gpus_per_node=$gpus_per_node: expected a whole number"
 is_one_of "$process_per" "node gpu" || die "--process_per=$process_per: expected node or gpu"
 [[ "$process_per" == node ]] || need_counts gpus_per_node
 log="$log_dir/$name.log"

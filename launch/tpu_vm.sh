@@ -187,7 +187,7 @@ begin() {
 ask_status() {
   local answer
   status=unknown
-  answer="$(on all 'bash bert_jax/launch/worker.sh status || echo none' 2>/dev/null)" || return 0
+  answer="$(on all 'bash bert_jax/launch/worker.sh status || echo none' 2>"$scratch/errors")" || return 0
   # Stopped by SIGTERM: told to, or because the worker was restarted.
   answer="$(sed -E 's/^exit (3|143)$/lost/' <<<"$answer")"
   status="$(grep -Em1 '^exit [1-9]' <<<"$answer" || grep -xm1 none <<<"$answer" || grep -xm1 lost <<<"$answer" ||
@@ -195,17 +195,22 @@ ask_status() {
 }
 
 # Until the run is done. A machine that was taken away is deleted and made anew; so is one that could not be made:
-# for want of capacity again and again, for any other reason at most five times in a row.
+# for want of capacity again and again, for any other reason at most five times in a row. Nor are workers asked more
+# often that do not answer, unless they did.
 watch() {
-  local failures=0 status code
+  local failures=0 seen=false status code
   while true; do
     code=0
-    ask_state "" || state="of unknown state"
+    if ! ask_state ""; then
+      state="of unknown state"
+      # A run that was seen running goes on without us; one that never was may have no machine that answers.
+      "$seen" || code=1
+    fi
     case "$state" in
       READY)
         ask_status
         case "$status" in
-          running) failures=0 ;;
+          running) failures=0 seen=true ;;
           "exit 0")
             say "the run is done; delete the machine: $PROGRAM delete --name=$name --zone=$zone"
             return
@@ -219,7 +224,10 @@ watch() {
             say "the run failed with $status: read $PROGRAM logs; the machine is still there, and costs"
             return 1
             ;;
-          *) say "$name is READY, and not all workers answer" ;;
+          *)
+            say "$name is READY, and not all workers answer: $(tail -n1 "$scratch/errors")"
+            "$seen" || code=1
+            ;;
         esac
         ;;
       "") begin || code=$? ;;

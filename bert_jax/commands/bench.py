@@ -70,8 +70,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
             "accumulate_steps=0: a run chooses the number for its devices; bench times a given one, such as 1"
         )
     dataset = None
-    if flags.data_dir:
-        directory = cache.localize(flags.data_dir, progress.log)
+    if given := flags.data_dir or config.data.dir:
+        directory = cache.localize(given, progress.log)
         dataset = records.open_dataset(directory, config.data.train_split)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
@@ -81,6 +81,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
 def _resolve(flags) -> pretrain_config.PretrainConfig:
     """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
     given = flags.config
+    if given is not None and flags["size"].present:
+        raise UserError(
+            f"--size={flags.size} is the size of a model without a --config; leave one of them out"
+        )
     if given is None:
         given = defaults.pretrain(flags.size)
         given.batch_size = 8

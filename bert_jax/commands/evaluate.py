@@ -39,10 +39,13 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs, sentence_scores
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import grid
+    from bert_jax.tasks import registry
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
+
+_LAST_SEED = 2**31 - 100  # several runs have the seeds that follow
 
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
@@ -115,6 +118,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             f"--minimal_pairs, --similarity=FILE, --retrieval=DIR or --clusters=FILE{both}"
         )
     (mode,) = asked
+    if not 0 <= (flags.seed or 0) <= _LAST_SEED:
+        raise UserError(f"--seed={flags.seed}: expected 0 to {_LAST_SEED}")
     _refuse_others(flags, mode)
     if mode == "workdir":
         return _of_task(flags)
@@ -196,10 +201,10 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
         scores = embedding_scores.retrieval(embedder, path, flags.split or "test", reranker)
     elif mode == "similarity":
         columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
-        scores = embedding_scores.similarity(embedder, path, columns)
+        scores = embedding_scores.similarity(embedder, path, columns, progress.log)
     else:
         columns = flags.columns or embedding_scores.CLUSTER_COLUMNS
-        scores = embedding_scores.clusters(embedder, path, columns, flags.seed or 0)
+        scores = embedding_scores.clusters(embedder, path, columns, flags.seed or 0, progress.log)
     if flags.json:
         print(json.dumps({"file": path, "checkpoint": model.source, "scores": scores}))
         return 0
@@ -220,7 +225,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
     model = models.load_finetuned(flags)
     task = model.task
     if flags.output:
-        checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+        models.check_predictions_file(flags, task)
     path = models.input_file(flags, model)
     examples = task.read(path)
     if examples.warning():
@@ -249,7 +254,7 @@ def _table(directories: list[str], as_json: bool) -> int:
     for directory in directories:
         summary = grid.read_summary(directory)
         run = run_directory.read_run(summary["run"] if summary else directory)
-        task = run["config"].get("task", run["command"])
+        task = registry.spelled(run["config"].get("task", run["command"]))
         tables.submission_files(task)
         if task in scores:
             raise UserError(f"{directory} is a second run of {task}; give only one run of each task")

@@ -78,7 +78,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if not flags.output:
         raise UserError("predict needs --output=FILE.tsv")
     if flags.output.endswith(".zip"):
-        for name in ("input", "text_a", "text_b", "id", "header", "format", "checkpoint"):
+        refused = ["input", "text_a", "text_b", "id", "header", "format", "checkpoint"]
+        refused += ["null_score_diff_threshold", *["split"] * (flags.split != "test")]
+        for name in refused:
             if flags[name].present:
                 raise UserError(
                     f"--{name} is not for a .zip, which contains the predictions for the test sets of GLUE"
@@ -87,7 +89,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         return _submit(directories, flags.output, flags.overwrite)
     model = models.load_finetuned(flags)
     task = model.task
-    checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+    models.check_predictions_file(flags, task)
     path = models.input_file(flags, model)
     given = _given(flags, "text_a", "text_b", "id", "header")
     examples = task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
@@ -160,11 +162,14 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
     checks.check_output(output, (".zip",), overwrite=overwrite)
     compiler_options.enable_compilation_cache()
-    files = {}
+    files: dict[str, str] = {}
     for directory in directories:
         model = predictor.Predictor(directory)
         spec = model.task.spec
-        for split, name in tables.submission_files(spec.name).items():
+        of_task = tables.submission_files(spec.name)
+        if files.keys() & of_task.values():
+            raise UserError(f"{directory} is a second run of {spec.name}; give only one run of each task")
+        for split, name in of_task.items():
             if split == "diagnostic" and not setup.has_file(model.config, spec, split):
                 continue  # it does not count in GLUE's score
             examples = model.task.read_unlabeled(model.file(split), test=True)

@@ -14,8 +14,7 @@ import os
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import checks
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -32,8 +31,8 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     output = flags.output or os.path.join(flags.workdir, "report.html")
-    if files.suffix(output) not in (".html", ".htm"):
-        raise UserError(f"--output={output}: expected a name that ends in .html")
+    if flags.output:
+        checks.check_output(output, (".html", ".htm"))
     content = report.make(flags.workdir)
     atomic.write_text(output, content)
     print(f"wrote {output} ({len(content) / 1e3:,.0f} kB)")

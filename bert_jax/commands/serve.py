@@ -45,6 +45,7 @@ with epy.lazy_imports():
     from bert_jax.serving import app, services
 
 _GRACE_SECONDS = 30
+_LAST_PORT = 65535
 
 
 def define_flags(define: Define) -> None:
@@ -68,6 +69,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for name, least in (("batch_size", 1), ("queue", 1), ("body_bytes", 1), ("port", 0)):
         if getattr(flags, name) < least:
             raise UserError(f"--{name}={getattr(flags, name)}: expected {least} or more")
+    if flags.port > _LAST_PORT:
+        raise UserError(f"--port={flags.port}: expected at most {_LAST_PORT}")
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
@@ -85,7 +88,8 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
         model = convert.load(flags.checkpoint, log=log)
         embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
         found.append(services.Embedding(embedder))
-        if "mlm" in model.groups and not model.config.causal:
+        filling = model.generator or model
+        if "mlm" in filling.groups and not filling.config.causal:
             filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
             found.append(services.FillMask(filler))
     if flags.workdir:

@@ -34,16 +34,23 @@ _CLUSTER_BATCH, _CLUSTER_RUNS = 500, 10
 Progress = Callable[[int], None]
 
 
-def similarity(embedder: Embedder, path: str, columns: str = SIMILARITY_COLUMNS) -> dict[str, float]:
+def similarity(
+    embedder: Embedder,
+    path: str,
+    columns: str = SIMILARITY_COLUMNS,
+    log: Callable[[str], None] = print,
+) -> dict[str, float]:
     """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores in a table.
 
     Args:
         embedder: makes the vectors.
         path: a TSV, CSV or JSON-lines file.
         columns: the columns of both texts and of the score, such as those of STS-B in GLUE.
+        log: called with a warning if rows are malformed and left out.
     """
     first, second, score = _columns(columns, 3)
     examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
+    _warn(examples, log)
     vectors = [embedder.unit_vectors(texts) for texts in (examples.texts_a, examples.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
     targets = np.asarray(examples.labels, np.float64)
@@ -51,8 +58,17 @@ def similarity(embedder: Embedder, path: str, columns: str = SIMILARITY_COLUMNS)
     return {"pairs": len(examples)} | found
 
 
+def _warn(examples: tables.Examples, log: Callable[[str], None]) -> None:
+    if warning := examples.warning():
+        log(f"warning: {warning}")
+
+
 def clusters(
-    embedder: Embedder, path: str, columns: str = CLUSTER_COLUMNS, seed: int = 0
+    embedder: Embedder,
+    path: str,
+    columns: str = CLUSTER_COLUMNS,
+    seed: int = 0,
+    log: Callable[[str], None] = print,
 ) -> dict[str, float]:
     """Returns the V-measure of clusters of the texts of a table, with as many clusters as there are labels.
 
@@ -64,9 +80,11 @@ def clusters(
         path: a TSV, CSV or JSON-lines file.
         columns: the columns of the text and of the label.
         seed: the seed of the first run.
+        log: as in `similarity`.
     """
     text, label = _columns(columns, 2)
     examples = tables.read_examples(path, Columns(text, "", label))
+    _warn(examples, log)
     kinds = sorted({*examples.labels})
     vectors, found = np.asarray(embedder.embed(examples.texts_a)), []
     for run in range(_CLUSTER_RUNS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ with epy.lazy_imports():
     from pyarrow import ipc, parquet
 
 SUFFIXES = (".parquet", ".arrow")
+_CACHED = re.compile(r"cache-.*\.arrow$")
 _ROWS = 4096  # rows that are in memory at a time, about
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
 
@@ -158,8 +160,13 @@ def _class_names(schema: Any) -> Mapping[str, list[str]]:
 
 
 def files_in(directory: str) -> list[str]:
-    """Returns the Parquet and Arrow files of a directory, sorted by name."""
-    return [f"{directory.rstrip('/')}/{name}" for name in sorted(files.names(directory)) if is_columnar(name)]
+    """Returns the Parquet and Arrow files of a directory, sorted by name.
+
+    Those that Hugging Face's datasets keeps beside a data set, the results of its functions, are left out.
+    """
+    names = sorted(name for name in files.names(directory) if is_columnar(name))
+    of_data = [name for name in names if not _CACHED.match(name)]
+    return [f"{directory.rstrip('/')}/{name}" for name in of_data or names]
 
 
 def _first_line(error: Exception) -> str:

@@ -132,6 +132,8 @@ class Kernel:
         return f"{self.operation}={self.implementation}"
 
 
+_SMALLEST_HEAD = 16  # of the Pallas kernel: eight of them fill a block of lanes
+_WINDOW_OF_SMALLEST = 256  # keys and masks of larger ones do not fit into the vector memory of TPU v4
 _NO_WINDOW = "has no local attention (local_window)"
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
 _ONLY_LAYER_NORM = "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
@@ -147,8 +149,13 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     longest = None if length is None else segments.longest_window(length)
     if longest is not None and case.window > longest:
         return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
-    if size is not None and LANES % size:
-        return f"needs heads of a size that divides {LANES}, not {size}"
+    if size == _SMALLEST_HEAD and case.window > _WINDOW_OF_SMALLEST and (length or 0) > LONGEST_WHOLE_ROW:
+        return (
+            f"needs a local_window of at most {_WINDOW_OF_SMALLEST} for heads of {size} features in rows of "
+            f"more than {LONGEST_WHOLE_ROW} tokens, not {case.window}"
+        )
+    if size is not None and (LANES % size or size < _SMALLEST_HEAD):
+        return f"needs heads of {_SMALLEST_HEAD}, 32, 64 or {LANES} features, not {size}"
     if size is not None and heads is not None and heads * size % LANES:
         return f"needs heads that fill {LANES} lanes on each device, and {heads} of {size} do not"
     return None

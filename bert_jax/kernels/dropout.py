@@ -29,7 +29,7 @@ _M2 = np.uint32(0x735A2D97)
 PAIR = 128
 
 # The words of places are hashed as those of a row that no batch has.
-_NO_ROW = np.uint32(2**32 - 1)
+_NO_ROW = np.array([2**32 - 1], np.uint32)
 
 _row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row_ids", default=None)
 
@@ -74,7 +74,9 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
-def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+def row_words(
+    key: jax.Array, rows: int, ids: jax.typing.ArrayLike | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Returns two uint32 [rows] that the mask of each row is hashed from.
 
     With them the index inside a row fits in 32 bits however large the batch is. `ids` are the positions of
@@ -82,7 +84,7 @@ def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[
     """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     words = words.reshape(-1)[:2].astype(jnp.uint32)
-    row = jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids
+    row = jnp.arange(rows, dtype=jnp.uint32) if ids is None else jnp.asarray(ids)
     return _mix(row ^ words[0]), _mix((row + np.uint32(0x9E3779B9)) ^ words[1])
 
 
@@ -94,7 +96,7 @@ def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
     """
     if key is None:
         return jnp.zeros((rows, 4), jnp.int32)
-    of_places = (jnp.broadcast_to(word, rows) for word in row_words(key, 1, _NO_ROW[None]))
+    of_places = (jnp.broadcast_to(word, rows) for word in row_words(key, 1, _NO_ROW))
     words = (*row_words(key, rows, _ids_in_context(rows)), *of_places)
     return jax.lax.bitcast_convert_type(jnp.stack(words, axis=1), jnp.int32)
 
@@ -179,7 +181,7 @@ def keep_by_parts(
 
 
 def threshold(rate: float) -> np.uint32:
-    """Returns the smallest hash value that is kept."""
+    """Returns the smallest product that is kept."""
     return np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
@@ -189,7 +191,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
     Args:
         key: a typed PRNG key or its data, uint32 [2].
         shape: [rows, ...]; there must be fewer than 2**32 - 1 rows and at most 2**32 lines per row.
-        rate: probability of False, exact to 2**-15.
+        rate: probability of False, exact to 2**-31.
         ids: uint32 [rows], positions of the rows in the whole batch: 0, 1, 2, ... if None.
 
     Returns:
@@ -202,10 +204,11 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
     for axis in range(len(outer) - 1, 0, -1):
         line += jax.lax.broadcasted_iota(jnp.uint32, line.shape, axis) * np.uint32(stride)
         stride *= shape[axis]
-    of_places = row_words(key, 1, _NO_ROW[None])
+    of_places = row_words(key, 1, _NO_ROW)
     words = line_words(line, first, second), place_words(jnp.arange(size, dtype=jnp.uint32), *of_places)
     # Fused with the product, they would be computed again for every element.
-    return keep(*jax.lax.optimization_barrier(words), threshold(rate)).reshape(shape)
+    lines, places = jax.lax.optimization_barrier(words)
+    return keep(lines, places, threshold(rate)).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

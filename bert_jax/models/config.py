@@ -49,7 +49,8 @@ class Execution:
         "auto",
         "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
         "up to 128), `triton` (the same GPUs; any dtype, rows of a multiple of 16, heads of 16, 32, 64 or "
-        "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers), "
+        "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers, "
+        "heads of 16, 32, 64 or 128), "
         "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
         "has no `local_window`, and none of the four has `alibi`. `auto` takes the first that can compute "
         "the case, else `xla`; one that is named and cannot is refused",

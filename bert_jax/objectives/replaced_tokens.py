@@ -40,13 +40,14 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0) -> EncoderConf
 
     Args:
         config: architecture of the discriminator.
-        hidden_size: width of the generator's layers, with I = 4 H and heads of 64; 0 for a quarter of the
-            discriminator's.
+        hidden_size: width of the generator's layers, with I = 4 H and heads of 64, or the next larger size
+            that divides it; 0 for a quarter of the discriminator's.
     """
     hidden_size = hidden_size or max(1, config.hidden_size // 4)
+    heads = next(number for number in range(max(1, hidden_size // 64), 0, -1) if not hidden_size % number)
     return config.replace(
         hidden_size=hidden_size,
-        num_attention_heads=max(1, hidden_size // 64),
+        num_attention_heads=heads,
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
         embedding_projection=False,

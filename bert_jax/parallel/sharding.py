@@ -222,6 +222,9 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
+_MOST_LAYERS = 96
+
+
 def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) -> Any:
     """Returns sums over the rows of a batch, added up over the devices once.
 
@@ -253,8 +256,11 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
 
 
 def _sum_over_data(x: jax.Array) -> jax.Array:
-    """Returns the sum of x over `data`. Stacked layers are added up one by one, each once it is known."""
-    if x.ndim < 3:
+    """Returns the sum of x over `data`. Stacked layers are added up one by one, each once it is known.
+
+    The kernels of layers that share them are not stacked, and their first axis is longer than any stack.
+    """
+    if x.ndim < 3 or len(x) > _MOST_LAYERS:
         return jax.lax.psum(x, "data")
     return jnp.concatenate([jax.lax.psum(layer, "data") for layer in jnp.split(x, len(x))])
 

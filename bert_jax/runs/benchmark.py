@@ -214,7 +214,7 @@ def time_train_step(
 
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):
-        counts = _count(row_flops, host)
+        counts = _count(row_flops, host, task.masking.prob)
         began = time.perf_counter()
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
@@ -296,10 +296,16 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _count(row_flops: RowFlops, batch: Batch) -> dict[str, float]:
-    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
+def _count(row_flops: RowFlops, batch: Batch, predicted: float) -> dict[str, float]:
+    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding.
+
+    Args:
+        row_flops: the FLOPs of a row of (tokens, predictions, sequences).
+        batch: the batch.
+        predicted: the share of the tokens that are predicted.
+    """
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
-    each = [row_flops(int(n), max(1, round(0.15 * n)), 1) for n in lengths]
+    each = [row_flops(int(n), max(1, round(predicted * n)), 1) for n in lengths]
     return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
 
 

@@ -38,6 +38,7 @@ def encoders(objective: Objective) -> list[EncoderConfig]:
 
 
 def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
+    _refuse_causal(task)
     options, family = config.replaced_tokens, families.of(task.config)
     if "replaced_tokens" not in family.heads:
         known = [name for name, one in families.FAMILIES.items() if "replaced_tokens" in one.heads]
@@ -55,14 +56,19 @@ def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
     )
 
 
+def _refuse_causal(task: MaskedLM) -> None:
+    if task.config.causal:
+        raise UserError(
+            "model.causal=true: masked tokens are predicted from both sides; set model.causal=false, "
+            "or --config.objective=causal_lm"
+        )
+
+
 def _masked_lm(config: PretrainConfig, task: MaskedLM) -> MaskedLM | CausalThenMasked:
+    _refuse_causal(task)
     given = f"causal_steps={config.causal_steps}"
     if not config.causal_steps:
         return task
-    if task.config.causal:
-        raise UserError(
-            f"{given}: masked LM after these steps reads both ways; set --config.model.causal=false"
-        )
     if config.distillation.teacher:
         raise UserError(
             f"{given} and distillation.teacher={config.distillation.teacher}: only masked LM "

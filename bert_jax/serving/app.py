@@ -29,6 +29,7 @@ _logger = logging.getLogger(__name__)
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 _RETRY_SECONDS = "1"
+_HUNG_UP = 499  # as nginx counts such requests; nobody gets the answer
 _NEEDED = {
     "/embed": "--checkpoint=DIR",
     "/v1/embeddings": "--checkpoint=DIR",
@@ -130,6 +131,8 @@ class Server:
             except Overloaded:
                 found, status = _error("too many requests are waiting; try again"), 503
                 headers["Retry-After"] = _RETRY_SECONDS
+            except requests.ClientDisconnect:
+                found, status = _error("the client hung up before its request was complete"), _HUNG_UP
             except Exception:
                 _logger.exception("%s failed", path)
                 found, status = _error("the server failed; its log has the reason"), 500
@@ -177,11 +180,12 @@ class Server:
             raise _Refused(400, "expected a JSON object")
         return found
 
-    async def _results(self, name: str, items: Any, prefix: str = "") -> list[Any]:
-        """Returns the results of the items of a request."""
+    async def _results(self, name: str, items: Any, prefix: str = "", field: str = "") -> list[Any]:
+        """Returns the results of the items of a request, which are in `field`; by default the service's."""
         service = self._services[name]
+        field = field or service.field
         if not isinstance(items, list) or not items:
-            raise _Refused(400, f"expected a list of one or more items in {service.field!r}")
+            raise _Refused(400, f"expected a list of one or more items in {field!r}")
         if len(items) > self._limit:
             raise _Refused(413, f"a request has at most {counted(self._limit, 'item')}, found {len(items):,}")
         parsed = []
@@ -189,7 +193,7 @@ class Server:
             try:
                 parsed.append(service.parse(item))
             except Malformed as error:
-                raise _Refused(400, f"{service.field}[{number}]: {error}") from None
+                raise _Refused(400, f"{field}[{number}]: {error}") from None
         if prefix:
             parsed = [prefix + text for text in parsed]
         return await self._batchers[name].submit(parsed)
@@ -206,14 +210,17 @@ class Server:
     async def _openai(self, request: Any) -> dict[str, Any]:
         """Answers a request as the embeddings endpoint of OpenAI does."""
         body = await self._body(request)
-        items = body.get("input")
-        found = await self._results("embed", [items] if isinstance(items, str) else items)
-        size = body.get("dimensions", len(found[0].values))
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= len(found[0].values):
-            raise _Refused(400, f"dimensions: expected 1 to {len(found[0].values)}")
-        encoding = body.get("encoding_format", "float")
+        given = {name: value for name, value in body.items() if value is not None}
+        items, encoding = given.get("input"), given.get("encoding_format", "float")
+        service = self._services["embed"]
+        assert isinstance(service, Embedding)
+        width = service.embedder.width
+        size = given.get("dimensions", width)
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= width:
+            raise _Refused(400, f"dimensions: expected 1 to {width}")
         if encoding not in ("float", "base64"):
             raise _Refused(400, "encoding_format: expected float or base64")
+        found = await self._results("embed", [items] if isinstance(items, str) else items, field="input")
         tokens = sum(len(one.token_ids) for one in found)
         vectors = [_cut(one.values, size) for one in found]
         return {

@@ -182,6 +182,10 @@ class FinetuneTask(abc.ABC):
         data = self.config.data
         return {field: getattr(data, field, "") or self.Lines.own_names[field] for field in FIELDS}
 
+    def files_beside(self, path: str) -> Sequence[str]:
+        """Returns the further files that predictions write when they are written to `path`."""
+        return ()
+
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         """Yields (field, reason) for each field of this class that must keep its default in this run.

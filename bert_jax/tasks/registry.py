@@ -91,13 +91,18 @@ def tasks() -> Mapping[str, TaskSpec]:
     return {spec.name: spec for spec in sorted(specs, key=lambda spec: (bool(spec.file_name), spec.name))}
 
 
+def spelled(name: str) -> str:
+    """Returns the name of a task as `tasks` has it: "SST-2" is "sst2"."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def get(name: str) -> TaskSpec:
-    """Returns the task with this name. Case, hyphens and underscores do not matter: "SST-2" is "sst2".
+    """Returns the task with this name. Case, hyphens and underscores do not matter, see `spelled`.
 
     Raises:
         UserError: there is no such task.
     """
-    spec = tasks().get(name.lower().replace("-", "").replace("_", ""))
+    spec = tasks().get(spelled(name))
     if spec is None:
         hint = did_you_mean(name, tasks()) or f"; the tasks are {', '.join(tasks())}"
         raise UserError(f"task={name}: there is no such task{hint}")

@@ -8,7 +8,7 @@
 Phase 1 has rows of 128 tokens, phase 2 of 512; it starts with the weights of the first, fresh moments and a
 warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BERT for PyTorch
 (DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
-Dropout is on hidden states alone, which saves the attention kernel a hash for each probability.
+Dropout is on hidden states alone, which saves the attention kernel a product for each probability.
 
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:phase1
 --seq_length=128`, or `:phase2`, with these flags); without the start, evaluation and checkpoints:

@@ -31,19 +31,24 @@ where=(--cluster="$cluster")
 [[ -z "$project" ]] || where+=(--project="$project")
 [[ -z "$zone" ]] || where+=(--zone="$zone")
 
+list=(xpk workload list "${where[@]}" --filter-by-job="^$name\$")
+
+# Whether there is a workload of this name; ends where xpk fails.
+is_there() {
+  local there
+  there="$("${list[@]}")" || exit
+  grep -q "^${name}[[:space:]]" <<<"$there"
+}
+
 start() {
-  local list=(xpk workload list "${where[@]}" --filter-by-job="^$name\$") there
   need image
   need_counts slices max_restarts
   need_command
   if "$dry_run"; then
     run "${list[@]}"
-  else
-    there="$("${list[@]}")"
-    if grep -q "^${name}[[:space:]]" <<<"$there"; then
-      say "$name is there already; to start another run of this name, delete it first"
-      return
-    fi
+  elif is_there; then
+    say "$name is there already; to start another run of this name, delete it first"
+    return
   fi
   set_meeting
   # xpk starts again after the exit codes that are named alone: stopped on purpose, failed, aborted, killed, crashed.
@@ -61,5 +66,13 @@ case "$verb" in
     run kubectl logs --follow --tail=-1 --container=jax-tpu \
       --selector="$labels,batch.kubernetes.io/job-completion-index=0"
     ;;
-  delete) try xpk workload delete "${where[@]}" --workload="$name" --force ;;
+  delete)
+    if "$dry_run"; then
+      run "${list[@]}"
+    elif ! is_there; then
+      say "$name is not there"
+      exit
+    fi
+    run xpk workload delete "${where[@]}" --workload="$name" --force
+    ;;
 esac

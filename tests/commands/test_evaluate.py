@@ -71,6 +71,7 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
         (["--minimal_pairs", "--checkpoint=x", "--output=x.csv"], "x.csv: expected a name ending in .tsv"),
         (["--records=y"], "--records needs --checkpoint=DIR"),
         (["--records=y", "--checkpoint=x", "--output=z.tsv"], "--output is not for --records; leave it out"),
+        (["--clusters=y", "--checkpoint=x", "--seed=-1"], "--seed=-1: expected 0 to"),
         (["--workdir=x", "--rows=3"], "--rows is not for --workdir; leave it out"),
         (["--workdir=x", "--input=a.tsv", "--split=dev"], "--input and --split name two files"),
     ],

@@ -90,12 +90,15 @@ def test_a_run_of_little(run, tmp_path, capsys):
     assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
     parsed = Parsed((tmp_path / "x.html").read_text())
     assert "Configuration" in parsed.texts and "Curves" not in parsed.texts
+    (run / "errors-dev.tsv").write_text("line\ttext\n1\t" + "a long text " * 20_000 + "\n")
+    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'new' / 'x.html'}"]) == 0
+    assert (tmp_path / "new" / "x.html").stat().st_size > 200_000
 
 
 def test_mistakes(run, tmp_path, capsys):
     for flags, message in (
         ([f"--workdir={tmp_path / 'none'}"], "no such directory"),
-        ([f"--workdir={run}", "--output=x.pdf"], "--output=x.pdf: expected a name that ends in .html"),
+        ([f"--workdir={run}", "--output=x.pdf"], "--output=x.pdf: expected a name ending in .html"),
     ):
         assert cli.main(["report", *flags]) == 2
         assert message in capsys.readouterr().err

@@ -171,6 +171,19 @@ def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
     assert len(search("--query=one", "--json")[0]["results"]) == 10
 
 
+@pytest.mark.parametrize("name", ["vectors.npy", "offsets.npy", "texts.jsonl"])
+@pytest.mark.parametrize("left", [0, 100, None], ids=["empty", "cut", "none"])
+def test_a_damaged_index_is_told_in_one_line(search, tmp_path, name, left):
+    search("--query=one")
+    path = tmp_path / "index" / name
+    content = path.read_bytes()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(content[:left])
+    error = search("--query=one", corpus="", code=2).err
+    assert name in error and "make the index anew" in error and "Traceback" not in error
+
+
 @pytest.mark.parametrize(
     "flags, corpus, message",
     [

@@ -9,7 +9,7 @@ import pytest
 from support import lowering, triton_programs
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import layer_norm, residual
+from bert_jax.kernels import layer_norm, platform, residual
 from bert_jax.kernels.dropout import dropout, kernel_words, row_ids
 from bert_jax.kernels.gpu import residual as gpu_residual
 from bert_jax.parallel import sharding
@@ -71,6 +71,13 @@ def test_the_end_of_a_half_and_its_gradients_are_those_of_the_plain_formula(name
     *arrays, weights = inputs(name)
     found = value_and_gradients(functools.partial(after, name, rate=rate), weights, *arrays)
     assert_close(found, value_and_gradients(functools.partial(plain_after, rate=rate), weights, *arrays))
+
+
+def test_masks_where_products_of_integers_are_slow(monkeypatch):
+    *arrays, _ = inputs("pallas")
+    expected = after("pallas", *arrays, rate=0.5)
+    monkeypatch.setattr(platform, "multiplies_integers", lambda: False)
+    np.testing.assert_array_equal(after("pallas", *arrays, rate=0.5), expected)
 
 
 @on_both

@@ -192,7 +192,17 @@ def test_xpk_run_what_is_there(cluster):
 @pytest.mark.parametrize("verb", ["run", "logs", "delete"])
 def test_a_dry_run_of_xpk_shows_the_calls(cluster, verb):
     words = [verb, "--name=base", "--cluster=my cluster", f"--image={IMAGE}", "--", *NASTY]
-    assert_dry_run_is_faithful(cluster, XPK_SCRIPT, *words, workload="")
+    (cluster.path / "workload").write_text("base    2026-01-01  medium  4\n" if verb == "delete" else "")
+    assert_dry_run_is_faithful(cluster, XPK_SCRIPT, *words)
+
+
+def test_xpk_deletes_what_is_there(cluster):
+    words = ["delete", "--name=base", "--cluster=c"]
+    assert "base is not there" in cluster.run(XPK_SCRIPT, *words).stderr
+    assert [call[2] for call in cluster.calls()] == ["list"]
+    (cluster.path / "bin" / "xpk").unlink()
+    done = cluster.run(XPK_SCRIPT, *words, check=127)
+    assert "xpk" in done.stderr and "is not there" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,19 @@ def test_watch_waits_for_all_workers_to_end(cloud):
     assert steps(cloud.calls()) == ["describe", "status"] * 3
 
 
+def test_watch_gives_up_where_workers_never_answer(cloud):
+    cloud.answers(node="READY")
+    (cloud.path / "status").write_text("odd\n" * 9)
+    assert "giving up" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
+    assert steps(cloud.calls()) == ["describe", "status"] * 5
+
+
+def test_watch_waits_for_workers_that_answered(cloud):
+    cloud.answers(node="READY")
+    (cloud.path / "status").write_text("running\n" + "odd\n" * 9 + "exit 0\n")
+    assert "the run is done" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN).stderr
+
+
 def test_watch_waits_for_capacity(cloud):
     cloud.answers(node="NOT_FOUND", create="FULL " * 6 + "DENIED")
     assert "giving up" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr

@@ -72,7 +72,7 @@ def test_mistakes_are_told_in_one_line(fields, said):
             dict(attention="cudnn", hidden_size=240, attention_probs_dropout_prob=0.0),
             "heads of a multiple of 8",
         ),
-        (dict(attention="pallas", hidden_size=576), "size that divides 128, not 48"),
+        (dict(attention="pallas", hidden_size=576), "heads of 16, 32, 64 or 128 features, not 48"),
         (dict(residual="pallas", hidden_size=312), "not 312"),
     ],
 )

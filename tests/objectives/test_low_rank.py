@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import sizes
 from bert_jax.objectives.adapters import add_low_rank, assemble
 from bert_jax.objectives.classification import Classification
+from bert_jax.objectives.embedding.sentence import SentenceEmbedding
 from bert_jax.parallel.sharding import make_mesh, unbox
 from bert_jax.settings.typed.adapter_config import AdapterConfig
 from bert_jax.training.optimization.adapters import adapt
@@ -155,6 +156,12 @@ def test_mistakes_are_told_in_one_line(fields, message):
     with pytest.raises(UserError) as error:
         adapt(tiny_task(), AdapterConfig(**fields))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_without_a_head_has_none_to_train():
+    objective = SentenceEmbedding(tiny_task().config, "contrastive")
+    with pytest.raises(UserError, match=r"adapter\.kind=head: nothing would be trained"):
+        adapt(objective, AdapterConfig(kind="head"), ())
 
 
 def test_a_model_without_biases_has_none_to_train():

@@ -14,6 +14,7 @@ from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.data import records
 from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives import losses, replaced_tokens
@@ -298,6 +299,12 @@ def test_the_copy_mechanism_by_hand():
     copied = float(weight) - replaced
     expected = -copied * np.log(0.75 + 0.25 / 101) - replaced * np.log(0.25 / 101)
     assert replaced > 10 and float(total) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("width, heads", [(256, 1), (1024, 4), (896, 2), (64, 1), (1536, 6)])
+def test_the_heads_of_the_generator_divide_its_width(width, heads):
+    config = EncoderConfig(hidden_size=width, num_attention_heads=width // 64)
+    assert generator_config(config).num_attention_heads == heads
 
 
 def test_mistakes():

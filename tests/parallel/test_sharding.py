@@ -144,6 +144,16 @@ def test_accumulated_gradients_are_reduced_once():
     assert parameters <= sum(sizes) < 1.01 * parameters
 
 
+def test_kernels_that_layers_share_are_added_up_at_once():
+    def sums(size):
+        with sharding.on_mesh(sharding.make_mesh(8, 1, 1)):
+            given, rows = jnp.ones((size, 2, 3)), jnp.ones((16, 4))
+            form = functools.partial(sharding.sum_over_rows, lambda x, rows: x * jnp.sum(rows))
+            return jax.jit(form).lower(given, rows).as_text().count("all_reduce")
+
+    assert sums(256) == 1 and sums(12) == 12
+
+
 def test_rules():
     mesh = sharding.make_mesh(2, 2, 2)
     spec = sharding.partition_spec

@@ -76,6 +76,12 @@ def test_sequence_lengths_of_a_known_batch():
     assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
 
 
+def test_flops_without_padding_have_the_predictions_of_the_masks():
+    batch = benchmark.synthetic_batch("full", 4, 64, SMALL.vocab_size)
+    found = [benchmark._count(lambda length, predicted, _: predicted, batch, share) for share in (0.15, 0.5)]
+    assert [counts["flops"] for counts in found] == [4 * 10, 4 * 32]
+
+
 @pytest.mark.slow
 def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
@@ -198,6 +204,8 @@ def test_the_command_for_real(tmp_path, capsys):
         (["--size=tiny", "--seq_length=1024"], "512"),
         (["--size=tiny", "--data_dir=nowhere"], "nowhere"),
         (["extra"], "extra"),
+        (["--config=pretrain/tiny", "--size=mini"], "--size=mini"),
+        (["--config=pretrain/tiny", "--config.data.dir=nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_one_line(argv, expected, capsys):

@@ -194,7 +194,7 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
             {"spikes.factor": 2},
             "causal_steps=5 and spikes.factor=2: the loss after these steps is another one",
         ),
-        ({"model.causal": True}, "causal_steps=5: masked LM after these steps reads both ways"),
+        ({"model.causal": True}, "model.causal=true: masked tokens are predicted from both sides"),
         ({"distillation.teacher": "x"}, "causal_steps=5 and distillation.teacher=x: only masked LM has a"),
         (CAUSAL, "causal_steps=5: the objective causal_lm has one phase; leave it at 0"),
         ({"objective": "replaced_tokens"}, "causal_steps=5: the objective replaced_tokens has one phase"),

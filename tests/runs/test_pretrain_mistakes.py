@@ -33,6 +33,15 @@ def test_no_config_and_no_workdir(capsys):
         ({"model.max_position_embeddings": 16}, "rows of 32 tokens and the model has 16 positions"),
         ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),
         ({"model.num_attention_heads": 3}, "hidden_size=32 must be a multiple of num_attention_heads=3"),
+        ({"model.causal": True}, "model.causal=true: masked tokens are predicted from both sides"),
+        (
+            {
+                "objective": "replaced_tokens",
+                "replaced_tokens.variant": "replace_mlm",
+                "replaced_tokens.weight": 25.0,
+            },
+            "replaced_tokens.variant=replace_mlm has no loss of a discriminator",
+        ),
         ({"model.qa_dropout": 0.2}, "model.qa_dropout=0.2: pre-training does not use it; leave it at None"),
         ({"model.model_type": "roberta"}, "those of a RoBERTa are 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
         ({"masking.strategy": "words"}, "masking.strategy='words' is unknown"),

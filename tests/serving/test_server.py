@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -104,6 +106,8 @@ def test_the_embeddings_of_openai(server, folders):
     (one,) = server.ask("/v1/embeddings", body)[1]["data"]
     vector = np.frombuffer(base64.b64decode(one["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
+    unset = {"input": TEXTS[0], "dimensions": None, "encoding_format": None}
+    assert len(server.ask("/v1/embeddings", unset)[1]["data"][0]["embedding"]) == 16
     assert server.ask("/v1/models")[1]["data"][0]["id"] == "model"
 
 
@@ -149,6 +153,8 @@ def test_predictions_are_those_of_predict(server, folders):
         ("/v1/embeddings", {"input": "a", "dimensions": 17}, 400, "dimensions: expected 1 to 16"),
         ("/v1/embeddings", {"input": "a", "dimensions": True}, 400, "dimensions: expected 1 to 16"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "expected float or base64"),
+        ("/v1/embeddings", {"input": []}, 400, "one or more items in 'input'"),
+        ("/v1/embeddings", {"input": ["a", 5]}, 400, "input[1]: expected a text"),
         ("/fill-mask", {"texts": ["a cat"]}, 400, "texts[0]: no [MASK] in 'a cat'"),
         ("/fill-mask", {"texts": ["[MASK] " * 60]}, 400, "texts[0]: '[MASK] [MASK]"),
         ("/fill-mask", {"texts": ["[MASK]"], "top": 0}, 400, "top: expected 1 to 50"),
@@ -166,6 +172,17 @@ def test_other_methods_and_lengths_that_lie(server):
     status, found = server.ask("/embed")
     assert (status, found["error"]["message"]) == (405, "/embed: expected POST, found GET")
     assert server.ask("/embed", '{"texts": ["a"]}', headers={"content-length": "99999999"})[0] == 413
+
+
+def test_a_client_that_hangs_up_is_no_failure_of_the_server(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b'POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"texts"')
+    for _ in range(50):
+        counted = server.ask("/metrics")[1]
+        if 'status="499"' in counted:
+            break
+        time.sleep(0.1)
+    assert 'status="499"' in counted and 'status="500"' not in counted
 
 
 def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):

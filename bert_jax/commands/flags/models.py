@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings.flags import Define
 
@@ -85,6 +88,13 @@ def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predict
     names = ("null_score_diff_threshold",)
     overrides = {name: flags[name].value for name in names if flags[name].value is not None}
     return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides, **options)
+
+
+def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
+    """Raises a UserError if the predictions of a task cannot be written to --output."""
+    checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+    for path in task.files_beside(flags.output):
+        checks.check_free(path, flags.overwrite)
 
 
 def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:

@@ -55,6 +55,9 @@ class Result:
     score: float
 
 
+_ANEW = "make the index anew, with --corpus and --overwrite"
+
+
 class Index:
     """An index in a directory, whose vectors are mapped into memory.
 
@@ -70,11 +73,20 @@ class Index:
         self.settings = json_files.read(os.path.join(directory, INDEX), _SCHEMA)
         if self.settings["version"] != _VERSION:
             raise UserError(f"{directory}: an index of another version of bert-jax; make it anew")
-        self.vectors = np.load(os.path.join(directory, VECTORS), mmap_mode="r")
-        self._offsets = np.load(os.path.join(directory, OFFSETS), mmap_mode="r")
+        self.vectors, self._offsets = (self._load(name) for name in (VECTORS, OFFSETS))
         if len(self.vectors) != self.settings["documents"] or len(self._offsets) != len(self.vectors) + 1:
             raise UserError(f"{directory}: {VECTORS} and {OFFSETS} do not belong to {INDEX}; make it anew")
+        texts = os.path.join(directory, TEXTS)
+        if not files.exists(texts) or files.size(texts) != self._offsets[-1]:
+            raise UserError(f"{texts}: missing, or not that of {INDEX}; {_ANEW}")
         self._graph: Any = None
+
+    def _load(self, name: str) -> np.ndarray:
+        path = os.path.join(self.directory, name)
+        try:
+            return np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError):
+            raise UserError(f"{path}: missing or damaged; {_ANEW}") from None
 
     def __len__(self) -> int:
         return len(self.vectors)

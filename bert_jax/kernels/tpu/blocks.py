@@ -281,7 +281,7 @@ def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Sli
     query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
     key = jax.lax.broadcasted_iota(jnp.int32, (1, keys.size), 1) + keys.start
     places = place_words(key.astype(jnp.uint32), first_of_places, second_of_places)
-    places = widened(in_rows(places), queries.size)
+    places = widened(in_rows(places), query.shape[1])
     begins_with_pair = not how.window and (keys.size == length or keys.size % (2 * PAIR) == 0)
     in_pairs = begins_with_pair and not platform.multiplies_integers()
 

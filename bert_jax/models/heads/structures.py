@@ -118,7 +118,13 @@ class ClassificationHead:
         """
         pooling = "none" if self.pooling == "none" else "max"
         return dataclasses.replace(
-            self, pooling=pooling, dense="none", norm=False, lstm_layers=layers, lstm_size=size
+            self,
+            pooling=pooling,
+            drop_in=NO_DROPOUT,
+            dense="none",
+            norm=False,
+            lstm_layers=layers,
+            lstm_size=size,
         )
 
     def pooling_of(self, config: EncoderConfig) -> str:

@@ -181,6 +181,9 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
         yield "masking.token_counts", "only masking.smoothing uses the counts"
     if not any(each.replace[1] for each in options):
         yield "masking.exclude_special", "masking.replace has no random tokens"
+    variant = config.replaced_tokens.variant
+    if config.objective == "replaced_tokens" and not variant.startswith("electra"):
+        yield "replaced_tokens.weight", f"replaced_tokens.variant={variant} has no loss of a discriminator"
     if config.objective != "masked_lm":
         yield "causal_steps", f"the objective {config.objective} has one phase"
     if config.objective == "causal_lm":

@@ -95,6 +95,8 @@ class GroupsTask(TableTask):
         yield "distillation.teacher", "vectors of texts cannot be distilled yet"
         if not config.data.eval:
             yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
+        if config.data.eval_columns:
+            yield "data.id", "data.eval_columns names the columns of the file to evaluate on, without ids"
 
     # Reading
 

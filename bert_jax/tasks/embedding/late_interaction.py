@@ -98,7 +98,7 @@ class LateInteractionTask(GroupsTask):
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a group of rows for each example, of which the first one is filled up with [MASK]."""
         rows = super().encode(examples)
-        lengths = rows.lengths
+        lengths = rows.lengths.copy()
         lengths[:: rows.rows_per_example] = self.config.query_length
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.full(offsets[-1], self.tokenizer.mask_id, np.int32)

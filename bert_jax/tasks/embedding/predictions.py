@@ -51,11 +51,19 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (below + until) / 2 / len(values)
 
 
+def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the row of each different text, where it is first, and the number of each text among them."""
+    numbers: dict[str, int] = {}
+    of_texts = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+    return np.unique(of_texts, return_index=True)[1], of_texts
+
+
 @dataclasses.dataclass
 class RetrievalPredictions(TablePredictions):
     """The rank of the second text of each pair among those of all pairs, by its cosine with the first one.
 
-    Equal second texts are one candidate, and other second texts of an equal first text are none.
+    Equal second texts are one candidate, and other second texts of an equal first text are none. Of equal
+    cosines that of the pair comes last, so that a model for which all texts are alike finds nothing.
 
     Attributes:
         outputs: float32 [N, 1], the cosines of the pairs.
@@ -78,10 +86,9 @@ class RetrievalPredictions(TablePredictions):
 
     @functools.cached_property
     def _best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rank of each positive, and the best candidate with its score."""
+        """The rank of each positive, and the best other candidate with its score."""
         first, second = self.examples.texts_a, self.examples.texts_b
-        anchors = np.unique(first, return_inverse=True)[1]
-        rows, numbers = np.unique(second, return_index=True, return_inverse=True)[1:]
+        (_, anchors), (rows, numbers) = (_numbered(texts) for texts in (first, second))
         partners: dict[int, list[int]] = {}
         for anchor, number in zip(anchors.tolist(), numbers.tolist(), strict=True):
             partners.setdefault(anchor, []).append(number)
@@ -92,8 +99,8 @@ class RetrievalPredictions(TablePredictions):
             own = np.take_along_axis(scores, numbers[part, None], axis=1)
             for row, anchor in enumerate(anchors[part].tolist()):
                 scores[row, partners[anchor]] = -np.inf
-            np.put_along_axis(scores, numbers[part, None], own, axis=1)
-            ranks[part] = 1 + np.sum(scores > own, axis=1)
+            # A score that is NaN has the last rank.
+            ranks[part] = np.minimum(1 + np.sum(~(scores < own), axis=1), len(rows))
             best[part] = rows[np.argmax(scores, axis=1)]
             highest[part] = scores.max(axis=1)
         return ranks, best, highest

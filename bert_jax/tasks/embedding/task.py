@@ -12,6 +12,7 @@ from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
 from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
 from bert_jax.objectives.embedding.sentence import (
@@ -54,6 +55,11 @@ class EmbeddingConfig(GroupsConfig):
     pack: bool = option(True, "random batches, several texts a row ([finetuning.md](finetuning.md))")
 
 
+def _has_dropout(config: EncoderConfig) -> bool:
+    rates = "hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "inner_dropout"
+    return any(getattr(config, rate) for rate in rates)
+
+
 class EmbeddingTask(GroupsTask):
     """Sentence embeddings; the losses are those of `objectives.embedding`.
 
@@ -73,6 +79,11 @@ class EmbeddingTask(GroupsTask):
         if c.loss in (COSENT, CLASSES) and not (self.columns.text_b and self.columns.label):
             raise UserError(f"{given}: expected --config.data.text_b=COLUMN and --config.data.label=COLUMN")
         super().set_up()
+        if c.loss == CONTRASTIVE and not self.columns.text_b and not _has_dropout(self.model_config):
+            raise UserError(
+                "data.text_b= and no dropout: a text is its own positive, which differs by dropout alone; "
+                "set --config.model.hidden_dropout_prob=0.1, or name a column of second texts"
+            )
         self.sizes = self._sizes()
 
     def _sizes(self) -> tuple[int, ...]:

@@ -83,6 +83,10 @@ _SUBMISSION = {spec.name: {"test": f"{spec.folder}.tsv"} for spec in GLUE} | {
 }
 
 
+# The metrics whose mean is the score of a task.
+_AVERAGED = {spec.name: spec.metrics for spec in GLUE} | {"cola": ("matthews",)}
+
+
 def submission_files(task: str) -> Mapping[str, str]:
     """Returns the files that a submission needs for a task, as {split: name in the zip}.
 
@@ -147,9 +151,18 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
 
     Args:
         scores: {task: {metric: value}}. MNLI has `accuracy` and, if it was scored, `accuracy_mismatched`.
+
+    Raises:
+        UserError: a task lacks a metric of GLUE.
     """
-    means = [
-        found["matthews"] if task == "cola" else float(np.mean(list(found.values())))
-        for task, found in scores.items()
-    ]
+    means = []
+    for task, found in scores.items():
+        metrics = list(_AVERAGED[task])
+        if missing := [name for name in metrics if name not in found]:
+            raise UserError(
+                f"{task}: the run has {', '.join(found)} and not {', '.join(missing)}, of which the score of "
+                "GLUE is the mean; expected a run without --config.metrics"
+            )
+        metrics += [name for name in ("accuracy_mismatched",) if task == "mnli" and name in found]
+        means.append(float(np.mean([found[name] for name in metrics])))
     return float(np.mean(means))

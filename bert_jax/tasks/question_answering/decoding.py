@@ -180,11 +180,16 @@ def write(path: str, ids: list[str], answers: Answers) -> None:
         ids: the ids of the questions.
         answers: the answers, in the same order.
     """
-    name = files.name(path)
-    rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
-    contents: dict[str, Sequence[Any]] = {name: answers.texts, f"nbest_{name}": answers.n_best}
+    n_best, null_odds = files_beside(path)
+    contents: dict[str, Sequence[Any]] = {path: answers.texts, n_best: answers.n_best}
     if answers.null_odds:
-        contents[f"null_odds{rest}"] = answers.null_odds
+        contents[null_odds] = answers.null_odds
     for file, values in contents.items():
-        content = json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n"
-        atomic.write_text(os.path.join(os.path.dirname(path), file), content)
+        atomic.write_text(file, json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n")
+
+
+def files_beside(path: str) -> tuple[str, str]:
+    """Returns the files of the n best answers and of null odds that `write` writes beside `path`."""
+    name, folder = files.name(path), os.path.dirname(path)
+    rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
+    return os.path.join(folder, f"nbest_{name}"), os.path.join(folder, f"null_odds{rest}")

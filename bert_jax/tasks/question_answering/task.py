@@ -163,6 +163,10 @@ class QuestionAnsweringTask(FinetuneTask):
             parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")
         return ", ".join(parts)
 
+    def files_beside(self, path: str) -> Sequence[str]:
+        """Returns the further files that predictions write when they are written to `path`."""
+        return decoding.files_beside(path)[: 2 if self.config.v2 else 1]
+
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         """Yields the fields of SQuAD 2.0 that the run does not use, or needs."""

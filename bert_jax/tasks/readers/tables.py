@@ -2,7 +2,8 @@
 
 TSV has the format of GLUE's files: a tab separates fields, a newline ends a row, and quotes have no special
 meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON-lines has one object per
-line. The lines of Parquet and Arrow files are their rows, from 1; a directory stands for all of its files.
+line. The lines of Parquet and Arrow files are their rows, from 1, and are counted through all files of a
+directory, which stands for them.
 """
 
 from __future__ import annotations
@@ -172,12 +173,24 @@ def read_examples(
         parts = columnar.files_in(path)
         if not parts:
             raise UserError(f"{path}: a directory without Parquet or Arrow files; expected a file of rows")
-        options: dict[str, Any] = dict(parse_label=parse_label, label_may_be_empty=label_may_be_empty)
-        options |= dict(max_malformed=max_malformed, flags=flags)
-        return joined(path, [read_examples(part, columns, **options) for part in parts])
-    if file_format != LINES:
-        file_format = FORMATS.detect(path, file_format, flags)
-    rows = _open_rows(path, columns, file_format, quoting, flags)
+        file_format = "auto"
+    else:
+        parts = [path]
+    out = Examples(path, [], [], [], [], [])
+    for part in parts:
+        of_part = file_format if file_format == LINES else FORMATS.detect(part, file_format, flags)
+        rows = _open_rows(part, columns, of_part, quoting, flags)
+        _add_rows(out, part, rows, columns, parse_label, label_may_be_empty)
+    if not out.rows:
+        has_header = columns.header and isinstance(rows, TableRows)
+        raise UserError(f"{path}: no rows{' after the header' if has_header else ''}")
+    out.check(max_malformed)
+    return out
+
+
+def _add_rows(out, path, rows, columns, parse_label, label_may_be_empty) -> None:
+    """Adds the rows of a file to those of the files before it."""
+    rows_before = out.rows
     choices, negatives = columns.choice_names(), columns.negative_names()
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
     wanted |= {"language": columns.language}
@@ -185,7 +198,6 @@ def read_examples(
         wanted |= {f"{kind}{number}": column for number, column in enumerate(names)}
     wanted |= {"label": columns.label if parse_label else ""}
     select = rows.selector({field: column for field, column in wanted.items() if column})
-    out = Examples(path, [], [], [], [], [])
 
     def add(numbered: tuple[int, Any]) -> None:
         line, row = numbered
@@ -207,16 +219,11 @@ def read_examples(
             out.texts_b.append(values["text_b"])
         out.texts_a.append(values["text_a"])
         out.ids.append(values.get("id", str(out.rows - 1)))
-        out.lines.append(line)
+        out.lines.append(rows_before + line)
 
     out.fill(
         ((f"{path}:{line}", row if isinstance(row, Malformed) else (line, row)) for line, row in rows), add
     )
-    if not out.rows:
-        has_header = columns.header and isinstance(rows, TableRows)
-        raise UserError(f"{path}: no rows{' after the header' if has_header else ''}")
-    out.check(max_malformed)
-    return out
 
 
 def _listed(
@@ -225,13 +232,16 @@ def _listed(
     """Returns the texts of one kind in a row: of `count` columns, or of a column of JSON lists.
 
     Raises:
-        Malformed: their number differs from that of the first row, `before[0]`, or is below `least`.
+        Malformed: their number differs from that of the first row, `before[0]`, or is below `least`; or one
+            of several columns has lists.
     """
     if not count:
         return []
     texts = [values[f"{kind}{number}"] for number in range(count)]
-    if isinstance(texts[0], list):
-        texts = texts[0]
+    if any(isinstance(text, list) for text in texts):
+        if count > 1:
+            raise Malformed(f"a list, in one of {count} columns of a {kind.strip()} each")
+        (texts,) = texts
     expected = len(before[0]) if before else 0
     if len(texts) < least or (expected and len(texts) != expected):
         found = f"{expected} in the first row" if expected else f"expected {least} or more"

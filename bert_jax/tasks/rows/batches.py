@@ -5,6 +5,7 @@ than the longest one, and the number of compiled shapes stays small.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
@@ -61,7 +62,7 @@ class EncodedRows:
     def __len__(self) -> int:
         return len(self.first_lengths)
 
-    @property
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Returns the number of tokens of each row: int64 [N]."""
         return np.diff(self.offsets)

@@ -162,7 +162,7 @@ def make_batch(
         "starts": np.full(shape, packing.length, np.int32),
         "first_lengths": np.zeros(shape, np.int32),
     }
-    by_example = {"weights": np.ones(len(data), np.float32), **data.targets}
+    by_example = {"weights": np.broadcast_to(np.float32(1), len(data)), **data.targets}
     if data.row_weights is not None:
         by_example["row_weights"] = data.row_weights
     if data.rows_per_example > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -78,7 +79,7 @@ class TagPredictions(Predictions):
             writers.write_json_lines(path, self.records())
             return
         content = io.StringIO()
-        _write_columns(content, self.examples, self.tags)
+        _write_columns(content, self.examples, self.tags, files.suffix(path) == ".tsv")
         atomic.write_text(path, content.getvalue())
 
     def breakdown(self) -> dict[str, dict[str, float]]:
@@ -122,10 +123,14 @@ class TagPredictions(Predictions):
         error_analysis.plot_confusions(path, self.confusions())
 
 
-def _write_columns(file, examples, sentences):
-    """Writes one word per line with its gold tag, if any, and its predicted tag, in conlleval's format."""
+def _write_columns(file, examples, sentences, by_tabs):
+    """Writes one word per line with its gold tag, if any, and its predicted tag, in conlleval's format.
+
+    Columns are separated by tabs if `by_tabs`, or if a word or a tag has a space.
+    """
     words = [[_one_field(word) for word in sentence] for sentence in examples.words]
-    separator = "\t" if any(" " in word for sentence in words for word in sentence) else " "
+    fields = itertools.chain.from_iterable([*words, *sentences, *examples.tags])
+    separator = "\t" if by_tabs or any(" " in field for field in fields) else " "
     for i, tags in enumerate(sentences):
         if examples.has_documents and (i == 0 or examples.documents[i] != examples.documents[i - 1]):
             file.write(separator.join([DOCUMENT_START, *["O"] * (2 if examples.tags else 1)]) + "\n\n")

@@ -65,7 +65,11 @@ class LabelSets(ClassPredictions):
 
 
 def _f1(predicted: np.ndarray, targets: np.ndarray, average: str | None) -> Any:
-    return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
+    if targets.shape[1] > 1:
+        return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
+    # scikit-learn takes a single column for two classes.
+    of_label = sklearn_metrics.f1_score(targets[:, 0] > 0, predicted[:, 0] > 0, zero_division=0.0)
+    return of_label if average else np.array([of_label])
 
 
 def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:

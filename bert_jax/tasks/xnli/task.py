@@ -101,6 +101,16 @@ class Xnli(TextClassification):
     Predictions = XnliPredictions
 
     @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
+        yield from super().unused(config, spec)
+        if config.data.train and config.data.eval:
+            yield (
+                "transfer",
+                "it chooses files of data_dir, and data.train and data.eval name others",
+            )
+
+    @classmethod
     def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
         """Returns the path of a split's file; several training files have commas between them.
 

@@ -1,10 +1,12 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention
+from bert_jax.kernels import attention, platform
 from bert_jax.kernels.dropout import dropout, row_ids
 from bert_jax.kernels.tpu import attention as tpu_attention
 from bert_jax.kernels.tpu import blocks
@@ -72,6 +74,15 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
         np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("length, window", [(384, 0), (640, 0), (384, 64)])
+def test_masks_where_products_of_integers_are_slow(length, window, monkeypatch):
+    query, key, value, _, biases, ids = inputs(1, length, 2, 64)
+    call = functools.partial(attention._pallas, query, key, value, biases, ids, False, window, 0.3)
+    expected = call(jax.random.key(5))
+    monkeypatch.setattr(platform, "multiplies_integers", lambda: False)
+    np.testing.assert_array_equal(call(jax.random.key(5)), expected)
+
+
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     query, key, value, _weights, biases, ids = inputs(2, 128, 2, 64)
     exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
@@ -83,7 +94,9 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 
 
 @pytest.mark.parametrize(
-    "shape", [(96, 2, 64), (8320, 2, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
+    "shape",
+    [(96, 2, 64), (8320, 2, 64), (128, 3, 64), (128, 2, 48), (384, 16, 8)],
+    ids=["short", "long", "odd", "size", "small"],
 )
 def test_what_there_is_no_kernel_for_is_refused(shape):
     length, heads, size = shape

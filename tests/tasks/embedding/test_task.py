@@ -291,6 +291,19 @@ def test_ranks_are_those_of_sorting():
     assert [row[1] for row in task_errors] == sorted((row[1] for row in task_errors), reverse=True)
 
 
+@pytest.mark.parametrize("collapsed", [slice(0, 2), slice(1, 2)], ids=["all", "second"])
+def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
+    vectors = np.random.default_rng(0).normal(size=(50, 2, 8)).astype(np.float32)
+    vectors[:, collapsed] = 1
+    texts = [[f"{side}{number}" for number in range(50)] for side in "ab"]
+    scores = np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None]
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}
+    vectors[:] = np.nan
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}
+
+
 def test_errors_of_similarities_are_the_largest_differences_of_ranks():
     cosines = np.array([[0.9], [0.1], [0.5], [0.5]], np.float32)
     found = SimilarityPredictions(

@@ -207,6 +207,10 @@ def test_the_average_is_over_tasks(tmp_path):
     }
     assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
     assert tables.table(scores)[-1].startswith("average   0.6667 over 3 tasks")
+    scores["mrpc"]["mean_squared_error"] = 7.0  # no metric of GLUE
+    assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
+    with pytest.raises(UserError, match="cola: the run has accuracy and not matthews"):
+        tables.average({"cola": {"accuracy": 0.9}})
 
 
 def run_of(directory, task, scores):
@@ -235,6 +239,13 @@ def test_one_table_over_several_runs(tmp_path, capsys):
     for flag in ("--format=tsv", "--id=n", "--checkpoint=last"):
         assert cli.main(["predict", both, "--split=test", f"--output={tmp_path}/x.zip", flag]) == 2
         assert f"{flag.partition('=')[0]} is not for a .zip" in capsys.readouterr().err
+    for flag in ("--split=dev", "--null_score_diff_threshold=1"):
+        split = [] if flag.startswith("--split") else ["--split=test"]
+        assert cli.main(["predict", both, *split, f"--output={tmp_path}/x.zip", flag]) == 2
+        assert f"{flag.partition('=')[0]} is not for a .zip" in capsys.readouterr().err
+    run_of(tmp_path / "sst", "SST-2", {"accuracy": 0.8})
+    assert cli.main(["evaluate", f"{both},{tmp_path}/sst", "--json"]) == 0
+    assert "sst2" in json.loads(capsys.readouterr().out)["scores"]
     run_of(tmp_path / "mine", "classification", {"accuracy": 0.6})
     assert cli.main(["evaluate", f"{both},{tmp_path}/mine"]) == 2
     assert "not a task of GLUE" in capsys.readouterr().err

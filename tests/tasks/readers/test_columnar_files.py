@@ -33,8 +33,35 @@ def write(folder, kind="parquet", parts=2):
 def test_a_directory_is_one_file(tmp_path, kind):
     found = read_examples(str(write(tmp_path / "train", kind)), Columns("text", label="label"))
     assert found.texts_a == [f"text {i}" for i in range(10)]
-    assert found.labels == ["bad", "good"] * 5 and found.lines == [1, 2, 3, 4, 5] * 2
+    assert found.labels == ["bad", "good"] * 5 and found.lines == [*range(1, 11)]
+    assert found.ids == [str(i) for i in range(10)]
     assert found.rows == 10 and not found.malformed
+
+
+def test_what_stands_beside_the_rows_of_a_directory(tmp_path):
+    folder = write(tmp_path / "train", "arrow")
+    (folder / "cache-0123abc.arrow").write_bytes((folder / "data-0.arrow").read_bytes())
+    assert len(read_examples(str(folder), Columns("text"), parse_label=None)) == 10
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], "string")}), folder / "data-2.parquet")
+    assert len(read_examples(str(folder), Columns("text"), parse_label=None)) == 10
+
+
+def test_lists_are_as_long_as_in_the_first_file(tmp_path):
+    for name, lists in (("a", [["x", "y"]] * 30), ("b", [["x", "y", "z"]] + [["x", "y"]] * 9)):
+        table = pyarrow.table({"text": ["t"] * len(lists), "hard": lists})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    found = read_examples(str(tmp_path), Columns("text", negatives="hard"), parse_label=None)
+    assert len(found) == 39 and found.malformed == [
+        f"{tmp_path}/b.parquet:1: 3 negatives, 2 in the first row"
+    ]
+
+
+def test_several_columns_have_no_lists(tmp_path):
+    parquet.write_table(
+        pyarrow.table({"text": ["t"] * 4, "hard": ["x"] * 4, "more": [["y"]] * 4}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(UserError, match="a list, in one of 2 columns of a"):
+        read_examples(str(tmp_path / "a.parquet"), Columns("text", negatives="hard,more"), parse_label=None)
 
 
 def test_a_file_with_lists(tmp_path):

@@ -12,6 +12,7 @@ from bert_jax import cli
 from bert_jax.objectives import losses
 from bert_jax.tasks.readers.file_rows import json_text
 from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.text.multilabel import MultiLabel
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,15 @@ def test_the_loss_is_the_mean_over_labels():
     assert weight == 3 and float(total) == pytest.approx(each[[0, 1, 3]].sum(), rel=1e-5)
     total, _ = losses.binary_cross_entropy(jnp.array([[200.0, -200.0]]), jnp.array([[1.0, 0.0]]), jnp.ones(1))
     assert float(total) == 0
+
+
+def test_the_f1_of_a_single_label_is_that_of_the_label():
+    targets, guess = np.float32([[1], [0], [0], [1]]), np.array([[True], [True], [False], [False]])
+    for scorer in (MultiLabel.scorers["f1_micro"], MultiLabel.scorers["f1_macro"]):
+        assert scorer(guess, targets) == pytest.approx(0.5)
+        assert scorer(np.zeros_like(guess), targets) == 0
+        twice = (np.repeat(x, 2, axis=1) for x in (guess, targets))
+        assert scorer(*twice) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
