@@ -15,6 +15,7 @@ from bert_jax.data import cache, loader, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
+from bert_jax.objectives.adapters import recomputes
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, distillation, pretraining_objectives
@@ -161,6 +162,7 @@ class TrainStep:
             ),
             self.mesh,
             jax.tree.map(lambda leaf: leaf.sharding, self.state),
+            recomputes(task),
         )
 
     @property

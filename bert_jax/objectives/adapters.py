@@ -166,6 +166,12 @@ def encoder_config(objective: Objective) -> EncoderConfig | None:
     return getattr(objective, "config", None)
 
 
+def recomputes(objective: Objective) -> bool:
+    """Returns whether the encoder of an objective computes activations again to free their memory."""
+    config = encoder_config(objective)
+    return config is not None and config.execution.remat != "none"
+
+
 def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str, StackedLayers]:
     """Returns {name: layers} of the parameters that are stacked over layers, or of parts of them.
 

@@ -265,13 +265,16 @@ def _sum_over_data(x: jax.Array) -> jax.Array:
     return jnp.concatenate([jax.lax.psum(layer, "data") for layer in jnp.split(x, len(x))])
 
 
-def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunction:
+def jit_train_step(
+    train_step: Callable, mesh: Mesh, shardings: Any, recomputes: bool = False
+) -> MeshFunction:
     """Returns the train step compiled for the mesh.
 
     Args:
         train_step: (state, batch, seed) -> (state, metrics).
         mesh: the device mesh.
         shardings: the shardings of the train state, whose buffers are donated.
+        recomputes: whether it computes activations again to free their memory (`model.remat`).
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return MeshFunction(
@@ -280,7 +283,7 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunc
             in_shardings=(shardings, batch_sharding(mesh), replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
-            compiler_options=compiler_options.for_mesh(mesh),
+            compiler_options=compiler_options.for_mesh(mesh, recomputes),
         ),
         mesh,
     )

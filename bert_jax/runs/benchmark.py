@@ -23,6 +23,7 @@ from bert_jax.data import best_fit, loader, packed
 from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
@@ -200,6 +201,7 @@ def time_train_step(
         make_train_step(objective, optimizer, schedule, accumulate_steps, check=check),
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
+        recomputes(objective),
     )
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
     began = time.perf_counter()

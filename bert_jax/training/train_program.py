@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import optax
 
+from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig
@@ -50,6 +51,7 @@ class TrainProgram:
 
         def in_parts(parts):
             step = make_train_step(objective, optimizer, schedule, parts, spikes, check, budget)
-            return sharding.jit_train_step(step, mesh, jax.tree.map(lambda x: x.sharding, state))
+            shardings = jax.tree.map(lambda x: x.sharding, state)
+            return sharding.jit_train_step(step, mesh, shardings, recomputes(objective))
 
         return cls(mesh, optimizer, budget, state, in_parts)

@@ -14,8 +14,8 @@ Where a batch does not fit, set accumulate_steps. pretrain/base_v5e is the same 
 probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=pretrain/base`): 3.99 of 16 GiB a chip; a step of 46 ms, with 6 ms of all-reduces beside the
-computation; 5,555 full rows a second, 53% MFU; 13 hours for the million steps.
+--config=pretrain/base`): 3.95 of 16 GiB a chip; a step of 45 ms, with 6 ms of all-reduces beside the
+computation; 5,684 full rows a second, 54% MFU; 13 hours for the million steps.
 
 And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities takes the attention kernel
 of Triton (attention=triton): 6.5 GiB on each; at least 10 ms for the products at the peak and 14 ms for the

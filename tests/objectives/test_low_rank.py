@@ -12,7 +12,7 @@ from support.models import tiny_task
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
-from bert_jax.objectives.adapters import add_low_rank, assemble
+from bert_jax.objectives.adapters import add_low_rank, assemble, recomputes
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.embedding.sentence import SentenceEmbedding
 from bert_jax.parallel.sharding import make_mesh, unbox
@@ -169,3 +169,10 @@ def test_a_model_without_biases_has_none_to_train():
     task = tiny_task(attention_bias=False, inner_bias=False, output_bias=False, norm_bias=False)
     with pytest.raises(UserError, match=r"adapter\.kind=bitfit: the encoder has no parameters of this kind"):
         adapt(task, AdapterConfig(kind="bitfit"), ["mlm"])
+
+
+@pytest.mark.parametrize("kind", ["", "lora"])
+def test_whether_a_model_recomputes(kind):
+    for remat in ("none", "full", "dots"):
+        objective = adapt(tiny_task(remat=remat), AdapterConfig(kind=kind))
+        assert recomputes(objective) == (remat != "none")

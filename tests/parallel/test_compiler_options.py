@@ -10,6 +10,7 @@ ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 def test_what_is_chosen():
     assert options("tpu", ONE) == {}
     assert "xla_tpu_enable_async_collective_fusion_fuse_all_reduce" in options("tpu", ONE | {"data": 256})
+    assert options("tpu", ONE | {"data": 256}, recomputes=True) == {}
     assert options("cpu", ONE | {"fsdp": 8}) == {}
     assert options("tpu", ONE | {"data": 256}, "TPU v4") == {}
     assert options("tpu", ONE | {"data": 4, "tensor": 2}) == {}

@@ -79,11 +79,6 @@ class EmbeddingTask(GroupsTask):
         if c.loss in (COSENT, CLASSES) and not (self.columns.text_b and self.columns.label):
             raise UserError(f"{given}: expected --config.data.text_b=COLUMN and --config.data.label=COLUMN")
         super().set_up()
-        if c.loss == CONTRASTIVE and not self.columns.text_b and not _has_dropout(self.model_config):
-            raise UserError(
-                "data.text_b= and no dropout: a text is its own positive, which differs by dropout alone; "
-                "set --config.model.hidden_dropout_prob=0.1, or name a column of second texts"
-            )
         self.sizes = self._sizes()
 
     def _sizes(self) -> tuple[int, ...]:
@@ -139,6 +134,11 @@ class EmbeddingTask(GroupsTask):
         """Returns the texts, or groups of them, with the labels that the loss needs."""
         columns = self.columns
         if self.config.loss == CONTRASTIVE:
+            if not columns.text_b and not _has_dropout(self.model_config):
+                raise UserError(
+                    "data.text_b= and no dropout: a text is its own positive and differs by dropout alone; "
+                    "set --config.model.hidden_dropout_prob=0.1, or name a column of second texts"
+                )
             columns = dataclasses.replace(columns, label="")
         parse = labels.parse_number if self.config.loss == COSENT else str
         examples = self._read_groups(path, columns, parse if columns.label else None)

@@ -167,6 +167,10 @@ def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
     assert len(np.unique(texts)) == 27  # of 3 colors, animals and numbers
     examples = task.read(str(files / "dev.tsv"))
     assert set(examples.labels) == {4.5, 1.0} and "targets" in task.encode(examples).targets
+    without = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    task.model_config = task.model_config.replace(**without)
+    with pytest.raises(UserError, match=r"data\.text_b= and no dropout: a text is its own positive"):
+        task.read_training(str(files / "train.tsv"))
     with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
     with pytest.raises(UserError, match="`bert-jax embed` gives the vectors of single texts"):
