@@ -126,9 +126,13 @@ def test_a_dry_run_shows_the_calls(cluster, tmp_path, verb):
             ["run", "--name=a", "--process_per=gpu", "--gpus_per_node=0", "--", "true"],
             "--gpus_per_node=0: expected",
         ),
+        (
+            ["run", "--name=a", "--gpus_per_node=08", "--", "true"],
+            "--gpus_per_node=08: expected",
+        ),
         (["run", "--name=a", "--log_dir=%j", "--", "true"], "Slurm would replace the %"),
     ],
-    ids=["no-name", "name", "no-command", "verb", "process", "no-gpu", "percent"],
+    ids=["no-name", "name", "no-command", "verb", "process", "no-gpu", "octal", "percent"],
 )
 def test_mistakes_are_told_in_one_line(cluster, words, message):
     done = cluster.run(SCRIPT, *words, check=2)

@@ -153,6 +153,7 @@ def test_files(tmp_path, name, others):
     found = decode(questions, data, np.ones((int(data.offsets[-1]), 2)), v2=True)
     decoding.write(str(tmp_path / name), questions.ids, found)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *others])
+    assert [str(tmp_path / other) for other in others] == [*decoding.files_beside(str(tmp_path / name))]
     texts, n_best, odds = (json.loads((tmp_path / file).read_text()) for file in (name, *others))
     assert texts == dict(zip("01", found.texts, strict=True)) and odds == {"0": 0.0, "1": 0.0}
     assert n_best["0"] == found.n_best[0] and set(n_best["0"][0]) == {

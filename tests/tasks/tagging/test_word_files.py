@@ -1,9 +1,11 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.tagging.predictions import TagPredictions
 from bert_jax.tasks.tagging.word_files import read_sentences
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -133,3 +135,17 @@ def test_sentences_with_unknown_tags(tmp_path):
     assert ":82: tag 'X' is not known" in found.warning()
     with pytest.raises(UserError, match="41 of 41 sentences are malformed"):
         found.keep(lambda tag: "no O")
+
+
+def test_predictions_of_tags_with_spaces_are_read_again(tmp_path):
+    (tmp_path / "gold.conll").write_text("Hamlet\tB-work of art\nis\tO\n\n")
+    truth = read_sentences(str(tmp_path / "gold.conll"))
+    predictions = TagPredictions(truth, ("B-work of art", "O"), truth.tags, np.ones(2, np.float32))
+    predictions.write(str(tmp_path / "out.conll"))
+    again = read_sentences(str(tmp_path / "out.conll"))
+    assert again.words == [["Hamlet", "is"]] and again.tags == [["B-work of art", "O"]]
+
+
+def test_ids_that_are_no_unicode(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"words": ["a"], "tags": ["O"], "id": "\\ud800"}\n')
+    read_sentences(str(tmp_path / "x.jsonl"), id="id").ids[0].encode()
