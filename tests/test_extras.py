@@ -28,6 +28,7 @@ runpy.run_path({check!r}, run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_every_module_is_imported_without_the_extras():
     """And so are the modules that are imported at their first use, or their extra is named."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -140,6 +140,7 @@ def test_tiled_positions_repeat_and_leave_short_text_as_it_was(model, positions)
         np.testing.assert_array_equal(logits(longer, moved)[0], logits(model)[0])
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(old=st.integers(1, 40), more=st.integers(1, 100))
 def test_interpolated_positions_keep_both_ends_and_are_linear_between_them(old, more):

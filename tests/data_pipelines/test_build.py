@@ -72,6 +72,7 @@ def test_records_hold_pairs_of_the_text(options, several_buckets, request):
     assert len(manifest["splits"]["train"]["files"]) > 1 or not several_buckets
 
 
+@pytest.mark.long
 def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_steps):
     build.build(dataclasses.replace(options, dupe_factor=30, eval_fraction=0.0))
     tokenizer = tokenization.load(options.vocab)

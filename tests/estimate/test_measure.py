@@ -47,6 +47,7 @@ def result(step):
     return measure.estimate(step, EIGHT, price=2.0, operations=3)
 
 
+@pytest.mark.long
 def test_memory_is_that_of_the_shardings(step, result):
     memory = result["memory_bytes"]
     count = sum(leaf.size for leaf in jax.tree.leaves(step.state.params))
@@ -59,6 +60,7 @@ def test_memory_is_that_of_the_shardings(step, result):
     assert result["fits"] and memory["temporary"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", ["masked_lm", "replaced_tokens"])
 def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective):
     config = small_config()

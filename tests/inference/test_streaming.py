@@ -149,6 +149,7 @@ def test_what_is_wrong_with_a_line(run_of, task, line, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     text = 'the cat\n{"review": 3}\n{a dog}\n\n{"review": "red", "id": 5}\nbig'
     code, answers, said = predict(text, f"--workdir={run_of('classification')}", "--output=-")

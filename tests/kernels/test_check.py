@@ -192,6 +192,7 @@ def test_windows_that_only_short_rows_may_have():
     assert result.kernel == PALLAS and result.difference < check.BOUND / 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("breaks", ["", "mask", "window"])
 def test_the_kernel_of_gpus(monkeypatch, breaks):
     """With dropout, and with a window in local layers."""

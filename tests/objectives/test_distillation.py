@@ -198,6 +198,7 @@ def test_the_divergence_and_its_gradient():
     np.testing.assert_allclose(mine[1], theirs[1], atol=1e-6)
 
 
+@pytest.mark.long
 def test_collected_states_are_in_the_order_of_the_layers():
     """Local and global layers alternate, in runs of several; the last state is after the final norm."""
     task = tiny_task(

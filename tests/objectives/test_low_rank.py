@@ -37,6 +37,7 @@ def joined(task, config=LORA):
     return params, before, flatten(objective.join(params, state.frozen))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -85,6 +86,7 @@ def test_the_kernel_keeps_its_place_for_other_ranks_of_inputs_and_outputs():
     np.testing.assert_allclose(found["k"], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_scale_and_the_initial_values():
     task = tiny_task(hidden_size=64, num_attention_heads=8)
     name = "encoder/layers/stack/layer/query/kernel_lora_"

@@ -69,6 +69,7 @@ def test_expected_initial_loss():
     assert task.initial_loss == pytest.approx(10.326 + 0.693 + 0.774 * 768 * 0.02**2 / 2, abs=0.001)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("initializer_range", [0.02, 0.2])
 def test_the_initial_loss_is_the_expected_one(initializer_range):
     task = tiny_task(vocab_size=5000, hidden_size=64, initializer_range=initializer_range)

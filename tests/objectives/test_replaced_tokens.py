@@ -269,6 +269,7 @@ def test_records_with_masks_are_restored(tmp_path):
     assert np.asarray(prepared["original_ids"])[0, :7].tolist() == [2, 9, 10, 3, 11, 12, 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants(variant):
     """Each trains both networks, and begins with the loss of an untrained model."""

@@ -128,6 +128,7 @@ def test_accumulation_is_the_whole_batch_with_its_dropout(mesh_sizes, accumulate
     states.assert_close_runs((parts, state_of_parts.params), (whole, state.params))
 
 
+@pytest.mark.long
 def test_accumulated_gradients_are_reduced_once():
     task, tx, schedule, mesh, state, shardings = begin((8, 1, 1))
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, 2), mesh, shardings)

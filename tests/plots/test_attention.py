@@ -59,6 +59,7 @@ def test_numbers_that_are_not_there(number):
         attention.choose(number, 3, "head")
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     model = tmp_path / "model"
     model.mkdir()

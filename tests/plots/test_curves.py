@@ -121,6 +121,7 @@ def test_several_runs_in_one_picture(tmp_path, capsys):
     assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
 
 
+@pytest.mark.long
 def test_held_out_rows_of_replay_are_a_curve_of_their_own(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -103,6 +103,7 @@ def peft(tmp_path_factory, adapted):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["adapted", "peft"])
 def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted, files, pretrained, tmp_path):
     """At a rate of 0 it ends as it began: with A, B, the head and the base of the other."""
@@ -192,6 +193,7 @@ def test_bottlenecks_are_those_of_a_run_that_starts_from_them(bottlenecks, files
     assert all(name.startswith("classifier/") for name in report["new"])
 
 
+@pytest.mark.long
 def test_a_run_with_bottlenecks_resumes_to_the_same_end(bottlenecks, files, pretrained):
     """The last test of the run, which it changes."""
     last = bottlenecks / "checkpoints" / "8"

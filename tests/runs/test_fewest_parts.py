@@ -123,12 +123,14 @@ def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_pa
         run(1, tmp_path / "none", data=both, **ramp)
 
 
+@pytest.mark.long
 def test_the_command_tells_what_to_try(pretrain, monkeypatch):
     monkeypatch.setattr(device_memory, "available", lambda mesh: 1.0)
     code, _, error = pretrain(batch_size=ROWS, accumulate_steps=0)
     assert code == 2 and error.count("\n") == 1 and "remat=full" in error and "mesh.fsdp" in error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack", [True, False])
 def test_fine_tuning(files, pretrained, tmp_path, capsys, monkeypatch, pack, needed):
     """Packed or not, the batch that decides has the largest shape of those that are trained."""

@@ -40,6 +40,7 @@ def filled(tmp_path_factory, records):
     return workdir
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [4, 6])
 def test_they_are_those_of_the_checkpoint(filled, step):
     first, second = MaskFiller(f"{filled}/checkpoints/{step}", dtype="float32")(TEXTS, top=5)

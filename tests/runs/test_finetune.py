@@ -159,6 +159,7 @@ def test_the_same_command_resumes(finetuned, files, pretrained, tmp_path, capsys
     assert "belongs to another run" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, tmp_path, monkeypatch, capsys):
     """It comes before the second of two batches, with a step that is not saved yet."""
     changes = ["--config.epochs=1", "--config.eval.every=2", "--config.checkpoint.every=0"]

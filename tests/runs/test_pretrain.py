@@ -127,6 +127,7 @@ def masked_records(tmp_path):
     return tmp_path / "others", google_records.write_vocabulary(tmp_path / "others.txt", 100)
 
 
+@pytest.mark.long
 def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     data, vocab = masked_records
     fields = {"data.vocab": vocab, "steps": 6}

@@ -218,6 +218,7 @@ def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
     np.testing.assert_allclose(several, one, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_directory_in_use_is_refused(whole, records):
     """And nothing but the run's own lines is on the terminal."""
     with WorkDir(whole(1)):

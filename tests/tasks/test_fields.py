@@ -240,6 +240,7 @@ def run(config, directory, monkeypatch):
     finetune.finetune(config, str(directory), lambda line: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "task",
     [

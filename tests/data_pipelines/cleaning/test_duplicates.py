@@ -119,6 +119,7 @@ def test_the_smallest_key_of_each_group_stays(planted_options, planted, kept_key
     assert manifest["cleaning"]["steps"] == clean.split(",")
 
 
+@pytest.mark.long
 def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_options, tmp_path, monkeypatch):
     build.build(planted_options)
     other = dataclasses.replace(planted_options, output_dir=str(tmp_path / "other"))

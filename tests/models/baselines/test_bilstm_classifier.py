@@ -77,6 +77,7 @@ def test_packed_rows_give_what_a_calculation_by_hand_gives(pairs, attends):
     assert len(expected) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attends", [False, True])
 def test_padding_and_the_order_of_a_pair(attends):
     """Padding adds nothing, and neither text is read with special tokens."""

@@ -25,6 +25,7 @@ def drawn(module, *inputs):
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), jnp.float32), shapes)
 
 
+@pytest.mark.long
 def test_the_layers_that_are_named_are_concatenated():
     ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
     inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))

@@ -255,6 +255,7 @@ def test_only_the_cross_attention_is_new_in_each_family(name):
     assert not any("cross_attention" in one for one in groups["encoder"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["albert", "modernbert"])
 def test_layers_that_are_shared_local_or_normed_before(name):
     family = families.FAMILIES[name]

@@ -149,6 +149,7 @@ def test_predictions_are_the_vectors_of_all_tokens():
         np.testing.assert_allclose(found[row, : end - begin], expected, atol=1e-3)
 
 
+@pytest.mark.long
 def test_equal_rows_of_a_query_and_a_document_have_different_dropout():
     objective = LateInteraction(CONFIG.replace(hidden_dropout_prob=0.1), size=8, query_length=QUERY)
     data = groups(np.array([[0, 0], [1, 1]]), [QUERY] * 4)

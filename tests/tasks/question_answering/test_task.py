@@ -176,6 +176,7 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, mess
     assert message in mistake(arguments(files, tmp_path / "run", pretrained, change), capsys)
 
 
+@pytest.mark.long
 def test_another_threshold(files, vocabulary, tmp_path, capsys):
     fields = dict(max_query_length=4, doc_stride=4, v2=True)
     run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)

@@ -97,6 +97,7 @@ def test_rows_and_loss_are_those_of_the_softmax_over_the_candidates(vocabulary, 
     assert (len(pairs), pairs.rows_per_example) == (1, 1)
 
 
+@pytest.mark.long
 def test_scores_of_pairs_are_those_of_groups(vocabulary, files):
     """The scores do not depend on the other candidates, nor on their number."""
     task = make_task(vocabulary, "reranking", text_a="question", text_b="answer", negatives="others")
