@@ -37,7 +37,7 @@ help:
 	@echo 'make test         the fast tests'
 	@echo 'make test-long    the others that every change has to pass: each takes seconds'
 	@echo 'make test-all     all of them, with the slow ones and those that compare with other libraries'
-	@echo 'make test-sample  a few minutes of the fast tests, for a second Python'
+	@echo 'make test-sample  a few minutes of the tests, for a second Python'
 	@echo 'make gpu-test     compiles programs for GPUs that are not there'
 	@echo 'make wheel-test   the wheel: built, installed and run in an empty directory'
 	@echo 'make lint         ruff, codespell, import-linter and mypy'
@@ -86,7 +86,7 @@ SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/stages 
 	tests/data_pipelines/pools tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
 	tests/plots tests/tokenization tests/training/optimization/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
-	$(PYTEST) -m 'not long and not slow and not peer and not multiprocess' $(SAMPLE)
+	$(PYTEST) -m 'not slow and not peer and not multiprocess' $(SAMPLE)
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q
