@@ -40,7 +40,7 @@ with optional_imports("serve"):
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, fill_mask, predictor
+    from bert_jax.inference import embedding, engine, fill_mask, predictor
     from bert_jax.parallel import compiler_options
     from bert_jax.serving import app, services
 
@@ -88,8 +88,8 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
         model = convert.load(flags.checkpoint, log=log)
         embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
         found.append(services.Embedding(embedder))
-        filling = model.generator or model
-        if "mlm" in filling.groups and not filling.config.causal:
+        filling = engine.masked_lm_of(model)
+        if filling is not None and not filling.config.causal:
             filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
             found.append(services.FillMask(filler))
     if flags.workdir:

@@ -56,15 +56,18 @@ def tokenizer_of(model: Model) -> Tokenizer:
     return model.tokenizer
 
 
+def masked_lm_of(model: Model) -> Model | None:
+    """Returns a model with a masked LM head: the model, or its generator; None without one."""
+    return next((one for one in (model, model.generator) if one is not None and "mlm" in one.groups), None)
+
+
 def with_masked_lm(model: Model) -> Model:
-    """Returns a model with a masked LM head: the model, or its generator. Raises UserError without one."""
-    if "mlm" not in model.groups and model.generator is not None:
-        model = model.generator
-    if "mlm" not in model.groups:
-        raise UserError(
-            f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
-        )
-    return model
+    """Returns what `masked_lm_of` does. Raises UserError without such a head."""
+    found = masked_lm_of(model)
+    if found is None:
+        source = (model.generator or model).source
+        raise UserError(f"{source} has no masked LM head: expected a pre-trained checkpoint with its heads")
+    return found
 
 
 def text_rows(

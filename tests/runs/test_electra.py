@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 from support import lowering, processes
 
 from bert_jax import cli, convert
+from bert_jax.commands import serve
 from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_objectives
@@ -90,6 +92,11 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
     assert fills["rows"][0][:2] == ["word1 [MASK]", f"{best['token']} {best['probability']:.1%}"]
     assert cli.main(["inspect", str(run)]) == 0
     assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
+
+
+def test_the_server_fills_masks_with_the_generator(run):
+    flags = types.SimpleNamespace(checkpoint=str(run), workdir=None, dtype="auto")
+    assert [service.name for service in serve._services(flags)] == ["embed", "fill-mask"]
 
 
 def test_fine_tuning_takes_the_discriminator(run, finetuned):
