@@ -195,15 +195,15 @@ ask_status() {
 }
 
 # Until the run is done. A machine that was taken away is deleted and made anew; so is one that could not be made:
-# for want of capacity again and again, for any other reason at most five times in a row. Nor are workers asked more
-# often that do not answer, unless they did.
+# for want of capacity again and again, for any other reason at most five times in a row. Workers that have not
+# answered yet are asked five times in a row, too.
 watch() {
   local failures=0 seen=false status code
   while true; do
     code=0
     if ! ask_state ""; then
       state="of unknown state"
-      # A run that was seen running goes on without us; one that never was may have no machine that answers.
+      # A run that was seen goes on without us; one that was not may be on a machine that never answers.
       "$seen" || code=1
     fi
     case "$state" in
@@ -230,9 +230,13 @@ watch() {
             ;;
         esac
         ;;
-      "") begin || code=$? ;;
+      "")
+        seen=false
+        begin || code=$?
+        ;;
       PREEMPTED | TERMINATED | STOPPED | SUSPENDED | FAILED)
         say "$name is $state: making it anew"
+        seen=false
         # shellcheck disable=SC2015
         delete && begin || code=$?
         ;;

@@ -199,6 +199,13 @@ def test_watch_gives_up_where_workers_never_answer(cloud):
     assert steps(cloud.calls()) == ["describe", "status"] * 5
 
 
+def test_watch_gives_up_where_workers_of_a_new_machine_never_answer(cloud):
+    cloud.answers(node="READY PREEMPTED PREEMPTED NOT_FOUND READY")
+    (cloud.path / "status").write_text("running\n" + "odd\n" * 9)
+    told = cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
+    assert "making it anew" in told and "giving up" in told
+
+
 def test_watch_waits_for_workers_that_answered(cloud):
     cloud.answers(node="READY")
     (cloud.path / "status").write_text("running\n" + "odd\n" * 9 + "exit 0\n")
