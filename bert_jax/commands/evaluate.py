@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Mapping
 
 from absl import flags as absl_flags
@@ -228,8 +227,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         models.check_predictions_file(flags, task)
     path = models.input_file(flags, model)
     examples = task.read(path)
-    if examples.warning():
-        print(f"warning: {examples.warning()}", file=sys.stderr)
+    examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)
     scores = task.score(predictions)

@@ -64,8 +64,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     checks.check_output(flags.output, FORMATS, overwrite=flags.overwrite)
     columns = tables.Columns(flags.text_a, flags.text_b)
     examples = tables.read_examples(flags.input, columns, parse_label=None, flags="--")
-    if warning := examples.warning():
-        log(f"warning: {warning}")
+    examples.warn(log)
     compiler_options.enable_compilation_cache()
     embedder = embedding.Embedder(convert.load(flags.checkpoint, log=log), dtype=flags.dtype, log=log)
     scorer = reranking.Reranker(predictor.Predictor(flags.rerank, log=log)).scores if flags.rerank else None

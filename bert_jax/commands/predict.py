@@ -94,8 +94,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     given = _given(flags, "text_a", "text_b", "id", "header")
     examples = task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
     examples.check(0)  # the predictions have a row for each
-    if examples.warning():
-        print(f"warning: {examples.warning()}", file=sys.stderr)
+    examples.warn(progress.log)
     with progress.of_batches("predicting") as on_batch:
         predictions = model.predict(examples, on_batch)
     predictions.write(flags.output)

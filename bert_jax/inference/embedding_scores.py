@@ -50,17 +50,12 @@ def similarity(
     """
     first, second, score = _columns(columns, 3)
     examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
-    _warn(examples, log)
+    examples.warn(log)
     vectors = [embedder.unit_vectors(texts) for texts in (examples.texts_a, examples.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
     targets = np.asarray(examples.labels, np.float64)
     found = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
     return {"pairs": len(examples)} | found
-
-
-def _warn(examples: tables.Examples, log: Callable[[str], None]) -> None:
-    if warning := examples.warning():
-        log(f"warning: {warning}")
 
 
 def clusters(
@@ -84,7 +79,7 @@ def clusters(
     """
     text, label = _columns(columns, 2)
     examples = tables.read_examples(path, Columns(text, "", label))
-    _warn(examples, log)
+    examples.warn(log)
     kinds = sorted({*examples.labels})
     vectors, found = np.asarray(embedder.embed(examples.texts_a)), []
     for run in range(_CLUSTER_RUNS):

@@ -90,6 +90,11 @@ class FileReport:
             )
         return f"{self.path}: {'; '.join(parts)}" if parts else ""
 
+    def warn(self, log: Callable[[str], None]) -> None:
+        """Logs `warning`, if there is one."""
+        if warning := self.warning():
+            log(f"warning: {warning}")
+
     def _malformed(self, one: str, several: str) -> str:
         """Returns the numbers of malformed rows and of all rows, and the verb for the former."""
         verb = one if self.malformed_count == 1 else several
