@@ -52,7 +52,10 @@ def define_flags(define: Define) -> None:
         "CPUs.",
     )
     define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
-    define.string("data_dir", "Records, on which the step and the loader are also timed.")
+    define.string(
+        "data_dir",
+        "Records, on which the step and the loader are also timed. Default: the config's data.dir.",
+    )
     define.json()
 
 

@@ -200,8 +200,8 @@ class Layers(Module):
             body, unroll = _ScannedLayers, execution.scan_unroll or run.repeats
             if execution.remat != "none":
                 # On a CPU, XLA frees what is computed again only between the iterations of a loop. Outside of
-                # one, where the layers are that remain of blocks too, it would find that it has been
-                # computed before, and keep it.
+                # one, it would find that it has been computed before, and keep it. The layers that are left
+                # over by blocks of `unroll` are outside, too.
                 unroll = 1 if platform.target_platform() == "cpu" else unroll
                 is_loop = unroll < run.repeats and not run.repeats % unroll
                 body = nn.remat(body, prevent_cse=not is_loop, policy=_REMAT[execution.remat])

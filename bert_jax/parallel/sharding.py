@@ -222,7 +222,7 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-_MOST_LAYERS = 96
+_MOST_LAYERS = 96  # of a stack; see `_sum_over_data`
 
 
 def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) -> Any:

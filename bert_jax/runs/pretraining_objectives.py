@@ -59,8 +59,8 @@ def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
 def _refuse_causal(task: MaskedLM) -> None:
     if task.config.causal:
         raise UserError(
-            "model.causal=true: masked tokens are predicted from both sides; set model.causal=false, "
-            "or --config.objective=causal_lm"
+            "model.causal=true: masked tokens are predicted from both sides; set "
+            "--config.model.causal=false, or --config.objective=causal_lm"
         )
 
 

@@ -320,7 +320,6 @@ class _Tokens:
     """Some tokens of a row: where they are in it, their positions and their sequence ids."""
 
     slice: Any
-    start: jax.Array
     places: jax.Array
     ids: jax.Array
 
@@ -329,7 +328,7 @@ class _Tokens:
         """Returns tokens number * size, ..., (number + 1) * size - 1 of a row."""
         start = jnp.asarray(number * size, jnp.int32)
         part = pl.ds(start, size)
-        return cls(part, start, start + jnp.arange(size), ids[part])
+        return cls(part, start + jnp.arange(size), ids[part])
 
 
 def _pairs(queries, keys, keys_first):

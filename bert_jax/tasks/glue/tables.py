@@ -163,6 +163,7 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
                 f"{task}: the run has {', '.join(found)} and not {', '.join(missing)}, of which the score of "
                 "GLUE is the mean; expected a run without --config.metrics"
             )
-        metrics += [name for name in ("accuracy_mismatched",) if task == "mnli" and name in found]
+        if task == "mnli" and "accuracy_mismatched" in found:
+            metrics.append("accuracy_mismatched")
         means.append(float(np.mean([found[name] for name in metrics])))
     return float(np.mean(means))

@@ -105,10 +105,7 @@ class Xnli(TextClassification):
         """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         if config.data.train and config.data.eval:
-            yield (
-                "transfer",
-                "it chooses files of data_dir, and data.train and data.eval name others",
-            )
+            yield "transfer", "it chooses files of data_dir, and data.train and data.eval name others"
 
     @classmethod
     def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
