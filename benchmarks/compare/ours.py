@@ -173,11 +173,13 @@ def forward(args) -> None:
     """The last hidden states of rows of one text."""
     import jax
 
+    from bert_jax.checkpoint.leaves import flatten, nest
     from bert_jax.convert import families
     from bert_jax.kernels import platform
+    from bert_jax.models.parameters import layer_axes
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
-    from bert_jax.parallel import sharding
+    from bert_jax.parallel import layers_apart, sharding
     from bert_jax.training.metrics import flops
 
     mesh = one_device()
@@ -191,8 +193,15 @@ def forward(args) -> None:
         inputs = row_inputs(made["input_ids"], made["lengths"])
         arrays = [jax.device_put(inputs[name]) for name in INPUTS]
         with sharding.on_mesh(mesh):
-            params = sharding.unbox(jax.jit(module.init)(jax.random.key(0), *arrays))
-            apply = jax.jit(lambda params, *arrays, module=module: module.apply(params, *arrays)["hidden"])
+            boxed = jax.jit(module.init)(jax.random.key(0), *arrays)["params"]
+            params = flatten(sharding.unbox(boxed))
+            if layers_apart.suits(mesh):  # as `bert-jax embed` and the other commands have it
+                params = layers_apart.separate(params, layer_axes(boxed))
+            params = jax.device_put(nest(params))
+
+            @jax.jit
+            def apply(params, *arrays, module=module):
+                return module.apply({"params": layers_apart.together(params)}, *arrays)["hidden"]
 
             def call(apply=apply, params=params, arrays=arrays):
                 apply(params, *arrays).block_until_ready()

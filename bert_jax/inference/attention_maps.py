@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from bert_jax.kernels.attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.parallel import layers_apart
 from bert_jax.plots.attention import AttentionMaps
 
 # The options that change how a layer computes its queries and keys, of which `attention_weights` only
@@ -52,13 +54,14 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:
         raise UserError(f"the text has {row.full_length} tokens and the model {limit} positions; shorten it")
-    config = computed_as(model.config)
 
-    @jax.jit
-    def compute(params, batch):
-        weights = attention_weights(params["encoder"], batch, config=config, types=tokenizer.layout.types)
+    @functools.partial(jax.jit, static_argnames="config")
+    def compute(params, batch, config):
+        encoder = layers_apart.together(params["encoder"])
+        weights = attention_weights(encoder, batch, config=config, types=tokenizer.layout.types)
         return jnp.moveaxis(weights, 1, 0)
 
+    config = computed_as(model.config)
     engine = Engine(model, config, ("encoder",), compute, max_seq_length=len(row.token_ids))
     ((_, (weights,)),) = engine.outputs([row], total=1)
     return AttentionMaps([tokenizer.tokens[i] for i in row.token_ids], row.first_length, weights)

@@ -23,6 +23,7 @@ from bert_jax.models.heads import pooling as poolings
 from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives.adapters import assemble
+from bert_jax.parallel import layers_apart
 
 POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 
@@ -126,7 +127,6 @@ class Embedder:
         types = self.tokenizer.layout.types
         compute = functools.partial(
             features,
-            config=self.config,
             layers=numbers,
             pooling=pooling,
             normalize=self.normalize,
@@ -264,7 +264,8 @@ def features(
     """Returns the features of a batch: float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
     Args:
-        params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them.
+        params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them, or
+            `layers_apart.Apart`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text.
         config: the configuration of the encoder.
@@ -273,7 +274,7 @@ def features(
         normalize: as in `Embedder`.
         types: the token types of the first and the second text.
     """
-    params = nest(assemble(flatten(params)))
+    params = nest(assemble(flatten(layers_apart.together(params))))
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
 
     def collect(x):

@@ -16,8 +16,9 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.kernels import check as kernel_check
+from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import pipelining, row_parts, sharding
+from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
 from bert_jax.tasks.rows import assembly
 from bert_jax.tokenization import Tokenizer
 
@@ -106,9 +107,10 @@ class Engine:
 
     Args:
         model: the model, with a tokenizer.
-        config: the configuration that `compute` uses.
+        config: the configuration of the encoder.
         groups: the names of the parameter groups that `compute` uses, such as "encoder".
-        compute: maps parameters and a batch to outputs [B, ...]. The batch has int32 `input_ids` [B, L];
+        compute: compiled function of parameters, a batch and the keyword `config` that returns outputs
+            [B, ...]. Some parameters are `layers_apart.Apart`. The batch has int32 `input_ids` [B, L];
             `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
             the second text; and the arrays that are given to `outputs`.
         max_seq_length: the maximum number of tokens of a row.
@@ -122,7 +124,7 @@ class Engine:
         model: Model,
         config: EncoderConfig,
         groups: Sequence[str],
-        compute: Callable[[Any, Batch], jax.Array],
+        compute: Callable[..., jax.Array],
         *,
         max_seq_length: int,
         batch_tokens: int = 0,
@@ -136,11 +138,15 @@ class Engine:
         tokens = batch_tokens or row_parts.tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+        params: dict[str, Any] = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+        if layers_apart.suits(mesh):
+            config = layers_apart.config_for(config)
+            parameters = assembled.parameters(model.module)
+            params = layers_apart.separate(params, [name for name, x in parameters.items() if x.layered])
         self._params = jax.device_put(params, replicated)
         self._groups = tuple(groups)
         self._adapted: dict[str, Any] = {"": nest(self._params)}
-        self._compute = compute
+        self._compute = functools.partial(compute, config=config)
 
     def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
         """Adds parameters that `outputs` takes beside, or in place of, those of the model.

@@ -21,6 +21,7 @@ from bert_jax.models.heads.pretraining import MaskedLanguageModelHead
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.parallel import layers_apart
 from bert_jax.tokenization import Tokenizer
 
 # Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
@@ -101,11 +102,11 @@ class MaskFiller:
         self.mask = self.tokenizer.special_tokens["mask"]
         self._limit = model.config.max_seq_length
         config = model.config.for_inference(platform.target(), dtype)
-        options = dict(config=config, types=self.tokenizer.layout.types, head=model.family.masked_lm)
+        options = dict(types=self.tokenizer.layout.types, head=model.family.masked_lm)
 
-        def compute(params, batch):
+        def compute(params, batch, config):
             lengths, positions = batch["lengths"][:, None], batch["positions"]
-            return probabilities(params, batch["input_ids"], lengths, positions, **options)
+            return probabilities(params, batch["input_ids"], lengths, positions, config=config, **options)
 
         lengths = dict(max_seq_length=self._limit, batch_tokens=_BATCH_TOKENS)
         self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, log=log)
@@ -200,7 +201,7 @@ def logits_at(
     """Returns the logits of the masked LM head at some positions: float32 [B, P, V].
 
     Args:
-        params: the parameters `encoder` and `mlm`.
+        params: the parameters `encoder` and `mlm`, some as `layers_apart.Apart`.
         ids: int32 [B, L], the tokens of rows with one text each.
         lengths: int32 [B, 1], the number of tokens of each row.
         positions: int32 [B, P], the positions in each row.
@@ -208,6 +209,7 @@ def logits_at(
         types: the token types of the first and the second text.
         head: the structure of the masked LM head.
     """
+    params = layers_apart.together(params)
     inputs = row_inputs(ids, lengths, types=types)
     hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]

@@ -14,12 +14,14 @@ import ml_collections
 import numpy as np
 
 from bert_jax import checkpoint
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import few_lengths
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.parallel import sharding
+from bert_jax.models.parameters import layer_axes
+from bert_jax.parallel import layers_apart, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
@@ -81,17 +83,19 @@ class Predictor:
         config = fields.of_run(recorded)
         tokenizer = run_directory.load_tokenizer(directory)
         spec = registry.get(config.task)
-        model = config.model.encoder()
+        model = config.model.encoder().for_inference(platform.target(), dtype)
+        self._mesh = sharding.make_mesh()
+        # Parameters that runs share stay as they are stored.
+        apart = shared is None and layers_apart.suits(self._mesh)
         self.config = config
         self.task = spec.task(
             fields.of_task(config),
             spec,
             run["labels"],
             tokenizer,
-            model.for_inference(platform.target(), dtype),
+            layers_apart.config_for(model) if apart else model,
         )
         kernel_check.ensure(self.task.model_config, log)
-        self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._sizes: tuple[int, ...] = (self.batch_size,)
@@ -103,18 +107,23 @@ class Predictor:
         self.objective = self.task.objective()
         self.own_bytes, self._frozen = 0, None
         if shared is None:
-            self._load(source, log)
+            self._params = self._load(source, apart, log)
         else:
             self._load_parts(source, shared, log)
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
-    def _load(self, source: str, log: Callable[[str], None]) -> None:
-        """Loads the parameters of the model, whichever of them were trained."""
+    def _load(self, source: str, apart: bool, log: Callable[[str], None]) -> Any:
+        """Returns the parameters of the model, whichever of them were trained."""
         abstract = sharding.abstract_replicated(self.objective.init, self._mesh)
-        self._params, report = checkpoint.load_params(source, abstract, log=log)
+        params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
         self.source = report.source
+        if not apart:
+            return params
+        separate = layers_apart.separate(flatten(params), layer_axes(self.objective.init_shapes))
+        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        return jax.device_put(nest(separate), replicated)
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
         """Loads the trained and the frozen parameters, of which only those that are not there yet."""

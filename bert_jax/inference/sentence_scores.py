@@ -11,6 +11,7 @@ probability.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -82,13 +83,12 @@ class SentenceScorer:
         self.source, self._limit = model.source, model.config.max_seq_length
         self._tokenizer = tokenizer_of(model)
         config = model.config.for_inference(platform.target(), dtype)
-        options = dict(config=config, types=self._tokenizer.layout.types, head=model.family.masked_lm)
+        options = dict(types=self._tokenizer.layout.types, head=model.family.masked_lm)
 
-        @jax.jit
-        def compute(params, batch):
-            logits = logits_at(
-                params, batch["input_ids"], batch["lengths"][:, None], batch["positions"], **options
-            )
+        @functools.partial(jax.jit, static_argnames="config")
+        def compute(params, batch, config):
+            lengths, positions = batch["lengths"][:, None], batch["positions"]
+            logits = logits_at(params, batch["input_ids"], lengths, positions, config=config, **options)
             chosen = jnp.take_along_axis(logits, batch["labels"][..., None], axis=-1)[..., 0]
             found = chosen - jax.nn.logsumexp(logits, axis=-1)
             return jnp.sum(jnp.where(batch["predicted"], found, 0.0), axis=-1)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import pipelining, row_parts, sharding
+from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
@@ -18,7 +18,8 @@ def make_predict(
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
     The function calls `objective.predict` with the joined parameters, and is compiled for each shape. On
-    CPUs, it computes a batch in parts that suit them.
+    CPUs, it computes a batch in parts that suit them. Parameters that are all trained may be
+    `layers_apart.Apart`.
 
     Args:
         objective: the training objective.
@@ -28,7 +29,12 @@ def make_predict(
 
     def predict(params, batch, frozen=None):
         joined, parts = objective.join(params, frozen), row_parts.of_forward_pass(batch, mesh)
-        found = row_parts.mapped(lambda part: objective.predict(joined, part), batch, parts)
+
+        def of_part(part):
+            # Within the loop over the parts, so that XLA finds that what is stacked is taken apart again.
+            return objective.predict(layers_apart.together(joined), part)
+
+        found = row_parts.mapped(of_part, batch, parts)
         return found if rows is None else found[:rows]
 
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

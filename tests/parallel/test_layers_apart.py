@@ -1,0 +1,108 @@
+"""Programs on parameters of each layer apart: what they return, and that they copy none of them."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.models import Encoder, assembled
+from bert_jax.models.assembled import AssembledModel
+from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.classification import Classification
+from bert_jax.parallel import layers_apart, sharding
+from bert_jax.tasks.rows import outputs
+
+CONFIG = EncoderConfig(
+    vocab_size=40,
+    hidden_size=64,
+    num_hidden_layers=6,
+    num_attention_heads=4,
+    intermediate_size=256,
+    max_position_embeddings=64,
+)
+FAMILIES = {
+    "bert": {},
+    "albert": {"layer_groups": 1},
+    "gated, local layers": {
+        "position": "rotary",
+        "feed_forward": "glu",
+        "norm_placement": "pre",
+        "local_window": 8,
+        "global_every": 3,
+        "final_norm": True,
+    },
+}
+
+
+def drawn(config):
+    """Returns parameters by name, and the names of those that are stacked."""
+    rng = np.random.default_rng(0)
+    found = assembled.parameters(AssembledModel(config))
+    params = {name: 0.1 * rng.standard_normal(x.shape, np.float32) for name, x in found.items()}
+    return params, {name for name, x in found.items() if x.layered}
+
+
+def inputs(rows=2, length=16):
+    ids = np.arange(rows * length, dtype=np.int32).reshape(rows, length) % 40
+    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    return ids, np.zeros_like(ids), positions, np.ones_like(ids)
+
+
+def apply(config):
+    return jax.jit(
+        lambda params, *arrays: Encoder(config).apply(
+            {"params": layers_apart.together(params)["encoder"]}, *arrays
+        )
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_computes_what_it_does_with_stacked_parameters(family):
+    config = CONFIG.replace(**FAMILIES[family])
+    params, stacked = drawn(config)
+    apart = layers_apart.separate(params, stacked)
+    assert all(isinstance(apart[name], layers_apart.Apart) == (name in stacked) for name in params)
+    assert bool(stacked) == (family != "albert")
+    expected = apply(config)(nest(params), *inputs())
+    found = apply(layers_apart.config_for(config))(nest(apart), *inputs())
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_no_layer_is_copied_out_of_a_stack():
+    params, stacked = drawn(CONFIG)
+    config = layers_apart.config_for(CONFIG)
+    size = sum(params[name].nbytes for name in stacked)
+
+    def temporaries(params):
+        return apply(config).lower(nest(params), *inputs()).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(params) > size * 0.9
+    assert temporaries(layers_apart.separate(params, stacked)) < size / 8
+
+
+def test_nor_within_the_loop_over_the_parts_of_a_batch():
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    objective = Classification(layers_apart.config_for(CONFIG), 2)
+    shapes = jax.eval_shape(lambda: sharding.unbox(objective.init(jax.random.key(0))))
+    ids = inputs(rows=64, length=64)[0]  # four parts
+    lengths = np.full(64, 64, np.int32)
+    batch = {"input_ids": ids, "lengths": lengths, "first_lengths": lengths}
+    batch["weights"] = np.ones(64, np.float32)
+    layers = shapes["encoder"]["layers"]
+    size = sum(4 * x.size for x in jax.tree.leaves(layers))
+    slices = jax.tree.map(
+        lambda x: layers_apart.Apart((jax.ShapeDtypeStruct(x.shape[1:], x.dtype),) * x.shape[0]), layers
+    )
+    apart = shapes | {"encoder": shapes["encoder"] | {"layers": slices}}
+
+    def of_parameters(params):
+        """Returns the operations that give an array of the shape of a layer's largest parameter."""
+        text = outputs.make_predict(objective, mesh).lower(params, batch).compile().as_text()
+        assert "while(" in text
+        return [
+            line
+            for line in text.splitlines()
+            if "= f32[64,256]" in line and "fusion(" in line.split("=", 1)[1]
+        ]
+
+    assert size and of_parameters(shapes) and not of_parameters(apart)
