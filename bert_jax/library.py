@@ -23,6 +23,7 @@ from bert_jax.models import Pooler
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.objectives.adapters import assemble
 from bert_jax.tokenization import Tokenizer
 
 
@@ -76,8 +77,9 @@ class LoadedModel:
         for name, path in adapters.items():
             stored = _adapter(path, model, log)
             self._embedder.engine.add_adapter(name, stored)
-            own = {each: x for each, x in stored.items() if each.startswith("pooler/")}
-            self._poolers[name] = nest(own)["pooler"] if own else self._poolers[""]
+            both = {**model.params, **stored}
+            poolers = assemble({each: x for each, x in both.items() if each.startswith("pooler/")})
+            self._poolers[name] = nest(poolers).get("pooler")
 
     def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.

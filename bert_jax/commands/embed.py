@@ -81,7 +81,9 @@ def define_flags(define: Define) -> None:
         0,
     )
     define.integer(
-        "batch_tokens", "Number of tokens in a batch on each device; 0: 4,096 on CPUs, else 32,768.", 0
+        "batch_tokens",
+        "Tokens of a batch on each device; 0: on CPUs 512 for each core, at least 1,024, else 32,768.",
+        0,
     )
 
 

@@ -70,7 +70,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     scorer = reranking.Reranker(predictor.Predictor(flags.rerank, log=log)).scores if flags.rerank else None
 
     began = time.monotonic()
-    further = [one.text for one in corpus.read(flags.corpus)] if flags.corpus else []
+    # A corpus counts its blank lines, too.
+    further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
     candidates = list(dict.fromkeys([*examples.texts_b, *further]))
     places = {text: place for place, text in enumerate(candidates)}
     of_candidates = embedder.unit_vectors(candidates, embedder.sentence.document_prompt)

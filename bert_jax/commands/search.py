@@ -76,6 +76,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError("--query and --queries both name queries; give one of them")
     if flags.corpus == "-" and not (flags.query or flags.queries):
         raise UserError("--corpus=- is read from standard input; give --query=TEXT or --queries=FILE")
+    if flags.overwrite and not flags.corpus:
+        raise UserError("--overwrite makes the index anew from a corpus: give --corpus=FILE, or leave it out")
     if flags.approximate:
         check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
@@ -125,6 +127,8 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
         )
     given: dict[str, Any] = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
     given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
+    if "field" in found.settings:  # which indexes of earlier versions lack
+        given["field"] = flags.text
     for name, value in given.items():
         if found.settings[name] != value:
             what = f"{flags.corpus} with" if name == "bytes" else f"the {name}"
@@ -172,6 +176,7 @@ def _make(flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint
             embedder,
             files.absolute(checkpoint),
             _name(flags.corpus),
+            field=flags.text,
             prefix=prefix,
             graph=flags.approximate,
             progress=progress.at,

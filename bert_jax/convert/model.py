@@ -119,9 +119,16 @@ class Model:
         return 0 if bias is None else bias.shape[0]
 
     @property
+    def has_masked_lm(self) -> bool:
+        """Whether the model has a masked LM head, which may be the word embeddings alone."""
+        bare = self.head == "masked_lm" and not self.family.masked_lm.has_parameters
+        return "mlm" in self.groups or bare
+
+    @property
     def module(self) -> AssembledModel:
         """The Flax module that computes every part of the model."""
-        return self.family.module(self.config, self.groups, self.head, self.classes)
+        groups = self.groups if "mlm" in self.groups or not self.has_masked_lm else (*self.groups, "mlm")
+        return self.family.module(self.config, groups, self.head, self.classes)
 
     def replace(self, **changes: Any) -> Model:
         """Returns the model with some fields replaced; the result is validated again.

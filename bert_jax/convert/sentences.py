@@ -30,7 +30,7 @@ _FLAGS = {
 _TYPES = "sentence_transformers.models"
 _MODULES = [{"path": str, "type": str}]
 _SETTINGS = {"max_seq_length?": (int, None)}
-_PROMPTS = {"prompts?": ({str: str}, None)}
+_PROMPTS = {"prompts?": ({str: str}, None), "default_prompt_name?": (str, None)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +81,13 @@ def read(folder: str) -> SentenceVectors | None:
     """Returns the settings of a folder of sentence-transformers; None for other folders."""
     if MODULES not in files.names(folder):
         return None
-    pooling, normalize = SentenceVectors.pooling, False
+    pooling, normalize, has_prompt = SentenceVectors.pooling, False, True
     unsupported: list[str] = []
     for module in json_files.read(os.path.join(folder, MODULES), _MODULES):
         kind = module["type"].split(".")[-1]
         if kind == "Pooling":
-            found = _pooling(os.path.join(folder, module["path"], "config.json"))
+            fields = json_files.read(os.path.join(folder, module["path"], "config.json"), dict)
+            found, has_prompt = _pooling(fields), fields.get("include_prompt") is not False
             pooling = found or pooling
             unsupported += [] if found else ["its pooling"]
         elif kind == "Normalize":
@@ -97,18 +98,17 @@ def read(folder: str) -> SentenceVectors | None:
         json_files.read(os.path.join(folder, name), schema) if name in files.names(folder) else {}
         for name, schema in ((SETTINGS, _SETTINGS), (PROMPTS, _PROMPTS))
     )
-    return SentenceVectors(
-        pooling,
-        normalize,
-        settings.get("max_seq_length") or 0,
-        {name: text for name, text in (prompts.get("prompts") or {}).items() if text},
-        " and ".join(unsupported),
-    )
+    texts = {name: text for name, text in (prompts.get("prompts") or {}).items() if text}
+    if prompts.get("default_prompt_name") in texts:
+        unsupported.append("its default prompt")
+    if texts and not has_prompt:
+        unsupported.append("its pooling without the prompt")
+    length = settings.get("max_seq_length") or 0
+    return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
 
 
-def _pooling(path: str) -> str:
-    """Returns the name of the pooling in a file; "" for another one, or several."""
-    fields = json_files.read(path, dict)
+def _pooling(fields: Mapping[str, Any]) -> str:
+    """Returns the name of the pooling in a configuration; "" for another one, or several."""
     if isinstance(given := fields.get("pooling_mode"), str):
         name = "last" if given == "lasttoken" else given
         return name if name in _FLAGS.values() else ""

@@ -21,7 +21,8 @@ from bert_jax.models.parameters import LAYERS, abstract, layer_numbers
 
 WORDS = "encoder/embeddings/word_embeddings"
 POSITIONS = "encoder/embeddings/position_embeddings"
-BIAS = "mlm/bias"
+BIASES = ("mlm/bias", "mlm/decoder/bias")  # of the masked LM head; a model has one of them, or none
+KERNEL = "mlm/decoder/kernel"  # [H, vocabulary], of a head that does not use the word embeddings
 
 POSITION_METHODS = ("tile", "interpolate")
 DTYPES = {
@@ -49,13 +50,16 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
       does not change them: rows of 0 stay 0 under weight decay, and biases are not decayed. They can be
       removed again after training.
 
-    The norm of `mlm/bias` does change. This affects an optimizer that divides by the norms of whole
+    The norm of the biases does change. This affects an optimizer that divides by the norms of whole
     parameters (LAMB, or Adafactor's relative steps), and weight decay of biases would move the added biases
     towards 0.
 
     Args:
         model: the model. It is returned unchanged if its number of rows already is a multiple.
         multiple: the divisor of the new number of rows; at least 1.
+
+    Raises:
+        UserError: `multiple` is less than 1, or the masked LM head has no bias.
     """
     if multiple < 1:
         raise UserError(
@@ -65,6 +69,11 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     added = -rows % multiple
     if not added:
         return model
+    if model.has_masked_lm and not any(name in model.params for name in BIASES):
+        raise UserError(
+            f"{model.source or 'the model'}: its masked LM head has no bias, without which an added row has "
+            "a probability; leave the vocabulary as it is"
+        )
 
     def padded(x: np.ndarray) -> np.ndarray:
         fill = PADDING_BIAS if x.ndim == 1 else 0
@@ -79,13 +88,16 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
     Args:
         model: the model.
         size: the number of rows.
-        change: function that returns the new rows of the word embeddings, or of the masked LM biases.
+        change: function that returns the new rows of the word embeddings, of the masked LM biases, or of the
+            masked LM head's own matrix [vocabulary, H].
         others: further fields of the model to replace.
     """
     params = dict(model.params)
-    for name in (WORDS, BIAS):
+    for name in (WORDS, *BIASES):
         if name in params:
             params[name] = change(params[name])
+    if KERNEL in params:
+        params[KERNEL] = np.ascontiguousarray(change(params[KERNEL].T).T)
     return model.replace(params=params, config=model.config.replace(vocab_size=size), **others)
 
 
@@ -105,7 +117,8 @@ def rows_are_padding(model: Model, size: int) -> bool:
     if np.any(model.params[WORDS][size:]):
         return False
     # -1e4 is rounded in bfloat16; no learned bias comes near half of it.
-    return BIAS not in model.params or bool(np.all(model.params[BIAS][size:] < PADDING_BIAS / 2))
+    biases = [model.params[name] for name in BIASES if name in model.params]
+    return all(np.all(bias[size:] < PADDING_BIAS / 2) for bias in biases)
 
 
 def resize_positions(model: Model, positions: int, method: str = "tile") -> Model:

@@ -59,7 +59,7 @@ def tokenizer_of(model: Model) -> Tokenizer:
 
 def masked_lm_of(model: Model) -> Model | None:
     """Returns a model with a masked LM head: the model, or its generator; None without one."""
-    return next((one for one in (model, model.generator) if one is not None and "mlm" in one.groups), None)
+    return next((one for one in (model, model.generator) if one is not None and one.has_masked_lm), None)
 
 
 def with_masked_lm(model: Model) -> Model:

@@ -214,7 +214,7 @@ def logits_at(
     hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]
     logits: Any = MaskedLanguageModelHead(config, head).apply(
-        {"params": params["mlm"]}, gather_positions(hidden, positions), words
+        {"params": params.get("mlm", {})}, gather_positions(hidden, positions), words
     )
     return logits.astype(jnp.float32)
 

@@ -229,6 +229,8 @@ def test_an_index_of_another_corpus_is_kept(search, tmp_path):
     (tmp_path / "other.txt").write_text("a cat\n")
     error = search("--query=one", corpus="other.txt", code=2).err
     assert "made from the corpus" in error and "--overwrite" in error
+    assert "made from the field text, and now it is body" in search("--query=one", "--text=body", code=2).err
+    assert "give --corpus=FILE" in search("--query=one", "--overwrite", corpus="", code=2).err
     (tmp_path / "docs.txt").write_text("a cat\n")
     assert "docs.txt with 330 bytes, and now it is 6 bytes" in search("--query=one", code=2).err
     assert len(search("--query=one", "--json", "--overwrite")[0]["results"]) == 1

@@ -15,9 +15,10 @@ from support.models import tiny_config
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.commands.flags import surgery as surgery_flags
-from bert_jax.convert import surgery, vocabulary
+from bert_jax.convert import families, surgery, vocabulary
+from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel
+from bert_jax.models import PretrainingModel, assembled
 from bert_jax.settings.flags import Define
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -59,7 +60,7 @@ def model(tmp_path):
 
 def rows(model, *tokens):
     ids = [model.tokenizer.tokens.index(token) for token in tokens]
-    return np.column_stack([model.params[surgery.WORDS][ids], model.params[surgery.BIAS][ids]])
+    return np.column_stack([model.params[surgery.WORDS][ids], model.params[surgery.BIASES[0]][ids]])
 
 
 def test_a_permuted_vocabulary_gives_the_same_logits_for_permuted_ids(model, tmp_path):
@@ -140,7 +141,7 @@ def test_means_are_rounded_to_a_low_dtype_once(model, tmp_path):
 def test_a_model_without_a_masked_lm_has_only_embeddings_to_move(model, tmp_path):
     encoder = surgery.change_head(model, "none")
     new, _ = vocabulary.replace_vocabulary(encoder, load(tmp_path / "new.txt", [*OLD, "running"]))
-    assert surgery.BIAS not in new.params and new.params[surgery.WORDS].shape == (len(OLD) + 1, 32)
+    assert surgery.BIASES[0] not in new.params and new.params[surgery.WORDS].shape == (len(OLD) + 1, 32)
 
 
 def test_the_report_is_one_line(model, tmp_path):
@@ -303,6 +304,18 @@ def test_added_tokens_leave_the_old_settings_of_case(tmp_path):
 def test_another_vocabulary_by_flag(model, tmp_path):
     result, lines = apply_flags(model, tmp_path, f"--vocab={write(tmp_path / 'new.txt', [*OLD, 'virus'])}")
     assert result.tokenizer.path.endswith("new.txt") and lines[0].endswith("0 dropped")
+
+
+def test_a_vocabulary_by_flag_has_the_rows_of_the_family(tmp_path):
+    config = tiny_config(model_type="roberta", type_vocab_size=1, vocab_size=len(OLD))
+    params = {
+        name: np.zeros(shape, np.float32) for name, shape in assembled.shapes(config, ("encoder",)).items()
+    }
+    vocab = f"--vocab={write(tmp_path / 'new.txt', OLD)}"
+    result, _ = apply_flags(Model(config, params), tmp_path, vocab)
+    assert result.tokenizer.template == families.of(config).tokenizer.template
+    result, _ = apply_flags(result, tmp_path, vocab)
+    assert result.tokenizer.template == families.of(config).tokenizer.template
 
 
 def test_padding_is_cut_off_again_by_flag(model, tmp_path):

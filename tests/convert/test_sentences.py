@@ -70,6 +70,23 @@ def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
     assert sentences.read(write(tmp_path, modules, pooling)).unsupported == unsupported
 
 
+@pytest.mark.parametrize(
+    "default, include, unsupported",
+    [
+        (None, True, ""),
+        ("query", True, "its default prompt"),
+        ("none", True, ""),
+        (None, False, "its pooling without the prompt"),
+        ("query", False, "its default prompt and its pooling without the prompt"),
+    ],
+)
+def test_prompts_that_are_not_computed_are_named(tmp_path, default, include, unsupported):
+    prompts = {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": default}
+    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": include}
+    folder = write(tmp_path, ["Transformer", "Pooling"], pooling, config_sentence_transformers=prompts)
+    assert sentences.read(folder) == SentenceVectors(prompts={"query": "q: "}, unsupported=unsupported)
+
+
 def test_other_folders_have_none(tmp_path):
     assert sentences.read(str(tmp_path)) is None
     (tmp_path / "modules.json").write_text('[{"path": 3}]')

@@ -13,10 +13,11 @@ from support.conversions import random_model
 from support.models import VOCAB, tiny_config
 
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import surgery
+from bert_jax.convert import families, surgery
+from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel
+from bert_jax.models import PretrainingModel, assembled
 from bert_jax.models.encoder import EncoderLayer
 from bert_jax.objectives import losses
 
@@ -83,7 +84,7 @@ def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(
     value, gradient = both(dict(model.params), model.config.replace(dtype=dtype))
     padded_value, padded_gradient = both(dict(padded.params), padded.config.replace(dtype=dtype))
     np.testing.assert_allclose(padded_value, value, rtol=1e-6)
-    for name in (surgery.WORDS, surgery.BIAS):
+    for name in (surgery.WORDS, surgery.BIASES[0]):
         assert not np.any(padded_gradient[name][VOCAB:]), name
         padded_gradient[name] = padded_gradient[name][:VOCAB]
     for name, x in gradient.items():
@@ -99,8 +100,8 @@ def test_padding_is_recognised_in_every_dtype_and_learnt_rows_are_not_taken_for_
     row_learnt = {**padded.params, surgery.WORDS: padded.params[surgery.WORDS].copy()}
     row_learnt[surgery.WORDS][-1, -1] = 0.01
     assert not surgery.rows_are_padding(padded.replace(params=row_learnt), VOCAB)
-    bias_learnt = {**padded.params, surgery.BIAS: padded.params[surgery.BIAS].copy()}
-    bias_learnt[surgery.BIAS][-1] = -3
+    bias_learnt = {**padded.params, surgery.BIASES[0]: padded.params[surgery.BIASES[0]].copy()}
+    bias_learnt[surgery.BIASES[0]][-1] = -3
     assert not surgery.rows_are_padding(padded.replace(params=bias_learnt), VOCAB)
 
 
@@ -299,3 +300,33 @@ def test_the_length_of_sentences_follows_the_positions(model, before, positions,
     sentences = model.replace(sentence=SentenceVectors(max_seq_length=before))
     resized = surgery.resize_positions(sentences, positions, "tile")
     assert resized.sentence == SentenceVectors(max_seq_length=after)
+
+
+def of_family(model_type, **fields):
+    """A small random model with the masked LM head of a family."""
+    config = tiny_config(model_type=model_type, **fields)
+    family = families.of(config)
+    rng = np.random.default_rng(0)
+    shapes = assembled.parameters(family.module(config, ("encoder", "mlm"), "masked_lm"))
+    params = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}
+    return Model(config, params, "masked_lm")
+
+
+def test_a_matrix_of_the_head_s_own_is_padded_too():
+    model = of_family("neobert")
+    padded = surgery.pad_vocabulary(model, 128)
+    kernel, bias = (padded.params[f"mlm/decoder/{name}"] for name in ("kernel", "bias"))
+    np.testing.assert_array_equal(kernel[:, :VOCAB], model.params["mlm/decoder/kernel"])
+    np.testing.assert_array_equal(bias[:VOCAB], model.params["mlm/decoder/bias"])
+    assert kernel.shape[1] == 128 and not np.any(kernel[:, VOCAB:]) and np.all(bias[VOCAB:] == -1e4)
+    assert surgery.rows_are_padding(padded, VOCAB)
+    padded.params["mlm/decoder/bias"][-1] = 0
+    assert not surgery.rows_are_padding(padded, VOCAB)
+
+
+def test_a_head_without_a_bias_is_not_padded():
+    model = of_family("crammed-bert")
+    assert model.has_masked_lm and "mlm" not in model.groups
+    with pytest.raises(UserError, match="its masked LM head has no bias"):
+        surgery.pad_vocabulary(model, 128)
+    assert surgery.pad_vocabulary(model.replace(head="none"), 128).config.vocab_size == 128

@@ -60,7 +60,7 @@ def run(tmp_path, capsys):
     model = tiny_model(tmp_path)
     work_directory.FORMAT.write(model, tmp_path / "model")
     (tmp_path / "pairs.tsv").write_text("q\ta\n" + "".join(f"{q}\t{a}\n" for q, a in PAIRS))
-    (tmp_path / "more.txt").write_text("one big cat\ntwo\n")
+    (tmp_path / "more.txt").write_text("one big cat\n\n \ntwo\n")
 
     def call(*flags, output="out.jsonl", code=0):
         command = ["mine", f"--checkpoint={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]

@@ -14,7 +14,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert, tokenization
-    from bert_jax.convert import surgery, vocabulary
+    from bert_jax.convert import families, surgery, vocabulary
     from bert_jax.io import atomic
 
 
@@ -79,10 +79,11 @@ def apply(
         model = model.replace(generator=None)
         log("network: the discriminator; --head=masked_lm is the generator")
     if flags.vocab and model.tokenizer is None:
-        model = model.replace(tokenizer=tokenization.load(flags.vocab))
+        model = model.replace(tokenizer=families.load_tokenizer(flags.vocab, model.config))
         log(f"vocabulary: {flags.vocab}, added to the model")
     elif flags.vocab:
-        model, report = vocabulary.replace_vocabulary(model, tokenization.load(flags.vocab))
+        tokenizer = families.load_tokenizer(flags.vocab, model.config)
+        model, report = vocabulary.replace_vocabulary(model, tokenizer)
         log(str(report))
     if flags.add_tokens:
         model = _add_tokens(model, flags.add_tokens, os.fspath(vocab_path), log)

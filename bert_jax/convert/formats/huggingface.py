@@ -11,6 +11,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
+from bert_jax.checkpoint.leaves import some
 from bert_jax.convert import sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family, bert
 from bert_jax.convert.formats import huggingface_export
@@ -33,6 +34,7 @@ _TOKENIZER_CONFIG = {
     "tokenizer_class?": (str, None),
 }
 _NORMALIZER = {"type?": str, "lowercase?": _BOOL, "strip_accents?": _BOOL}
+_ADDED = "added_tokens.json"
 _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
     "model?": ({"type?": (str, None)}, None),
@@ -88,7 +90,7 @@ class HuggingFace(Format):
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
         model = Model(
-            config, found.params, head, read_tokenizer(folder, family), labels, folder, problem_type
+            config, found.params, head, read_tokenizer(folder, family, log), labels, folder, problem_type
         )
         return model.replace(sentence=sentences.read(folder))
 
@@ -135,12 +137,17 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
         raise UserError(f"{file}: {error}") from error
 
 
-def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.Tokenizer | None:
+def read_tokenizer(
+    folder: str, family: Family = bert.FAMILY, log: Callable[[str], None] = lambda line: None
+) -> tokenization.Tokenizer | None:
     """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
     The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
     settings for lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json,
     else they are detected from the vocabulary. Rows are assembled by the template of the family.
+
+    Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
+    then are logged.
     """
     there = files.names(folder)
     settings, rust = (
@@ -177,13 +184,31 @@ def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.To
             raise UserError(
                 f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
             )
-    return tokenization.load(
-        path,
-        lower_case=lower_case,
-        strip_accents=strip_accents,
-        template=family.tokenizer.template,
-        normalizer=normalizer,
-    )
+
+    def load(path):
+        template = family.tokenizer.template
+        options = dict(lower_case=lower_case, strip_accents=strip_accents, normalizer=normalizer)
+        return tokenization.load(path, template=template, **options)
+
+    tokenizer = load(path)
+    if not (added := _added_tokens(folder, rust, tokenizer.vocab_size)):
+        return tokenizer
+    tokens = [*tokenizer.tokens, *added]
+    follow = list(added.values()) == [*range(tokenizer.vocab_size, len(tokens))]
+    if tokenizer.kind == "wordpiece" and follow and not any("\n" in token for token in tokens):
+        tokenizer = load(scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode()))
+    encoded = zip(added.items(), tokenizer.encode_batch(list(added)), strict=True)
+    if lost := [token for (token, i), ids in encoded if list(ids) != [i]]:
+        log(f"warning: {folder}: its added tokens {some(lost)} are not recognized in text")
+    return tokenizer
+
+
+def _added_tokens(folder: str, rust: Mapping[str, Any], size: int) -> dict[str, int]:
+    """Returns the ids of the tokens that were added beyond the `size` tokens of a vocabulary, in order."""
+    ids = {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
+    if _ADDED in files.names(folder):
+        ids |= json_files.read(os.path.join(folder, _ADDED), {str: int})
+    return {token: i for token, i in sorted(ids.items(), key=lambda x: x[1]) if i >= size}
 
 
 def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:

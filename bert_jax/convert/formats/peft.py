@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
+from bert_jax.convert import sentences
 from bert_jax.convert.families import Family
 from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
+from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
 from bert_jax.convert.param_mapping import HUGGINGFACE
@@ -79,10 +81,13 @@ class Peft(Format):
         # The folder has no labels; those of the base belong to its own head.
         same = head == base.head and all(base.params[name].shape == kept[name].shape for name in base.params)
         labels, problem_type = (base.labels, base.problem_type) if same else (None, "")
-        return Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
+        made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
+        if head not in PRETRAINED:
+            return made
+        return made.replace(sentence=sentences.read(folder) or base.sentence)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes adapter_config.json and adapter_model.safetensors.
+        """Writes adapter_config.json, adapter_model.safetensors, and how a text becomes one vector.
 
         Raises:
             UserError: the model is not one of a run with low-rank updates, or PEFT has no name for a
@@ -123,6 +128,8 @@ class Peft(Format):
         named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
         os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
+        if model.sentence and not model.sentence.unsupported:
+            sentences.write(model.sentence, model.config.hidden_size, model.config.max_seq_length, folder)
 
 
 FORMAT = Peft()

@@ -37,6 +37,7 @@ _SCHEMA = {
     "bytes": int,
     "documents": int,
     "prefix": str,
+    "field?": str,
 }
 _VERSION = 1
 
@@ -152,6 +153,7 @@ def make(
     checkpoint: str,
     corpus: str,
     *,
+    field: str = "text",
     prefix: str = "",
     graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
@@ -166,6 +168,7 @@ def make(
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
         corpus: that of the corpus; "-" for standard input.
+        field: the field of the texts in it.
         prefix: put before each document.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
@@ -212,6 +215,7 @@ def make(
         "bytes": corpus_bytes(corpus),
         "documents": count,
         "prefix": prefix,
+        "field": field,
     }
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
     seconds = time.monotonic() - began

@@ -37,9 +37,20 @@ def _nearest(queries, vectors, count):
         chosen = np.broadcast_to(np.arange(found.shape[1]), found.shape)
         if found.shape[1] > count:
             chosen = np.argpartition(-found, count - 1, axis=1)[:, :count]
+            _take_first_of_equals(found, chosen)
             found = np.take_along_axis(found, chosen, axis=1)
         numbers = np.concatenate([numbers, chosen + begin], axis=1)
         scores = np.concatenate([scores, found], axis=1)
         order = np.lexsort((numbers, -scores), axis=1)[:, :count]
         numbers, scores = (np.take_along_axis(x, order, axis=1) for x in (numbers, scores))
     return numbers, scores
+
+
+def _take_first_of_equals(found, chosen):
+    """Chooses the first ones of those that equal the smallest chosen one, where some were left out."""
+    least = np.take_along_axis(found, chosen, axis=1).min(axis=1, keepdims=True, initial=np.inf)
+    count = chosen.shape[1]
+    for row in np.flatnonzero(np.count_nonzero(found >= least, axis=1) > count):
+        larger = np.flatnonzero(found[row] > least[row])
+        equal = np.flatnonzero(found[row] == least[row])
+        chosen[row] = [*larger, *equal[: count - len(larger)]]

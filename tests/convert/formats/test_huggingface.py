@@ -179,6 +179,23 @@ def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):
     assert found.encode_batch([text]) == tokenizer.encode_batch([text])
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "added_tokens.json"])
+def test_tokens_that_were_added_follow_the_vocabulary(export, tokenizer, file):
+    folder, _ = export()
+    added = {"zebra": tokenizer.vocab_size, "<user>": tokenizer.vocab_size + 1}
+    content = added
+    if file == "tokenizer.json":
+        content = json.loads((folder / file).read_text())
+        content["added_tokens"] += [{"content": token, "id": i} for token, i in added.items()]
+    (folder / file).write_text(json.dumps(content))
+    lines = []
+    found = huggingface.read_tokenizer(folder, log=lines.append)
+    assert found.tokens == [*tokenizer.tokens, *added]
+    (ids,) = found.encode_batch(["The zebra"])
+    assert list(ids) == [*tokenizer.encode_batch(["the"])[0], tokenizer.vocab_size]
+    assert lines == [f"warning: {folder}: its added tokens <user> are not recognized in text"]
+
+
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_the_tokenizers_settings_are_kept(export, lower_case):
     folder, _ = export()

@@ -11,10 +11,11 @@ from support.models import small_of
 
 from bert_jax import cli, convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import conversion, families, formats
+from bert_jax.convert import conversion, families, formats, sentences
 from bert_jax.convert.formats import peft as peft_format
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 
@@ -166,6 +167,17 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
     assert {key: x.rank for key, x in found.adapter.updates.items()} == dict.fromkeys(
         model.adapter.updates, 2
     )
+
+
+@pytest.mark.parametrize("of_base", [False, True])
+def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base):
+    model = adapted(families.FAMILIES["bert"], tmp_path, "none")
+    sentence = SentenceVectors("cls", True, 12, {"query": "q: "})
+    (tmp_path / "out").mkdir()
+    if of_base:
+        sentences.write(sentence, 8, 16, str(tmp_path / "base"))
+    formats.get("peft").write(model if of_base else model.replace(sentence=sentence), tmp_path / "out")
+    assert convert.load(tmp_path / "out").sentence == sentence
 
 
 def test_parts_of_a_module_share_their_a_or_have_all():

@@ -25,7 +25,13 @@ def test_the_largest_products_in_their_order(count, queries, most, chunk):
     np.testing.assert_array_equal(numbers, expected)
 
 
-def test_equal_vectors_come_by_number():
-    vectors = np.ones((5, 2), np.float32)
-    numbers, _ = nearest(np.ones((1, 2)), vectors, 5)
-    assert numbers.tolist() == [[0, 1, 2, 3, 4]]
+@pytest.mark.parametrize("most", [1, 5, 12, 60])
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_equal_vectors_come_by_number(monkeypatch, most, chunk):
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    vectors = np.tile(np.array([[0.5, 0.0]], np.float32), (600, 1))
+    vectors[[*range(0, 50, 7), *range(550, 600, 7)]] = 1
+    numbers, scores = nearest(np.ones((2, 2)), vectors, most)
+    expected = np.argsort(-vectors.sum(axis=1), kind="stable")[:most]
+    np.testing.assert_array_equal(numbers, [expected] * 2)
+    np.testing.assert_array_equal(scores, [vectors.sum(axis=1)[expected]] * 2)
