@@ -26,6 +26,7 @@ from bert_jax.objectives.distillation import (
 )
 from bert_jax.objectives.distillation.objective import Taught
 from bert_jax.parallel import sharding
+from bert_jax.settings import config_fields
 from bert_jax.settings.typed.distillation_config import DistillationConfig
 from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
@@ -145,6 +146,8 @@ def read_teacher(
 ) -> Objective:
     """Returns the objective with the parameters of its teacher, unless the run has already saved them.
 
+    A teacher of another path than that of the run is read, so that it is compared with the saved one.
+
     Args:
         objective: a result of `distill`.
         config: the configuration of the run.
@@ -156,9 +159,9 @@ def read_teacher(
     Raises:
         UserError: the checkpoint lacks the head or parameters of it, or has other labels.
     """
-    if not isinstance(objective, Distillation) or _has_saved(workdir):
-        return objective
     path = config.distillation.teacher
+    if not isinstance(objective, Distillation) or _has_saved(workdir, path):
+        return objective
     model = convert.load(path, log=log)
     if len(objective.teacher_shapes) > 1:  # it has a head
         if head == "masked_lm":
@@ -186,9 +189,12 @@ def read_teacher(
     return dataclasses.replace(objective, teacher_params=nest(params))
 
 
-def _has_saved(workdir: os.PathLike | str) -> bool:
-    """Returns whether a run has saved a step, and thus its teacher."""
-    return bool(workdir and checkpoint.parameter_names(os.path.join(workdir, "checkpoints")))
+def _has_saved(workdir: os.PathLike | str, path: str) -> bool:
+    """Returns whether a run has saved a step, and thus its teacher, which had this path."""
+    if not (workdir and checkpoint.parameter_names(os.path.join(workdir, "checkpoints"))):
+        return False
+    recorded = dict(config_fields.flatten(run_directory.read_run(workdir)["config"]))
+    return recorded.get("distillation.teacher") == path
 
 
 def adopt_widths(

@@ -48,6 +48,8 @@ from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
+_ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
+
 
 def finetune(
     config: ml_collections.ConfigDict,
@@ -141,16 +143,20 @@ def finetune(
                 log=log,
             )
 
+        # The devices of a run that goes on may be others, and its batches are those of its start.
+        row_length = workdir.recorded(_ROW_LENGTH)
+
         def batches_in(parts: int) -> finetuning_batches.TrainingBatches:
             divided = dataclasses.replace(config, accumulate_steps=parts)
             return finetuning_batches.TrainingBatches(
-                divided, task, data["train"], mesh, row_flops, compilation
+                divided, task, data["train"], mesh, row_flops, compilation, row_length
             )
 
         config, programs = fewest_parts.choose(
             config, objective, workdir, lambda parts: batches_in(parts).largest(), log, limit=memory_limit
         )
         training_batches = batches_in(config.accumulate_steps)
+        workdir.record(_ROW_LENGTH, training_batches.row_length)
         if shapes := training_batches.packing:
             rows = f"{alternatives(shapes.rows)} row{'s' * (shapes.rows != (1,))} of {shapes.length} tokens"
             log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")

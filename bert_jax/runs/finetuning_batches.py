@@ -41,6 +41,7 @@ class TrainingBatches:
         mesh: the device mesh that the batches are placed on.
         row_flops: the function of the number of tokens of a row that returns its model FLOPs.
         compilation: the model FLOPs that are computed in the time of a compilation.
+        row_length: that of the run that goes on; see `packing.plan`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class TrainingBatches:
         mesh: jax.sharding.Mesh,
         row_flops: Callable[[int], float],
         compilation: float,
+        row_length: int | None = None,
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
         self._row_flops = row_flops
@@ -65,8 +67,14 @@ class TrainingBatches:
                 self._row_flops,
                 config.accumulate_steps,
                 compilation,
+                row_length,
             )
         self._buckets = buckets(data, config.batch_size, config.steps, row_flops, compilation)
+
+    @property
+    def row_length(self) -> int:
+        """Returns the number of tokens of a packed row; 0 if batches are not packed."""
+        return self.packing.length if self.packing else 0
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `loop.fit`."""

@@ -56,21 +56,21 @@ def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     return {**counts, "metric": runs[0]["metric"], "scores": scores}
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parses texts like "optimizer.learning_rate=5e-5,3e-5,2e-5".
 
     Returns:
-        {field: values}.
+        {field: texts of values}.
 
     Raises:
         UserError: a text has another form, or a field occurs twice.
     """
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, list[str]] = {}
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not values or field in grid:
             raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
-        grid[field] = [_value(value) for value in values.split(",")]
+        grid[field] = values.split(",")
     return grid
 
 
@@ -107,16 +107,19 @@ def run_all(
     log = distributed.log_of_primary(log)
     if seeds < 1:
         raise UserError(f"--seeds={seeds}: expected 1 or more")
+    points = {field: [_of_field(config, field, value) for value in values] for field, values in grid.items()}
     queue: dict[str, list[ml_collections.ConfigDict]] = {}  # built before the first run, to find errors early
-    for values in itertools.product(*grid.values()):
-        chosen = dict(zip(grid, values, strict=True))
+    for values in itertools.product(*points.values()):
+        chosen = dict(zip(points, values, strict=True))
         name = ",".join(f"{field.split('.')[-1]}={value}" for field, value in chosen.items())
         queue[name] = []
         for number in range(seeds):
             queue[name].append(ml_collections.ConfigDict(config.to_dict()))
-            _set(queue[name][-1], chosen)
+            for field, value in chosen.items():
+                fields.assign(queue[name][-1], field, value)
             queue[name][-1].seed = config.seed + number
     for name, configs in queue.items():
+        fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
         complete, task, _ = finetune.prepare(configs[0], run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
@@ -210,21 +213,24 @@ def _seed_directory(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
-    for field, value in values.items():
-        if field == "seed":
-            raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
-        try:
-            old = fields.lookup(config, field)
-        except UserError as error:
-            raise UserError(f"--grid={field}=...: {error}") from None
-        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(old) is not type(value):
-            raise UserError(
-                f"--grid={field}={value}: expected values of the type {type(old).__name__}, such as {old!r}"
-            )
-        fields.assign(config, field, value)
+def _of_field(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
+    """Returns a value of the grid, a text or not, as one of a field of the configuration."""
+    if field == "seed":
+        raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
+    try:
+        old = fields.lookup(config, field)
+    except UserError as error:
+        raise UserError(f"--grid={field}=...: {error}") from None
+    if isinstance(value, str) and not isinstance(old, str):
+        value = _value(value)
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    # A field without a value has no type to compare with, and is checked as any other one.
+    if old is not None and type(old) is not type(value):
+        raise UserError(
+            f"--grid={field}={value}: expected values of the type {type(old).__name__}, such as {old!r}"
+        )
+    return value
 
 
 def _value(text: str) -> Any:

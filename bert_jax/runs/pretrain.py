@@ -17,7 +17,6 @@ from bert_jax.convert import families
 from bert_jax.data import loader, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
-from bert_jax.io import files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
 from bert_jax.models.config import EncoderConfig
@@ -132,7 +131,7 @@ def pretrain(
             writer.message(described)
         if unused := _unused_labels(config, task):
             writer.message(f"the next-sentence labels of the records are not used: {unused}")
-        if config.resume_from and not files.exists(held.checkpoints):
+        if config.resume_from and not checkpoint.list_steps(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
             vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
         config, programs = fewest_parts.choose(

@@ -163,9 +163,7 @@ def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field that the task uses but that has no effect in this run."""
     data = config.data
-    if not config.init_from:
-        yield "init_ignore", "there is no init_from"
-    elif config.from_scratch:
+    if config.init_from and config.from_scratch:
         taken = "only the parameters in init_keep" if config.init_keep else "no parameters of init_from"
         yield "init_ignore", f"from_scratch takes {taken}"
     if not config.from_scratch:

@@ -21,7 +21,6 @@ from bert_jax.training import budget as budgets
 from bert_jax.training import compiled_step
 from bert_jax.training.compiled_step import Program, Programs
 from bert_jax.training.train_program import TrainProgram
-from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
 FIELD = "accumulate_steps"
@@ -131,15 +130,13 @@ def choose(
         if (model := encoder_config(objective)) is not None:
             kernel_check.ensure(model, log)
         parts, programs = _fitting(program, config, candidates, largest_batch, limit, log)
-    workdir.record(FIELD, parts)
+    workdir.record_field(FIELD, parts)
     return dataclasses.replace(config, accumulate_steps=parts), programs
 
 
 def _recorded(workdir: WorkDir) -> int:
     """Returns the number of parts of the run that resumes; 0 for a new run."""
-    if not run_directory.has_started(workdir.path):
-        return 0
-    return run_directory.read_run(workdir.path)["config"].get(FIELD, 0)
+    return (workdir.recorded("config") or {}).get(FIELD, 0)
 
 
 def _fitting(

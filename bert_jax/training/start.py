@@ -67,6 +67,11 @@ class Start:
         ):
             source, state = found
             step = int(state.step)
+            if step >= self.config.steps:
+                raise UserError(
+                    f"resume_from={other} is at step {step}, and the run has steps={self.config.steps}; set "
+                    "more steps"
+                )
             self.log(f"went on from {source}, step {step}")
             return step, state
         return 0, self._new()

@@ -234,16 +234,19 @@ class TrainRun:
         return bool(evaluators) and self.evaluations.should_stop()
 
     def _save(self) -> None:
-        if self._is_skipped():
-            skipped = self._step_metrics.skipped_in_row
-            self.writer.message(
-                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
-                f"step {self.step} has the parameters of step {self.step - skipped}"
-            )
+        self._warn_of_skipped()
         self.writer.flush()
         with self._step_metrics.timed("save"):
             self.checkpointer.save(self.step, self.state)
         self.save_due = False
+
+    def _warn_of_skipped(self) -> None:
+        if self._is_skipped():
+            skipped = self._step_metrics.skipped_at_the_end()
+            self.writer.message(
+                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
+                f"step {self.step} has the parameters of step {self.step - skipped}"
+            )
 
     def _is_skipped(self) -> bool:
         """Returns whether the last step was skipped, after waiting for it."""
@@ -289,17 +292,14 @@ class TrainRun:
         with self.guard.saving():
             self._step_metrics.write(self.writer)
             self.writer.flush()
-            if self.step and not self._is_skipped():
+            if self.step:
+                self._warn_of_skipped()
                 self.checkpointer.save(self.step, self.state)
             self.checkpointer.wait()
             saved = self.checkpointer.steps()
-        if self.step in saved:
-            result = "saved"
-        elif self.step == 0:
-            result = "nothing to save"
-        else:
-            result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
-        self.guard.leave(f"stopped at step {self.step}, {result}")
+        self.guard.leave(
+            f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
+        )
 
 
 def check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:

@@ -172,12 +172,20 @@ class WorkDir:
             self._write_run()
             self._confirmed = True
 
-    def record(self, name: str, value: Any) -> None:
+    def record_field(self, name: str, value: Any) -> None:
         """Writes to config.json what a field of the config, which `open_run` was called with, has become."""
+        self.record("config", {**self._run["config"], name: value} if self.primary else {})
+
+    def record(self, name: str, value: Any) -> None:
+        """Writes an entry to config.json, beside those that `open_run` was called with."""
         if self.primary:
-            self._run["config"][name] = value
+            self._run[name] = value
             if self._confirmed:
                 self._write_run()
+
+    def recorded(self, name: str) -> Any:
+        """Returns an entry of config.json if the run goes on; None for a new run, or without the entry."""
+        return read_run(self.path).get(name) if has_started(self.path) else None
 
     def _write_run(self) -> None:
         self.write_text("config.json", json.dumps(self._run, indent=2, sort_keys=True) + "\n")

@@ -11,6 +11,7 @@ from support.pretrained import write
 
 from bert_jax import checkpoint, cli, convert
 from bert_jax.convert import parity
+from bert_jax.convert.formats import work_directory
 from bert_jax.estimate import program
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -79,6 +80,18 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
         moved.rename(trained)
     assert "resumed from step 2" in capsys.readouterr().out
     assert checkpoint.describe(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
+
+
+def test_a_run_does_not_go_on_with_another_teacher(run, records, trained, tmp_path, capsys):
+    other = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(other / "checkpoints" / "4")
+    same = shutil.copytree(trained, tmp_path / "same")
+    teacher = convert.load(trained)
+    params = {name: 2 * x for name, x in teacher.params.items()}
+    work_directory.FORMAT.write(teacher.replace(params=params), tmp_path / "another")
+    assert cli.main([*command(other, records, tmp_path / "another"), "--allow_changes"]) == 2
+    assert "the frozen parameters are not those that" in capsys.readouterr().err
+    assert cli.main([*command(other, records, same), "--allow_changes"]) == 0
 
 
 def test_mistakes(run, records, trained, pretrained, tmp_path, capsys):

@@ -202,6 +202,9 @@ def test_class_weights_as_they_are_given():
         (["--grid=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
         (["--grid=max_seq_length=16,99"], "max_seq_length=99"),
         (["--grid=n_best=20,30"], "n_best=30: the task classification does not use it"),
+        (["--grid=model.classifier_dropout=0.1,2"], "model.classifier_dropout=2"),
+        (["--grid=data.text_a=0,7"], "no column '7' for data.text_a"),
+        (["--seeds=2", "--config.seed=4294967295"], "seed=4294967296 must be at most 4,294,967,295"),
         (["--grid=batch_size=16,many"], "--grid=batch_size=many: expected values of the type int, such as"),
         (
             ["--seeds=2", "--config.data.eval=", "--config.eval.every=0"],
@@ -218,4 +221,4 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, messag
 
 def test_the_grid_is_typed():
     parsed = grid.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
-    assert parsed == {"optimizer.learning_rate": [5e-5, 3], "x": [True, "name"]}
+    assert parsed == {"optimizer.learning_rate": ["5e-5", "3"], "x": ["true", "name"]}

@@ -101,7 +101,7 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
 
 
 def test_going_on_from_another_run(pretrain, trained, tmp_path):
-    code, output, _ = pretrain(steps=6, resume_from=trained)
+    code, output, _ = pretrain(steps=7, resume_from=trained)
     assert code == 0 and f"went on from {trained}/checkpoints/6, step 6" in output
 
 

@@ -153,6 +153,27 @@ def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
     assert "the config has no masking.copies, masking.count, masking.exc" in capsys.readouterr().err
 
 
+def test_another_run_that_has_done_all_steps_is_not_gone_on_from(pretrain, trained, tmp_path):
+    told = f"resume_from={trained} is at step 6, and the run has steps=6; set more steps"
+    assert told in error_of(pretrain(tmp_path / "run", steps=6, resume_from=trained))
+    code, output, _ = pretrain(tmp_path / "run", steps=7, resume_from=trained)
+    assert code == 0 and "went on from" in output
+
+
+def test_another_vocabulary_is_told_after_an_attempt_that_failed(pretrain, trained, tmp_path):
+    shape = {"model.intermediate_size": 128}
+    assert "another model" in error_of(pretrain(tmp_path / "run", steps=7, resume_from=trained, **shape))
+    data = processes.write_records(tmp_path / "records", words=96)
+    error = error_of(pretrain(tmp_path / "run", data, steps=7, resume_from=trained))
+    assert f"resume_from={trained} was trained with another vocabulary" in error
+
+
+def test_weights_that_would_not_be_used(pretrain, trained):
+    error = error_of(pretrain(steps=7, resume_from=trained, init_from=trained))
+    assert f"init_from={trained}: resume_from gives the weights" in error
+    assert "init_ignore=mlm/.*: there is no init_from" in error_of(pretrain(init_ignore="mlm/.*"))
+
+
 @pytest.mark.parametrize("field", ["init_from", "resume_from"])
 def test_another_vocabulary_than_that_of_the_weights(pretrain, trained, tmp_path, field):
     data = processes.write_records(tmp_path / "records", words=96)

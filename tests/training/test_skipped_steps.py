@@ -128,13 +128,14 @@ def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
     )
 
 
-def test_a_run_that_is_stopped_while_steps_are_skipped_saves_none_of_them(tmp_path):
+def test_a_run_that_is_stopped_while_steps_are_skipped_saves_the_parameters_before_them(tmp_path):
     run = Run(tmp_path / "run", eval__every=0)
     spoil(run, {4, 5})
     run.before_batch = at(6, lambda: send(signal.SIGTERM))
-    with pytest.raises(Preempted, match="stopped at step 6, which was skipped; step 4 is saved"):
+    with pytest.raises(Preempted, match="stopped at step 6, saved"):
         run.fit()
-    assert run.saved() == [4]
+    assert run.saved() == [4, 6]
+    assert run.logged("the last 2 steps were skipped; what is saved as step 6 has the parameters of step 4")
 
 
 @pytest.mark.parametrize("rate", [np.nan, np.inf, 3e38])

@@ -155,6 +155,8 @@ class RunConfig(Part):
 
 def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field of every run that has no effect in the configured one."""
+    if not config.init_from:
+        yield "init_ignore", "there is no init_from"
     if not config.spikes.factor:
         for name in ("spikes.window", "spikes.metric"):
             yield name, "spikes.factor=0 is no rule"

@@ -61,6 +61,7 @@ def plan(
     row_flops: Callable[[int], float],
     parts: int = 1,
     compilation: float = 0.0,
+    length: int | None = None,
 ) -> Packing | None:
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
@@ -77,6 +78,8 @@ def plan(
         parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
             filled up with empty rows. It does not influence which examples share a row.
         compilation: the FLOPs of the time that a compilation takes, which each number of rows costs.
+        length: the number of tokens of a row that a run was started with, or 0 if its batches are not
+            packed; None to choose. The devices do not influence which examples share a batch, if it is given.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -86,14 +89,17 @@ def plan(
         needed = [len(_fit(lengths, order, length, length // shortest)) for order in tried]
         return np.mean([_up(rows, multiple) for rows in needed]) * row_flops(length)
 
-    spacing = _up(max(1, longest // 8), 8)
-    length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
-    grouped = data.group_lengths
-    buckets = np.asarray(bucket_lengths(grouped, batch_size, data.max_seq_length))
-    widths, counts = np.unique(buckets[np.searchsorted(buckets, grouped)], return_counts=True)
-    unpacked = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
-    unpacked *= data.rows_per_example
-    if cost_of_rows(length) > _DEARER * unpacked / len(grouped) * batch_size:
+    if length is None:
+        spacing = _up(max(1, longest // 8), 8)
+        length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
+        grouped = data.group_lengths
+        buckets = np.asarray(bucket_lengths(grouped, batch_size, data.max_seq_length))
+        widths, counts = np.unique(buckets[np.searchsorted(buckets, grouped)], return_counts=True)
+        unpacked = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
+        unpacked *= data.rows_per_example
+        if cost_of_rows(length) > _DEARER * unpacked / len(grouped) * batch_size:
+            return None
+    if not length:
         return None
 
     sequences, multiple = length // shortest, multiple * parts

@@ -21,7 +21,7 @@ def parse_steps(text: str) -> tuple[int, int] | None:
     if not text:
         return None
     first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
         raise UserError(f"--profile_steps={text}: expected FIRST:LAST, such as 100:105")
     return int(first), int(last)
 

@@ -130,6 +130,12 @@ class StepMetrics:
         self._since = now
         self._count_skipped(steps, values, writer)
 
+    def skipped_at_the_end(self) -> int:
+        """Returns how many steps were skipped in a row up to the last one, after waiting for it."""
+        pending = [bool(metrics.get("skipped", 0.0)) for _, metrics in self._closed + self._open]
+        sound = [number for number, skipped in enumerate(pending) if not skipped]
+        return len(pending) - 1 - sound[-1] if sound else self.skipped_in_row + len(pending)
+
     @contextlib.contextmanager
     def paused(self, writer: MetricsWriter):
         """Waits for the devices, and excludes the time in the block from the rates."""

@@ -170,6 +170,22 @@ def test_packing_is_left_where_it_would_compute_more():
     assert packing.plan(short, 32, 100, 32, ROW_FLOPS) is None
 
 
+def test_a_run_goes_on_with_its_batches_on_other_devices():
+    data = rows(RNG(3).integers(2, 14, 200).tolist())
+    started = packing.plan(data, 16, 100, 1, ROW_FLOPS)
+    assert packing.plan(data, 16, 100, 16, ROW_FLOPS) is None
+    for devices in (2, 16):
+        other = packing.plan(data, 16, 100, devices, ROW_FLOPS, length=started.length)
+        assert other.multiple == devices and all(count % devices == 0 for count in other.rows)
+        streams = (packing.train_batches(data, shape, 16, 0, 3) for shape in (started, other))
+        for one, two in itertools.islice(zip(*streams, strict=True), 4):
+            count = len(one["input_ids"])
+            for name, x in one.items():
+                np.testing.assert_array_equal(two[name][:count], x)
+            assert not two["weights"][count:].any()
+    assert packing.plan(data, 16, 100, 1, ROW_FLOPS, length=0) is None
+
+
 def train(data, task, batches_of, accumulate_steps, mesh):
     """Two steps with dropout: their metrics, and the parameters."""
     tx = optax.trace(0.9)
