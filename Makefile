@@ -35,7 +35,7 @@ endif
 help:
 	@echo 'make demo         text to a fine-tuned model on a corpus that every machine has, in minutes'
 	@echo 'make test         the fast tests'
-	@echo 'make test-long    the others that every change has to pass: each takes seconds'
+	@echo 'make test-long    the others that every change has to pass: each takes seconds; or make test LONG=yes for both'
 	@echo 'make test-all     all of them, with the slow ones and those that compare with other libraries'
 	@echo 'make test-sample  a few minutes of the tests, for a second Python'
 	@echo 'make gpu-test     compiles programs for GPUs that are not there'
@@ -75,8 +75,9 @@ demo: $(INSTALLED)
 	$(BIN)/bert-jax demo
 
 # In the order of the names: by default, files of few tests come last, and the longest are among them.
+# With LONG=yes those of `make test-long` too: what the tests of a file share is made once then.
 test: $(INSTALLED)
-	$(PYTEST) --no-loadscope-reorder -m 'not long and not slow and not peer'
+	$(PYTEST) --no-loadscope-reorder -m '$(if $(LONG),,not long and )not slow and not peer'
 
 test-long: $(INSTALLED)
 	$(PYTEST) -m 'long and not slow and not peer'
@@ -86,7 +87,7 @@ SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/stages 
 	tests/data_pipelines/pools tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
 	tests/plots tests/tokenization tests/training/optimization/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
-	$(PYTEST) -m 'not slow and not peer and not multiprocess' $(SAMPLE)
+	$(PYTEST) -m 'not long and not slow and not peer and not multiprocess' $(SAMPLE)
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q
