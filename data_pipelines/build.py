@@ -21,7 +21,7 @@ from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
-from data_pipelines.output_lock import UNFINISHED, claimed, finished
+from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
 
@@ -149,7 +149,13 @@ class _Build:
             if warn is not None:
                 for line in readers.early_suspicions(self.paths, self.options.input_format):
                     warn(line)
-            manifest = self._make(sum(sizes))
+            try:
+                manifest = self._make(sum(sizes))
+            except UserError as error:
+                done = [name for name in files.names(self.unfinished) if name.endswith(".json")]
+                if done != [SETTINGS] or type(error) is not UserError:  # a full disk can be mended
+                    raise
+                raise self._refusal(str(error)) from None
             files.remove_tree(self.unfinished)
         return Built(manifest, False, self.peak_memory)
 

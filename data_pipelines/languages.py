@@ -51,9 +51,10 @@ def divide(inputs: Sequence[str], tfds_data_dir: str = "") -> list[Language]:
     for name, given in zip(_names(inputs), inputs, strict=True):
         paths = readers.list_inputs([given], tfds_data_dir)
         for path in paths:
-            if path in owners:
-                raise UserError(f"{path} is in --input={owners[path]} and in --input={given}; give it once")
-            owners[path] = given
+            one = readers.identity(path)
+            if one in owners:
+                raise UserError(f"{path} is in --input={owners[one]} and in --input={given}; give it once")
+            owners[one] = given
         languages.append(Language(name, tuple(paths)))
     return languages
 

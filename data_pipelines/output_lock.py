@@ -13,9 +13,11 @@ import bert_jax
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
+from data_pipelines.cleaning import report
 from data_pipelines.settings import difference
 
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
+SETTINGS = "settings.json"  # in it
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
@@ -57,9 +59,9 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
 
 def _remove_records(directory: str) -> None:
     """Removes finished records, the manifest first, since without it no one takes the rest for finished."""
-    files.remove(os.path.join(directory, manifests.FILE))
+    files.remove(os.path.join(directory, manifests.FILE), missing_ok=True)
     for name in files.names(directory):
-        if ".tfrecord" in name:
+        if ".tfrecord" in name or name == report.REPORT:
             files.remove(os.path.join(directory, name))
 
 
@@ -78,7 +80,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     """
     unfinished = os.path.join(directory, UNFINISHED)
     settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
-    path = os.path.join(unfinished, "settings.json")
+    path = os.path.join(unfinished, SETTINGS)
     try:
         begun = files.is_directory(unfinished)
         files.make_directory(unfinished)
@@ -118,6 +120,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
                 "finish it, or --overwrite to begin anew"
             )
         if differing:
+            _remove_records(directory)  # those that the other run had moved there
             for name in files.names(unfinished):
                 stale = os.path.join(unfinished, name)
                 if name != "lock":

@@ -7,14 +7,14 @@ import hashlib
 import multiprocessing
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
-from bert_jax.tokenization import templates
+from bert_jax.tokenization import normalization, templates
 
 # The characters with the Unicode property White_Space; str.isspace() is true for four more.
 _WHITESPACE = (
@@ -106,8 +106,12 @@ class Tokenizer(abc.ABC):
             if lower_case or strip_accents:
                 raise UserError(f"{path} {self.keeps_case}; leave out --lower_case, or set it to false")
             lower_case = strip_accents = False
-        self.lower_case = _looks_lower_case(self.tokens) if lower_case is None else lower_case
-        self.strip_accents = self.lower_case if strip_accents is None else strip_accents
+        self.lower_case = _almost_all(self.tokens, str.lower) if lower_case is None else lower_case
+        if strip_accents is None:
+            # A vocabulary of a script without capitals looks lower-cased, and may have marks of vowels.
+            has_accents = lower_case is None and not _almost_all(self.tokens, _without_accents)
+            strip_accents = self.lower_case and not has_accents
+        self.strip_accents = strip_accents
 
     @abc.abstractmethod
     def _parse(self, data: bytes) -> None:
@@ -267,14 +271,19 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-def _looks_lower_case(tokens: Sequence[str]) -> bool:
-    """Returns whether a vocabulary is lower-cased: fewer than 5 of 1,000 tokens have an upper-case letter.
+def _almost_all(tokens: Sequence[str], function: Callable[[str], str]) -> bool:
+    """Returns whether a function changes fewer than 5 of 1,000 tokens that are not spelled as special ones.
 
-    The released uncased vocabularies have no such token, and in the cased ones it is more than one in four. A
-    vocabulary of another origin may contain a few stray capitals.
+    The released uncased vocabularies have no token with a capital or an accent, and in the cased ones more
+    than one in four has a capital, and one in fifty an accent. A vocabulary of another origin may contain a
+    few stray ones.
     """
     words = [token for token in tokens if not (token.startswith(("[", "<")) and token.endswith(("]", ">")))]
-    return sum(word != word.lower() for word in words) * 1000 < 5 * max(1, len(words))
+    return sum(word != function(word) for word in words) * 1000 < 5 * max(1, len(words))
+
+
+def _without_accents(text: str) -> str:
+    return normalization.fold(text, lower_case=False, strip_accents=True)
 
 
 def set_parallelism(enabled: bool) -> None:

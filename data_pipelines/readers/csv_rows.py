@@ -9,6 +9,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from data_pipelines.readers.documents import Document, Fields, Range, text_document
+from data_pipelines.readers.lines import check_head
 
 _LONGEST = 32 << 20  # characters of a line, and of a field
 
@@ -25,6 +26,8 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
     number = 0
     with compression.opened(range_.path) as file:
+        check_head(file.read(8), range_.path)
+    with compression.opened(range_.path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         reader = csv.reader(_lines(text, range_.path), delimiter="\t" if is_tsv else ",", strict=True)
         try:
@@ -37,8 +40,8 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
                 content = row[place]
                 counts["bytes"] += len(content.encode())
                 counts["undecodable"] += content.count("\ufffd")
-                key = f"{range_.name}#{number}" if id_place is None else row[id_place]
-                yield from text_document(key, content, counts)
+                key = "" if id_place is None else row[id_place]
+                yield from text_document(key or f"{range_.name}#{number}", content, counts)
         except csv.Error as error:
             raise UserError(f"{range_.path}: row {number + 1:,}: {error}; is a quote left open?") from None
 

@@ -40,8 +40,12 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
     if not patterns:
         raise UserError("no input given; expected files or patterns such as --input='corpus/*.txt'")
     paths: set[str] = set()
+    known: set[str] = set()  # one file may be given by several spellings of its path
     for pattern in patterns:
-        paths.update(source_of(pattern).find(tfds_data_dir))
+        matches = sorted(source_of(pattern).find(tfds_data_dir), reverse=True)
+        found = {identity(path): path for path in matches}
+        paths.update(path for one, path in found.items() if one not in known)
+        known |= found.keys()
     for path in sorted(paths):
         if not files.is_remote(path) and pathlib.Path(path).is_fifo():
             raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
@@ -53,6 +57,11 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
         several = f"all {len(paths)} input files are empty, {min(paths)} first"
         raise UserError(f"{several if len(paths) > 1 else f'{min(paths)} is empty'}; expected text")
     return sorted(paths)
+
+
+def identity(path: str) -> str:
+    """Returns what all spellings of the path of an input have in common."""
+    return path if files.is_remote(path) or not files.exists(path) else os.path.realpath(path)
 
 
 def file_size(path: str) -> int:

@@ -189,7 +189,9 @@ class ColumnSource(Source):
                 continue
             counts["bytes"] += len(text.encode())
             key = row[fields.id] if fields.id else None
-            yield from text_document(f"{range_.name}:{place}" if key is None else str(key), text, counts)
+            yield from text_document(
+                f"{range_.name}:{place}" if key in (None, "") else str(key), text, counts
+            )
 
 
 def _split_records(

@@ -51,6 +51,20 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
     assert not left.parent.exists() and build.build(others).already_done
 
 
+def test_nothing_of_replaced_records_stays(options):
+    build.build(dataclasses.replace(options, clean="exact"))
+    assert "cleaning.json" in os.listdir(options.output_dir)
+    build.build(options, overwrite=True)
+    assert "cleaning.json" not in os.listdir(options.output_dir)
+    directory = Path(options.output_dir)
+    (directory / "manifest.json").unlink()  # as if killed while the files are moved
+    (directory / "unfinished").mkdir()
+    (directory / "unfinished" / "settings.json").write_text('{"seed": 99}')
+    (directory / "train-00001-of-00003.tfrecord").write_text("old")
+    build.build(options, overwrite=True)
+    assert "train-00001-of-00003.tfrecord" not in os.listdir(directory)
+
+
 def test_records_that_are_not_whole_are_made_again(options):
     build.build(options)
     expected = contents(options.output_dir)

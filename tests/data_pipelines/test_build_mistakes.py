@@ -42,6 +42,15 @@ def test_a_corpus_that_is_none(options, tmp_path, capsys, text, message):
     assert not output.exists()  # nothing is left that a second try would stumble over
 
 
+def test_after_a_mistake_other_flags_begin_anew(options, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"content": "One stone. Two stones."}\n' * 9)
+    flags = [f"--input={tmp_path}/a.jsonl", "--input_format=jsonl", f"--vocab={options.vocab}"]
+    flags += [f"--output_dir={tmp_path}/out", "--workers=1"]
+    assert "their fields are content" in message_of(capsys, *flags)
+    assert not (tmp_path / "out").exists()
+    assert cli.main(["data", *flags, "--text_field=content"]) == 0
+
+
 def test_a_vocabulary_without_mask(options, tmp_path, capsys):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
     error = message_of(
@@ -57,6 +66,8 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--max_seq_length=70000", "under 65,536"),
         ("--short_seq_prob=1.5", "expected a probability"),
         ("--dupe_factor=0", "--dupe_factor=0: expected at least 1"),
+        ("--max_sequences_per_row=70000", "expected 1 to 65,536, or 0"),
+        ("--seed=99999999999999999999", "expected a number of 64 bits"),
         ("--eval_fraction=0.9", "--eval_fraction=0.9"),
         ("--num_shards=1000000", "the text gives only"),
         ("--num_shards=-1", "--num_shards=-1"),
@@ -64,7 +75,7 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--masked_lm_prob=0.2", "--masked_lm_prob=0.2 is not for --schema=packed"),
         ("--whole_word_mask", "--whole_word_mask=true is not for --schema=packed, whose masks are drawn in"),
         ("--schema=google --nsp=sop", "--nsp=sop is not for --schema=google"),
-        ("--schema=google --max_predictions_per_seq=0", "--max_predictions_per_seq=0: expected at least 1"),
+        ("--schema=google --max_predictions_per_seq=0", "--max_predictions_per_seq=0: expected 1 to 65,536"),
         ("--schema=google --masked_lm_prob=1", "--masked_lm_prob=1.0: expected over 0 and under 1"),
         ("--schema=google --max_ngram=-1", "--max_ngram=-1: expected"),
         ("--full_sentences", "--full_sentences with --nsp=next"),

@@ -187,6 +187,7 @@ def test_the_command_and_the_inspection_show_each_language(options, capsys):
         ({"sampling_exponent": 0.0}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
         ({"input": ("{}/lg/aa/*",)}, "give an --input for each language"),
         ({"input": ("{}/lg/ee/*", "{}/lg/*/*")}, "ee/text.txt is in --input="),
+        ({"input": ("{}/lg/ee/*", "{}/lg/./ee/*")}, "ee/text.txt is in --input="),
         (
             {"nsp": "next", "input": ("{}/lg/aa/*", "{}/one.txt")},
             "language, and one.txt has 1: give more",

@@ -65,3 +65,16 @@ def test_the_size_of_multilingual_bert():
     model = bert.FAMILY.module(config, ("encoder", "pooler"), "none")
     shapes = (one.shape for one in assembled.parameters(model).values())
     assert sum(map(math.prod, shapes)) == 177_853_440
+
+
+def test_marks_of_a_script_without_capitals_are_kept(tmp_path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for words, strips in (
+        (["में", "है", "किताब", "हम"], False),
+        (["cafe", "uber"], True),
+        (["café", "uber"], False),
+    ):
+        (tmp_path / "vocab.txt").write_text("\n".join([*special, *words]) + "\n", encoding="utf-8")
+        found = tokenization.load(tmp_path / "vocab.txt")
+        assert (found.lower_case, found.strip_accents) == (True, strips)
+        assert tokenization.load(tmp_path / "vocab.txt", lower_case=True).strip_accents

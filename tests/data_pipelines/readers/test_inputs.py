@@ -184,3 +184,10 @@ def test_what_describes_a_data_set_is_not_read_there_either(tmp_path):
         system.pipe(f"/set/{name}", b"x")
     for pattern in ("memory://set", "memory://"):
         assert readers.list_inputs(pattern) == ["memory://set/data/train.parquet"]
+
+
+def test_a_file_by_several_spellings_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt").write_text("two")
+    monkeypatch.chdir(tmp_path)
+    assert readers.list_inputs(["a.txt", "./a.txt", f"{tmp_path}/*"]) == [f"{tmp_path}/b.txt", "a.txt"]

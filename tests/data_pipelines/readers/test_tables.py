@@ -1,6 +1,7 @@
 """Corpora of rows: Parquet, Arrow, CSV and TSV, whole or in ranges."""
 
 import collections
+import gzip
 
 import pyarrow
 import pytest
@@ -86,3 +87,24 @@ def test_tables_of_text(tmp_path, suffix, delimiter):
     (tmp_path / f"y.{suffix}").write_text(f'name{delimiter}text\na{delimiter}"never closed\n')
     with pytest.raises(UserError, match=r"row 1: .*is a quote left open"):
         read(tmp_path / f"y.{suffix}", 100, "csv")
+
+
+def test_rows_without_an_id_are_known_by_their_place(tmp_path):
+    (tmp_path / "a.csv").write_text("text,id\nrow 0,\nrow 1,\nrow 2,x\nrow 3,\n")
+    rows = {"text": [f"row {i}" for i in range(4)], "id": ["", None, "x", ""]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    for name, format in (("a.csv", "csv"), ("a.parquet", "text")):
+        documents, _ = read(tmp_path / name, format=format, fields=Fields(id="id"))
+        by_place, _ = read(tmp_path / name, format=format)
+        same = [one.key == other.key for one, other in zip(documents, by_place, strict=True)]
+        assert same == [True, True, False, True] and len({one.key for one in documents}) == 4
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [("text\n".encode("utf-16"), "is UTF-16"), (gzip.compress(b"text\n"), "is compressed")],
+)
+def test_a_table_of_another_encoding_is_told(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a.csv", format="csv")
