@@ -73,6 +73,8 @@ class Start:
                     "more steps"
                 )
             self.log(f"went on from {source}, step {step}")
+            if self.config.init_from:
+                self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
             return step, state
         return 0, self._new()
 

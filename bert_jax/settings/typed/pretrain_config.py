@@ -172,9 +172,6 @@ class PretrainConfig(RunConfig):
 
 def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field of pre-training only that has no effect in the configured run."""
-    if config.resume_from:
-        for name in ("init_from", "distillation.init_layers"):
-            yield name, "resume_from gives the weights"
     if not config.length_ramp:
         yield "constant_tokens", "length_ramp is empty, and all rows have the same length"
     if not config.data.replay:
