@@ -97,12 +97,15 @@ class Table:
     ) -> Iterator[dict[str, Any]]:
         """Yields rows as {column: value}, as Python values.
 
-        A column of class numbers has their names, if the file has them.
+        A column of class numbers has their names, if the file has them. Bytes that are UTF-8 become text.
 
         Args:
             columns: the columns to read; all by default.
             start: the number of the first row.
             end: the number of the row after the last one; None for all rows.
+
+        Raises:
+            UserError: a column of text has bytes that are not UTF-8.
         """
         wanted = list(columns) or list(self.columns)
         place = 0
@@ -113,12 +116,33 @@ class Table:
                     continue
                 low = max(0, start - first)
                 high = batch.num_rows if end is None else min(batch.num_rows, end - first)
-                for row in batch.slice(low, high - low).to_pylist():
+                for row in self._values(batch.slice(low, high - low), first + low):
                     yield {name: self._named(name, row[name]) for name in wanted}
                 if end is not None and place >= end:
                     return  # without reading what comes after it
 
+    def _values(self, batch: Any, first: int) -> list[dict[str, Any]]:
+        """Returns the rows of a record batch, of which row `first` of the file is the first one."""
+        try:
+            return batch.to_pylist()
+        except UnicodeDecodeError:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                for number, value in enumerate(column, first + 1):
+                    try:
+                        value.as_py()
+                    except UnicodeDecodeError:
+                        raise UserError(
+                            f"{self.path}: row {number}, column {name!r}: its bytes are not UTF-8, expected "
+                            "text in UTF-8; write the file again from decoded text"
+                        ) from None
+            raise
+
     def _named(self, column: str, value: Any) -> Any:
+        if isinstance(value, bytes):
+            try:
+                return value.decode("utf-8")
+            except UnicodeDecodeError:
+                return value
         names = self._classes.get(column)
         if names and isinstance(value, int) and 0 <= value < len(names):
             return names[value]

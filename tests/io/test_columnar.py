@@ -71,6 +71,22 @@ def test_files_that_are_damaged_or_missing(tmp_path):
         columnar.Table(tmp_path / "none.parquet")
 
 
+def test_bytes_are_text_where_they_are_utf8(tmp_path):
+    values = ["gut".encode(), "schön".encode(), None, "schön".encode("latin-1")]
+    parquet.write_table(
+        pyarrow.table({"text": pyarrow.array(values, pyarrow.binary())}), tmp_path / "a.parquet"
+    )
+    found = [row["text"] for row in columnar.Table(tmp_path / "a.parquet").rows()]
+    assert found == ["gut", "schön", None, values[3]]
+
+    text = pyarrow.array([value or b"" for value in values], pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "b.parquet", row_group_size=2)
+    for start in (0, 2, 3):
+        with pytest.raises(UserError, match=r"b.parquet: row 4, column 'text': its bytes are not UTF-8"):
+            list(columnar.Table(tmp_path / "b.parquet").rows(start=start))
+    assert len(list(columnar.Table(tmp_path / "b.parquet").rows(end=3))) == 3
+
+
 def test_the_files_of_a_directory(tmp_path):
     for name in ("b.parquet", "a.arrow", "dataset_info.json"):
         (tmp_path / name).write_bytes(b"")
