@@ -81,9 +81,18 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Returns a copy of a configuration in which missing fields have their defaults.
 
     The configuration in a work directory of an older version lacks the fields that were added later.
+
+    Raises:
+        UserError: there is no such task, or a group of fields is something else.
     """
     config = ml_collections.ConfigDict(config.to_dict())
-    default = default_config(task=config.task)
+    default = default_config(task=str(config.task))
+    for name, value in default.items():
+        if hasattr(value, "items") and not hasattr(config.get(name, value), "items"):
+            raise UserError(
+                f"{name}={config[name]!r} is not a group of fields; leave {name} as "
+                "bert_jax.tasks.default_config() has it, and set its fields"
+            )
     given = dict(config_fields.flatten(config))
     for name, value in config_fields.flatten(default):
         if name not in given:

@@ -26,8 +26,8 @@ _BYTES = {character: byte for byte, character in byte_bpe_files.characters_of_by
 _SCHEMA = {
     "model": dict,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
-    "pre_tokenizer?": (dict, None),
-    "post_processor?": (dict, None),
+    "pre_tokenizer?": ({"type?": str, "pretokenizers?": ([dict], None)}, None),
+    "post_processor?": ({"type?": str, "processors?": ([{"type?": str}], None)}, None),
 }
 _MODEL = {"type?": (str, None), "vocab": {str: range(0, 1 << 31)}, "merges": list, "unk_token?": (str, None)}
 

@@ -146,7 +146,7 @@ def template_of(
         if one.get("type") == "TemplateProcessing":
             try:
                 return _read_template(one, special_tokens)
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise UserError(f"{path}: its template of rows is not supported: {error}") from None
     return templates.ROBERTA if special_tokens["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
 

@@ -429,6 +429,17 @@ def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
     assert "n_best" not in config
 
 
+def test_a_group_of_fields_or_a_task_that_is_none():
+    config = tasks.default_config()
+    config.optimizer = None
+    with pytest.raises(UserError, match=r"^optimizer=None is not a group of fields; leave optimizer as "):
+        fields.complete(config)
+    config = tasks.default_config()
+    config.task = None
+    with pytest.raises(UserError, match="^task=None: there is no such task; the tasks are classification, "):
+        fields.complete(config)
+
+
 def test_the_pooling_that_pre_training_recorded_is_that_of_the_fine_tuning(files, vocabulary, tmp_path):
     model = write(tmp_path, vocabulary, classifier_pooling="mean")
     config = configured("classification", files, vocabulary)

@@ -154,8 +154,20 @@ def test_a_byte_without_a_token_is_unknown(content, tmp_path):
             "neither <mask> nor [MASK]",
         ),
         (lambda c: c.update(post_processor={"type": "TemplateProcessing"}), "template of rows"),
+        (
+            lambda c: c.update(post_processor={"type": "TemplateProcessing", "single": [1], "pair": []}),
+            "template of rows",
+        ),
+        (
+            lambda c: c["pre_tokenizer"].update(pretokenizers=["ByteLevel"]),
+            "pre_tokenizer.pretokenizers[0] is",
+        ),
+        (
+            lambda c: c["post_processor"].update(processors=5),
+            "post_processor.processors is 5, expected a list",
+        ),
     ],
-    ids="kind splitting no-model ids merges special template".split(),
+    ids="kind splitting no-model ids merges special template pieces splitters processors".split(),
 )
 def test_files_that_cannot_be_used(content, tmp_path, change, expected):
     change(content)
