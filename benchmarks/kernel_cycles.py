@@ -34,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--head_size", type=int, default=64, help="features of a head")
     parser.add_argument("--window", type=int, default=0, help="window of local attention")
     parser.add_argument("--rotary", action="store_true", help="attention turns queries and keys")
+    parser.add_argument("--alibi", action="store_true", help="logits fall with the distance")
     parser.add_argument("--rate", type=float, default=0.0, help="dropout rate")
     parser.add_argument("--keep", type=Path, help="folder for the compiler's files; default: none is kept")
     return parser.parse_args()
@@ -57,8 +58,10 @@ def compile_both(args, device):
         how = dict(head_size=args.head_size, window=args.window, rate=args.rate)
         attend = functools.partial(attention.row_attention, **how)
 
+        slopes = [2.0**-head for head in range(args.width // args.head_size)]
+
         def call(*inputs):
-            return attend(*inputs[:6], inputs[6:])
+            return attend(*inputs[:6], inputs[6:], jnp.float32(slopes) if args.alibi else None)
 
         given = [states] * 3 + [array(args.rows, args.length, dtype=jnp.int32), parameters]
         given.append(array(args.rows, 5, dtype=jnp.int32))

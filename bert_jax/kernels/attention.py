@@ -6,6 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from etils import epy
 
 from bert_jax.kernels import dispatch, platform, rotary
@@ -89,7 +90,7 @@ def attention(
     implementation: str = "auto",
     causal: bool = False,
     window: int = 0,
-    logit_bias: jax.Array | None = None,
+    slopes: np.ndarray | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
@@ -110,7 +111,8 @@ def attention(
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all. All
             implementations but "cudnn", which then cost less than for all tokens of a long row.
-        logit_bias: float32 [N, L, L], added to the logits; "xla" only.
+        slopes: float32 [N]; the distance of two tokens times the slope of the head is subtracted from their
+            logit. All implementations but "cudnn" and "splash".
         dropout_rate: dropout rate of the attention probabilities, per element; "xla", "triton" and "pallas"
             only.
         dropout_key: None for no dropout.
@@ -123,23 +125,25 @@ def attention(
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = choose_here(
-        implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=logit_bias is not None
+        implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=slopes is not None
     ).implementation
     if chosen == "pallas":
-        return _pallas(query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles)
+        return _pallas(
+            query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles, slopes
+        )
     query, key, value = prepare(query, key, value, biases, angles)
     length = query.shape[1]
     # An exported program may have rows of any length.
-    is_banded = window and logit_bias is None and isinstance(length, int) and _BLOCKS * window < length
+    is_banded = window and isinstance(length, int) and _BLOCKS * window < length
     if chosen == "xla" and is_banded:
-        return _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key)
+        return _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key)
     if chosen == "xla":
-        weights = probabilities(query, key, sequence_ids, causal, window, logit_bias)
+        weights = probabilities(query, key, sequence_ids, causal, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value)
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
     if chosen == "triton":
-        return _triton(query, key, value, sequence_ids, causal, window, rate, dropout_key)
+        return _triton(query, key, value, sequence_ids, causal, window, rate, dropout_key, slopes)
     return _splash(query, key, value, sequence_ids, causal, window)
 
 
@@ -147,7 +151,7 @@ def attention(
 _BLOCKS = 3
 
 
-def _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key):
+def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key):
     """Returns local attention of rows that are longer than three windows.
 
     Rows are divided into blocks of `window` tokens. The keys that the queries of a block attend to are in
@@ -170,9 +174,12 @@ def _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key):
     query_ids, key_ids = divided(sequence_ids, 0, -1), neighbors(sequence_ids, -1)
     allowed = query_ids[:, :, :, None] == key_ids[:, :, None]
     ahead = jnp.arange(_BLOCKS * window) - window - jnp.arange(window)[:, None]
-    allowed &= (jnp.abs(ahead) <= window) & (ahead <= 0 if causal else True)
+    distance = jnp.abs(ahead)
+    allowed &= (distance <= window) & (ahead <= 0 if causal else True)
     query = divided(query, 0) * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bcqnd,bcknd->bncqk", query, neighbors(key), preferred_element_type=jnp.float32)
+    if slopes is not None:
+        logits += _bias(slopes, distance)[:, None]
     logits = jnp.where(allowed[:, None], logits, _MASKED)
     weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, rate)
     out = jnp.einsum("bncqk,bcknd->bcqnd", weights, neighbors(value))
@@ -190,6 +197,11 @@ def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Arra
     return allowed
 
 
+def _bias(slopes: np.ndarray, distance: jax.Array) -> jax.Array:
+    """Returns what `slopes` add to the logits of pairs with a distance [Q, K], float32 [N, Q, K]."""
+    return -slopes[:, None, None] * distance.astype(jnp.float32)
+
+
 def distances(length: int) -> jax.Array:
     """Returns int32 [L, L], the absolute difference of the positions of each two tokens."""
     place = jnp.arange(length)
@@ -202,13 +214,13 @@ def probabilities(
     sequence_ids: jax.Array,
     causal: bool = False,
     window: int = 0,
-    logit_bias: jax.Array | None = None,
+    slopes: np.ndarray | None = None,
 ) -> jax.Array:
     """Returns the attention probabilities [B, N, L, L] in the dtype of the query; each row sums to 1.
 
     Arguments are those of `attention`, which multiplies these by the values.
     """
-    logits = attention_logits(query, key, sequence_ids, causal, window, logit_bias)
+    logits = attention_logits(query, key, sequence_ids, causal, window, slopes)
     return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
 
 
@@ -218,13 +230,13 @@ def attention_logits(
     sequence_ids: jax.Array,
     causal: bool = False,
     window: int = 0,
-    logit_bias: jax.Array | None = None,
+    slopes: np.ndarray | None = None,
 ) -> jax.Array:
     """Returns the logits of `probabilities`, float32 [B, N, L, L]; those of masked pairs are -1e9."""
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
-    if logit_bias is not None:
-        logits += logit_bias
+    if slopes is not None:
+        logits += _bias(slopes, distances(query.shape[1]))
     return jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)
 
 
@@ -235,29 +247,44 @@ def _cudnn(query, key, value, sequence_ids, causal):
 
 
 def _pallas(
-    query, key, value, biases, sequence_ids, causal, window=0, rate=0.0, dropout_key=None, angles=None
+    query,
+    key,
+    value,
+    biases,
+    sequence_ids,
+    causal,
+    window=0,
+    rate=0.0,
+    dropout_key=None,
+    angles=None,
+    slopes=None,
 ):
     rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
 
-    def kernel(query, key, value, sequence_ids, biases, words, heads, *tables):
+    def kernel(query, key, value, sequence_ids, biases, words, heads, slopes, *tables):
         return tpu_attention.row_attention(
-            query, key, value, sequence_ids, biases, _with_first_head(words, heads), tables,
+            query, key, value, sequence_ids, biases, _with_first_head(words, heads), tables, slopes,
             head_size=head_size, causal=causal, window=window, rate=rate,
             interpret=platform.interprets_kernels(),
         )  # fmt: skip
 
     tables = () if angles is None else rotary.lane_tables(angles, dispatch.LANES)
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
-    axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",))
+    axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",), ("heads",))
     kernel = platform.on_each_device(kernel, (*axes, *[("batch", None, None)] * len(tables)), by_head)
     # Flattened before the kernel's boundary, because an array with as few lanes as one head has would be
     # padded there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
     words = kernel_words(dropout_key if rate else None, rows)
-    return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads), *tables).reshape(query.shape)
+    out = kernel(*flat, sequence_ids, biases, words, jnp.arange(heads), _array(slopes), *tables)
+    return out.reshape(query.shape)
+
+
+def _array(slopes):
+    return None if slopes is None else jnp.asarray(slopes)
 
 
 def _with_first_head(words, heads):
@@ -268,19 +295,20 @@ def _with_first_head(words, heads):
     return jnp.concatenate([words, jnp.broadcast_to(heads[:1], (words.shape[0], 1))], axis=1)
 
 
-def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout_key=None):
+def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout_key=None, slopes=None):
     rows, _, heads, _ = query.shape
 
-    def kernel(query, key, value, sequence_ids, words, heads):
+    def kernel(query, key, value, sequence_ids, words, heads, slopes):
         return gpu_attention.flash_attention(
-            query, key, value, sequence_ids, _with_first_head(words, heads),
+            query, key, value, sequence_ids, _with_first_head(words, heads), slopes,
             causal=causal, window=window, rate=rate, interpret=platform.interprets_kernels(),
         )  # fmt: skip
 
     by_head, by_row = ("batch", None, "heads", None), ("batch", None)
-    kernel = platform.on_each_device(kernel, (*[by_head] * 3, by_row, by_row, ("heads",)), by_head)
+    axes = (*[by_head] * 3, by_row, by_row, ("heads",), ("heads",))
+    kernel = platform.on_each_device(kernel, axes, by_head)
     words = kernel_words(dropout_key if rate else None, rows)
-    return kernel(query, key, value, sequence_ids, words, jnp.arange(heads))
+    return kernel(query, key, value, sequence_ids, words, jnp.arange(heads), _array(slopes))
 
 
 def _splash(query, key, value, sequence_ids, causal, window=0):

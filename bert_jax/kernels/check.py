@@ -52,6 +52,7 @@ class Variant:
     local_window: int
     long_rows: bool
     rotary: bool
+    alibi: bool
     norm_placement: str
     norm: str
 
@@ -67,6 +68,7 @@ class Variant:
             config.local_window,
             config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW,
             config.position == "rotary",
+            config.position == "alibi",
             config.norm_placement,
             config.norm,
         )
@@ -233,6 +235,8 @@ def _attention_forms(implementation: str, variant: Variant):
     if variant.rotary:
         turned = rng.uniform(0, 9, (_ROWS, length, 1, variant.head_size // 2))
         angles = jnp.cos(turned), jnp.sin(turned)
+    # As steep as the slopes of a model of eight heads.
+    slopes = np.float32(2.0 ** -(1 + np.arange(heads) % 8)) if variant.alibi else None
 
     def form(implementation, query, key, value, biases):
         def attend(tokens, **options):
@@ -240,6 +244,7 @@ def _attention_forms(implementation: str, variant: Variant):
                 *(x[:, :tokens] for x in (query, key, value, jnp.asarray(ids))),
                 biases=tuple(biases),
                 angles=angles and tuple(x[:, :tokens] for x in angles),
+                slopes=slopes,
                 implementation=implementation,
                 **options,
             ).ravel()

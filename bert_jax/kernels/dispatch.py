@@ -141,8 +141,6 @@ _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_prob
 
 
 def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
-    if case.bias:
-        return _NO_BIAS
     length, heads, size = case.length, case.heads, case.head_size
     if length is not None and (length % LANES or (length > LONGEST_ROW and not case.window)):
         return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
@@ -202,8 +200,6 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
 def _triton(case: AttentionCase, target: Target) -> str | None:
     if problem := _no_nvidia_ampere(target):
         return problem
-    if case.bias:
-        return _NO_BIAS
     # Triton's arrays have powers of 2 as sizes, and the sides of its products are at least 16.
     if case.head_size is not None and case.head_size not in (16, 32, 64, 128):
         return f"needs heads of 16, 32, 64 or 128, not {case.head_size}"

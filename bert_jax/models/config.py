@@ -52,7 +52,7 @@ class Execution:
         "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers, "
         "heads of 16, 32, 64 or 128), "
         "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
-        "has no `local_window`, and none of the four has `alibi`. `auto` takes the first that can compute "
+        "has no `local_window`, and neither has `alibi`. `auto` takes the first that can compute "
         "the case, else `xla`; one that is named and cannot is refused",
         choices=ATTENTION_IMPLEMENTATIONS,
         resume="free",

@@ -118,8 +118,8 @@ class EncoderLayer(Module):
         """Returns the attention output [B, L, N, D] of x [B, L, H], before the output projection."""
         config = self.config
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
-        logit_bias = self.scheme.bias(x.shape[1])
-        case = dict(window=self.spec.window, bias=logit_bias is not None)
+        slopes = self.scheme.slopes()
+        case = dict(window=self.spec.window, bias=slopes is not None)
         # Parameters are initialized with a few tokens, for which there are no kernels.
         implementation = "xla"
         if not self.is_initializing():
@@ -145,7 +145,7 @@ class EncoderLayer(Module):
             implementation=implementation,
             causal=config.causal,
             window=self.spec.window,
-            logit_bias=logit_bias,
+            slopes=slopes,
             dropout_rate=drop.rate,
             dropout_key=drop.key,
         )

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.kernels import rotary
-from bert_jax.kernels.attention import distances
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
 
@@ -53,8 +52,8 @@ class PositionScheme:
         """Returns what queries and keys are turned by, computed once for all layers; None to turn nothing."""
         return None
 
-    def bias(self, length: int) -> jax.Array | None:
-        """Returns the bias of the attention logits, float32 [N, L, L]; None for no bias."""
+    def slopes(self) -> np.ndarray | None:
+        """Returns how much the logits of each head fall for each token of distance, float32 [N]; or None."""
         return None
 
 
@@ -115,10 +114,9 @@ class Rotary(PositionScheme):
 class Alibi(PositionScheme):
     """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
-    def bias(self, length):
-        """Returns the bias of the attention logits; see `PositionScheme`."""
-        slopes = np.float32(alibi_slopes(self.config.num_attention_heads))
-        return -slopes[:, None, None] * distances(length).astype(jnp.float32)
+    def slopes(self):
+        """Returns how much the logits of each head fall with the distance; see `PositionScheme`."""
+        return np.float32(alibi_slopes(self.config.num_attention_heads))
 
 
 def _angles(position_ids: jax.Array, size: int, theta: float) -> jax.Array:

@@ -72,7 +72,7 @@ def test_files_that_are_damaged_or_missing(tmp_path):
 
 
 def test_bytes_are_text_where_they_are_utf8(tmp_path):
-    values = ["gut".encode(), "schön".encode(), None, "schön".encode("latin-1")]
+    values = [b"gut", "schön".encode(), None, "schön".encode("latin-1")]
     parquet.write_table(
         pyarrow.table({"text": pyarrow.array(values, pyarrow.binary())}), tmp_path / "a.parquet"
     )

@@ -166,6 +166,17 @@ def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     assert line.startswith(f"warning: {expected} failed its check on this device and is not used: it differs")
 
 
+def test_the_kernel_of_a_model_whose_logits_fall_with_the_distance(monkeypatch):
+    model, lines = MODEL.replace(position="alibi", residual="xla"), []
+    check.ensure(model, lines.append)
+    assert lines == [] and {result.kernel for result in check._results.values()} == {PALLAS}
+    forget()
+    monkeypatch.setattr(blocks, "slopes_of", lambda how, arrays: ([0.5] * how.heads, arrays[1:]))
+    check.ensure(model, lines.append)
+    (line,) = lines
+    assert line.startswith(f"warning: {PALLAS} failed its check on this device and is not used: it differs")
+
+
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     local = MODEL.replace(local_window=64, global_every=2, residual="xla")
@@ -173,10 +184,10 @@ def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
     check.ensure(local.replace(attention="pallas"), lines.append)
     assert lines == []
     forget()
-    true = blocks.allow
+    true = blocks.masker
     monkeypatch.setattr(
         blocks,
-        "allow",
+        "masker",
         lambda how, *ids: true(dataclasses.replace(how, window=how.window and how.window - 2), *ids),
     )
     check.ensure(local, lines.append)

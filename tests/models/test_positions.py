@@ -4,6 +4,7 @@ import pytest
 from support import encoder_oracle
 
 from bert_jax.kernels import rotary
+from bert_jax.kernels.attention import attention_logits
 from bert_jax.models import config, positions
 
 
@@ -51,9 +52,10 @@ def test_alibi_slopes(heads, powers):
 
 
 def test_alibi_falls_with_the_distance_to_either_side():
-    bias = scheme(position="alibi").bias(3)
+    zeros, ids = jnp.zeros((1, 3, 2, 4)), jnp.ones((1, 3), jnp.int32)
+    logits = attention_logits(zeros, zeros, ids, slopes=scheme(position="alibi").slopes())
     distances = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
-    np.testing.assert_allclose(bias, [-(2.0**-4) * distances, -(2.0**-8) * distances])
+    np.testing.assert_allclose(logits[0], [-(2.0**-4) * distances, -(2.0**-8) * distances])
 
 
 def test_sinusoids_and_their_learned_factor():

@@ -135,6 +135,8 @@ class _Program:
                 return np.arange(
                     *(ir.IntegerAttr(attributes[end]).value for end in ("start", "end")), dtype=dtype
                 )
+            case "arith.sitofp":
+                return first.astype(dtype)
             case "tt.splat" | "tt.broadcast":
                 if isinstance(first, _Pointer):
                     return _Pointer(first.array, np.broadcast_to(first.offset, shape))

@@ -436,7 +436,7 @@ def test_a_group_of_fields_or_a_task_that_is_none():
         fields.complete(config)
     config = tasks.default_config()
     config.task = None
-    with pytest.raises(UserError, match="^task=None: there is no such task; the tasks are classification, "):
+    with pytest.raises(UserError, match=r"^task=None: there is no such task; the tasks are classification, "):
         fields.complete(config)
 
 

@@ -48,6 +48,7 @@ def flash_attention(
     value: jax.Array,
     sequence_ids: jax.Array,
     words: jax.Array,
+    slopes: jax.Array | None = None,
     *,
     causal: bool = False,
     window: int = 0,
@@ -63,6 +64,7 @@ def flash_attention(
         sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
         words: int32 [B, 5] for dropout: those of `dropout.kernel_words`, and the index of the first head of
             this device in the whole row.
+        slopes: float32 [N], see `bert_jax.kernels.attention.attention`.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
         rate: dropout rate of the probabilities.
@@ -76,7 +78,8 @@ def flash_attention(
     """
     _, length, _, head_size = query.shape
     dispatch.check_case("attention", "triton", AttentionCase(length=length, head_size=head_size))
-    return _attend(_How(causal, window, rate, interpret), query, key, value, (words, sequence_ids))
+    how = _How(causal, window, rate, slopes is not None, interpret)
+    return _attend(how, query, key, value, (words, sequence_ids, slopes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,7 @@ class _How:
     causal: bool
     window: int
     rate: float
+    has_slopes: bool
     interpret: bool
 
 
@@ -128,7 +132,7 @@ def _attend(how, query, key, value, by_row):
 
 
 def _attend_fwd(how, query, key, value, by_row):
-    words, sequence_ids = by_row
+    words, sequence_ids, slopes = by_row
     _, length, _, head_size = query.shape
     blocks = forward_blocks(length, head_size, query.dtype.itemsize)
     out, total = _call(
@@ -136,6 +140,7 @@ def _attend_fwd(how, query, key, value, by_row):
         how,
         blocks,
         (words, _spans(how, sequence_ids, blocks), sequence_ids),
+        slopes,
         (query, key, value),
         (),
         products=_FORWARD,
@@ -146,7 +151,7 @@ def _attend_fwd(how, query, key, value, by_row):
 
 
 def _attend_bwd(how, residuals, gradient):
-    query, key, value, (words, sequence_ids), out, total = residuals
+    query, key, value, (words, sequence_ids, slopes), out, total = residuals
     _, length, _, head_size = query.shape
     blocks = backward_blocks(length, head_size, query.dtype.itemsize)
     # The sum over keys of probability times its gradient, which is also that over D of output times gradient.
@@ -157,12 +162,13 @@ def _attend_bwd(how, residuals, gradient):
         how,
         blocks,
         (words, jnp.concatenate(spans, axis=-1), sequence_ids),
+        slopes,
         (query, key, value, gradient),
         (total, inner),
         products=_BACKWARD,
         results=3,
     )
-    return *gradients, (None, None)
+    return *gradients, (None, None, None)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
@@ -201,7 +207,7 @@ def _spans(how, sequence_ids, blocks, of_keys=False):
     return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
 
 
-def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, result_by_query=False):
+def _call(kernel, how, blocks, by_row, slopes, arrays, by_query, products, results, result_by_query=False):
     """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
 
     A program reads what its head has of a row, and writes its block of it.
@@ -211,6 +217,7 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, resu
         how: what is computed.
         blocks: how a row is divided.
         by_row: the words of `flash_attention`, the steps of `_spans` and the sequence ids.
+        slopes: those of `flash_attention`.
         arrays: arrays [B, L, N, D].
         by_query: float32 arrays [B, N, L].
         products: number of products of D by each pair of a query and a key.
@@ -218,8 +225,10 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, resu
         result_by_query: whether there is one more result, float32 [B, N, L].
     """
     batch, length, heads, head_size = arrays[0].shape
+    slopes = [slopes] * how.has_slopes
     whole = [
         *(pl.BlockSpec((None, *x.shape[1:]), _at_row(x.ndim)) for x in by_row),
+        *[pl.BlockSpec((None,), lambda i, head, row: (head,))] * how.has_slopes,
         *[pl.BlockSpec((None, length, None, head_size), lambda i, head, row: (row, 0, head, 0))]
         * len(arrays),
         *[pl.BlockSpec((None, None, length), lambda i, head, row: (row, head, 0))] * len(by_query),
@@ -242,14 +251,15 @@ def _call(kernel, how, blocks, by_row, arrays, by_query, products, results, resu
     # Of rows of one sequence: how many steps the ids leave out is known only when the kernel runs.
     pairs = batch * heads * int(_near(how, length, blocks).sum()) * size * blocks.step
     with jax.named_scope(f"{FLOPS_SCOPE}{2 * products * pairs * head_size}"):
-        return call(*by_row, *arrays, *by_query)
+        return call(*by_row, *slopes, *arrays, *by_query)
 
 
 def _at_row(dimensions):
     return lambda i, head, row: (row, *[0] * (dimensions - 1))
 
 
-def _attention_forward(how, blocks, words, spans, ids, query, key, value, out, totals):
+def _attention_forward(how, blocks, words, spans, ids, *arrays):
+    slope, (query, key, value, out, totals) = _slope_of(how, arrays)
     block = pl.program_id(0)
     queries = _Tokens.of(ids, block, blocks.block)
     of_row, q = _words_of(words), query[queries.slice]
@@ -257,7 +267,7 @@ def _attention_forward(how, blocks, words, spans, ids, query, key, value, out, t
     def add(number, state):
         most, total, context = state
         keys = _Tokens.of(ids, number, blocks.step)
-        logits = _logits(how, q, key[keys.slice], queries, keys)
+        logits = _logits(how, slope, q, key[keys.slice], queries, keys)
         largest = jnp.maximum(most, jnp.max(logits, axis=1))
         exponentials, before = jnp.exp2(logits - largest[:, None]), jnp.exp2(most - largest)
         kept = _kept(how, of_row, queries, keys, key.shape[0])
@@ -273,9 +283,9 @@ def _attention_forward(how, blocks, words, spans, ids, query, key, value, out, t
     totals[...] = most + jnp.log2(total)
 
 
-def _attention_backward(
-    how, blocks, words, spans, ids, query, key, value, gradient, totals, inner, d_query, d_key, d_value
-):
+def _attention_backward(how, blocks, words, spans, ids, *arrays):
+    slope, arrays = _slope_of(how, arrays)
+    query, key, value, gradient, totals, inner, d_query, d_key, d_value = arrays
     block, length, dtype = pl.program_id(0), key.shape[0], query.dtype
     own, of_row = _Tokens.of(ids, block, blocks.block), _words_of(words)
     q, k, v, g = (x[own.slice] for x in (query, key, value, gradient))
@@ -285,7 +295,7 @@ def _attention_backward(
     def add_keys(number, sums):
         keys = _Tokens.of(ids, number, blocks.step)
         of_step = key[keys.slice]
-        weights = jnp.exp2(_logits(how, q, of_step, own, keys) - total_of_own)
+        weights = jnp.exp2(_logits(how, slope, q, of_step, own, keys) - total_of_own)
         kept = _kept(how, of_row, own, keys, length)
         d_weights = _drop(how, _product(g, value[keys.slice], (1, 1)), kept)
         d_logits = (weights * (d_weights - inner_of_own)).astype(dtype)
@@ -296,7 +306,8 @@ def _attention_backward(
         queries = _Tokens.of(ids, number, blocks.step)
         of_step, g = query[queries.slice], gradient[queries.slice]
         total_of_step, inner_of_step = totals[queries.slice][None], inner[queries.slice][None]
-        weights = jnp.exp2(_logits(how, k, of_step, queries, own, keys_first=True) - total_of_step)
+        logits = _logits(how, slope, k, of_step, queries, own, keys_first=True)
+        weights = jnp.exp2(logits - total_of_step)
         kept = _kept(how, of_row, queries, own, length, keys_first=True)
         d_v = sums[1] + _product(_drop(how, weights, kept).astype(dtype), g, (1, 0))
         d_weights = _drop(how, _product(v, g, (1, 1)), kept)
@@ -313,6 +324,11 @@ def _attention_backward(
 def _words_of(words):
     """Returns what the dropout of a head is hashed from: the words of its row, and its index in the row."""
     return *(words[i].astype(jnp.uint32) for i in range(4)), words[4] + pl.program_id(1)
+
+
+def _slope_of(how, arrays):
+    """Returns the slope of a head, for logits as powers of 2, and the arrays behind it; None for no slope."""
+    return (arrays[0][...] * math.log2(math.e), arrays[1:]) if how.has_slopes else (None, arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +352,7 @@ def _pairs(queries, keys, keys_first):
     return (queries[None], keys[:, None]) if keys_first else (queries[:, None], keys[None])
 
 
-def _logits(how, left, right, queries, keys, keys_first=False):
+def _logits(how, slope, left, right, queries, keys, keys_first=False):
     """Returns the logits of all pairs as powers of 2, float32 [queries, keys], or transposed."""
     logits = _product(left, right, (1, 1)) * (left.shape[1] ** -0.5 * math.log2(math.e))
     query_ids, key_ids = _pairs(queries.ids, keys.ids, keys_first)
@@ -346,6 +362,8 @@ def _logits(how, left, right, queries, keys, keys_first=False):
         allowed &= key <= query
     if how.window:
         allowed &= jnp.abs(key - query) <= how.window
+    if how.has_slopes:
+        logits -= slope * jnp.abs(key - query).astype(jnp.float32)
     return jnp.where(allowed, logits, _MASKED)
 
 

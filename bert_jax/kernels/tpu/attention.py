@@ -34,6 +34,7 @@ def row_attention(
     biases: jax.Array,
     words: jax.Array,
     tables: Sequence[jax.Array] = (),
+    slopes: jax.Array | None = None,
     *,
     head_size: int,
     causal: bool = False,
@@ -53,6 +54,7 @@ def row_attention(
             this device in the whole row.
         tables: those of `rotary.lane_tables` for 128 lanes, by which query and key are turned after their
             biases are added; none to turn nothing.
+        slopes: float32 [N], see `bert_jax.kernels.attention.attention`.
         head_size: D.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
@@ -68,8 +70,8 @@ def row_attention(
     _, length, width = query.shape
     case = AttentionCase(length=length, heads=width // head_size, head_size=head_size, window=window)
     dispatch.check_case("attention", "pallas", case)
-    how = How(head_size, causal, window, rate, interpret)
-    return _attend(how, query, key, value, biases, (words, sequence_ids, tuple(tables)))
+    how = How(head_size, causal, window, rate, slopes is not None, interpret)
+    return _attend(how, query, key, value, biases, (words, sequence_ids, tuple(tables), slopes))
 
 
 def keys_in_reach(length: int, window: int) -> int:
@@ -100,7 +102,7 @@ def _attend_bwd(how, residuals, gradient):
     *arrays, biases, by_row, kept = residuals
     kernels = _kernels(how, gradient.shape[1])
     *gradients, sums = kernels.backward(how, (*arrays, gradient), biases, by_row, *kept)
-    return *gradients, jnp.sum(sums, axis=0), (None, None, (None,) * len(by_row[2]))
+    return *gradients, jnp.sum(sums, axis=0), (None, None, (None,) * len(by_row[2]), None)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)

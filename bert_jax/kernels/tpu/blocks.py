@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ _MASKED = -1e9
 _LN_2 = math.log(2)
 
 T = TypeVar("T")
-Drop = Callable[[int, jax.Array], jax.Array]
+Change = Callable[[int, jax.Array], jax.Array]  # of what a head has for keys and queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class How:
     causal: bool
     window: int
     rate: float
+    has_slopes: bool
     interpret: bool
 
     @property
@@ -66,7 +67,7 @@ class How:
 
 
 def attend(
-    how: How, query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array, drop: Drop
+    how: How, query: jax.Array, key: jax.Array, value: jax.Array, mask: Change, drop: Change
 ) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
     """Computes attention.
 
@@ -75,14 +76,14 @@ def attend(
         query: [queries, 128], biased, turned and `scaled`.
         key: [keys, 128], biased and turned.
         value: [keys, 128], biased.
-        allowed: bool [keys, queries], see `allow`.
+        mask: see `masker`.
         drop: see `dropper`.
 
     Returns:
         [queries, 128] in the dtype of the query; and for each head the binary logarithms of the softmax's
         denominators, float32 [1, queries], that `differentiate` takes.
     """
-    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    logits = _logits(how, query, key, mask)
     yield
     values, contexts, statistics = value.T, [], []
     for head in range(how.heads):
@@ -101,8 +102,8 @@ def attend_running(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    allowed: jax.Array,
-    drop: Drop,
+    mask: Change,
+    drop: Change,
     contexts,
     largest,
     denominators,
@@ -114,14 +115,14 @@ def attend_running(
         query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
-        allowed: as in `attend`.
+        mask: as in `attend`.
         drop: as in `attend`.
         contexts: reference of float32 [128, queries], sums of values times `exponentials`, which are those
             of logits less `largest`.
         largest: reference of float32 [heads, queries], the largest logits so far.
         denominators: as `largest`, the sums of exponentials.
     """
-    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    logits = _logits(how, query, key, mask)
     values = value.T
     for head in range(how.heads):
         each, lanes = slice(head, head + 1), features(how, head)
@@ -141,8 +142,8 @@ def differentiate(
     value: jax.Array,
     gradient: jax.Array,
     statistics: Callable[[int], jax.Array],
-    allowed: jax.Array,
-    drop: Drop,
+    mask: Change,
+    drop: Change,
     add: Callable[[int, int, jax.Array], None],
     inner: Callable[[int], jax.Array] | None = None,
 ) -> Generator[None, None, jax.Array]:
@@ -155,7 +156,7 @@ def differentiate(
         value: as in `attend`.
         gradient: that of the result, [queries, 128].
         statistics: function (head) that returns those of `attend`.
-        allowed: as in `attend`.
+        mask: as in `attend`.
         drop: as in `attend`.
         add: procedure (head, place, x) that adds x, float32 [keys, 128], to the gradient of the key, if
             `place` is 0, or of the value, if it is 1, which are to be multiplied by `How.key_scale` and
@@ -166,7 +167,7 @@ def differentiate(
     Returns:
         The gradient of the query, float32 [queries, 128].
     """
-    logits = [_logits(query, _only(key, lanes), allowed) for lanes in _heads(how)]
+    logits = _logits(how, query, key, mask)
     d_weights = [_product(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(how)]
     yield
     transposed, d_queries = key.T, []
@@ -262,7 +263,7 @@ def words_of(how: How, words) -> list[tuple[jax.Array, ...]]:
     return [(*(word.astype(jnp.uint32) for word in of_row), head + block) for *of_row, head in of_rows]
 
 
-def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> Drop:
+def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> Change:
     """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
 
     The factor, 1 / (1 - rate), is left to sums over them, of which there are fewer.
@@ -292,24 +293,57 @@ def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Sli
     return drop
 
 
-def allow(how: How, query_ids: jax.Array, key_ids: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
-    """Returns bool [keys, queries]: where queries may attend to keys.
+def masker(
+    how: How,
+    slopes: list[jax.Array] | None,
+    query_ids: jax.Array,
+    key_ids: jax.Array,
+    queries: pl.Slice,
+    keys: pl.Slice,
+) -> Change:
+    """Returns a function (head, x) that masks logits [keys, queries] where a query may not attend to a key.
+
+    It also subtracts the distance of key and query times the slope of the head.
 
     Args:
         how: the options.
+        slopes: what `slopes_of` returns for the block.
         query_ids: sequence ids, int32 [1, queries].
         key_ids: int32 [keys, 1], or [keys, queries] with the same in each row.
         queries: as in `dropper`.
         keys: as in `dropper`.
     """
     allowed = query_ids == key_ids
-    if how.causal or how.window:
+    if how.causal or how.window or how.has_slopes:
         query, key = _places(queries, keys)
         if how.causal:
             allowed &= key <= query
         if how.window:
             allowed &= jnp.abs(key - query) <= how.window
-    return allowed
+    if slopes is None:
+        return lambda head, x: jnp.where(allowed, x, _MASKED)
+    distance = jnp.abs(key - query).astype(jnp.float32)
+    return lambda head, x: jnp.where(allowed, x - distance * slopes[head], _MASKED)
+
+
+def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[jax.Array]]:
+    """Returns what a kernel is given for slopes, float32 [N] or None: blocks and inputs."""
+    if slopes is None:
+        return [], []
+    return [pl.BlockSpec(memory_space=pltpu.SMEM)], [slopes[None]]
+
+
+def slopes_of(how: How, arrays: Sequence[Any]) -> tuple[list[jax.Array] | None, Sequence[Any]]:
+    """Returns the slopes of the heads of a block, for logits as powers of two, and the other arrays.
+
+    Args:
+        how: the options.
+        arrays: references that begin with that of `slopes_inputs`, if there are slopes.
+    """
+    if not how.has_slopes:
+        return None, arrays
+    first = pl.program_id(1) * how.heads
+    return [arrays[0][0, first + head] / _LN_2 for head in range(how.heads)], arrays[1:]
 
 
 def results(how: How, query: jax.Array, steps: int | None = None) -> list[jax.ShapeDtypeStruct]:
@@ -379,6 +413,6 @@ def _product(left, right, contracted):
     return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
 
 
-def _logits(query, key, allowed):
-    """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries]."""
-    return jnp.where(allowed, _product(key, query, (1, 1)), _MASKED)
+def _logits(how, query, key, mask):
+    """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries] for each head."""
+    return [mask(head, _product(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(how))]

@@ -50,7 +50,8 @@ def _call(how, arrays, biases, by_row, statistics=None):
 
     It is the backward kernel if there are statistics, and returns what `blocks.results` describes.
     """
-    words, sequence_ids, tables = by_row
+    words, sequence_ids, tables, slopes = by_row
+    slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     parts = segments.divide(length, how.window)
     rows = blocks.rows_a_step(batch, length, how.heads)
@@ -88,6 +89,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
             spec((rows, 1, 1, parts.size), lambda b, lanes, s: (b, s, 0, 0)),
             spec((rows, 1, 1, parts.extended), lambda b, lanes, s: (b, s, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes, s: (0, lanes)),
+            *slopes_specs,
             *[spec((rows, 1, parts.extended, LANES), lambda b, lanes, s: (b, s, 0, 0))] * len(tables),
             tokens(),
             *extended,
@@ -114,6 +116,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
         ids,
         key_ids,
         biases,
+        *slopes,
         *tables,
         query,
         *[key] * len(extended),
@@ -142,6 +145,7 @@ class _Step:
 
     how: blocks.How
     parts: Segments
+    slopes: list[jax.Array] | None
     tables: Sequence[Any]
     biases: Any
     query: Any
@@ -176,9 +180,10 @@ class _Step:
         k, v, key_ids = (kept[keys] for kept in self.prepared)
         of_queries = pl.ds(self.before + queries.start, queries.size)
         of_keys = pl.ds(self.before - parts.halo + keys.start, keys.size)
-        allowed = blocks.allow(how, self.query_ids[row, 0, :, queries], key_ids, of_queries, of_keys)
+        ids = self.query_ids[row, 0, :, queries], key_ids
+        mask = blocks.masker(how, self.slopes, *ids, of_queries, of_keys)
         drop = blocks.dropper(how, words, parts.count * parts.size, of_queries, of_keys)
-        return keys, (q, k, v, allowed, drop)
+        return keys, (q, k, v, mask, drop)
 
     def turned(self, x, row, queries, back=False):
         """Returns queries turned, or their gradient turned `back`."""
@@ -187,10 +192,11 @@ class _Step:
 
 
 def _forward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     tables, (query, *sources), arrays = arrays[:table_count], arrays[table_count:-5], arrays[-5:]
     out, statistics, *prepared = arrays
     before = pl.program_id(2) * parts.size
-    step = _Step(how, parts, tables, biases, query, query_ids, prepared, before)
+    step = _Step(how, parts, slopes, tables, biases, query, query_ids, prepared, before)
     for row, of_row in enumerate(blocks.words_of(how, words)):
         step.prepare(row, key_ids, sources)
 
@@ -204,6 +210,7 @@ def _forward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays
 
 
 def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     count = 11 if parts.count > 1 else 9
     tables, inputs, arrays = arrays[:table_count], arrays[table_count:-count], arrays[-count:]
     query, *sources, gradient, statistics = inputs
@@ -211,7 +218,7 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
     # Gradients from the queries of this segment; and those until now of the segment before and its halo.
     totals, kept = arrays[7:9], arrays[9:]
     number, size, halo = pl.program_id(2), parts.size, parts.halo
-    step = _Step(how, parts, tables, biases, query, query_ids, prepared, number * size)
+    step = _Step(how, parts, slopes, tables, biases, query, query_ids, prepared, number * size)
 
     @pl.when(number == 0)
     def _():
@@ -222,7 +229,7 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
         sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
 
     def differentiate(row, of_row, queries):
-        keys, (q, k, v, allowed, drop) = step.read(row, of_row, queries)
+        keys, (q, k, v, mask, drop) = step.read(row, of_row, queries)
 
         def statistics_of(head):
             return statistics[row, 0, head : head + 1, queries]
@@ -231,7 +238,7 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
             totals[place][keys] += x
 
         x = yield from blocks.differentiate(
-            how, q, k, v, gradient[row, queries], statistics_of, allowed, drop, add
+            how, q, k, v, gradient[row, queries], statistics_of, mask, drop, add
         )
         x = step.turned(x, row, queries, back=True)
         d_query[row, queries] = x.astype(d_query.dtype)

@@ -151,7 +151,8 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
 
 
 def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
-    words, sequence_ids, tables = by_row
+    words, sequence_ids, tables, slopes = by_row
+    slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     ids = sequence_ids[:, None]
     in_specs = [
@@ -163,6 +164,7 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
         grid.spec((1, 1, grid.queries), lambda b, lanes, q, k: (b, 0, q)),
         grid.spec((1, 1, grid.keys), lambda b, lanes, q, k: (b, 0, k)),
         grid.spec((3, LANES), lambda b, lanes, q, k: (0, lanes)),
+        *slopes_specs,
         *[grid.spec((1, grid.queries, LANES), lambda b, lanes, q, k: (b, q, 0))] * len(tables),
         *[grid.spec((1, grid.keys, LANES), lambda b, lanes, q, k: (b, k, 0))] * len(tables),
         *specs,
@@ -178,7 +180,7 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
         ),
         interpret=how.interpret,
         **options,
-    )(words[:, None], *ranges, ids, ids, biases, *tables, *tables, *arrays)
+    )(words[:, None], *ranges, ids, ids, biases, *slopes, *tables, *tables, *arrays)
 
 
 def _ranges(sequence_ids, size):
@@ -199,13 +201,13 @@ def _meet(how, grid, steps, query_ranges, key_ranges):
     return meet
 
 
-def _limits(how, grid, steps, of_row, query_ids, key_ids):
-    """Returns where queries of a step may attend to keys of it, and its dropout."""
+def _limits(how, grid, steps, slopes, of_row, query_ids, key_ids):
+    """Returns the mask of the logits of a step, and its dropout."""
     q, k = steps
     queries, keys = pl.ds(q * grid.queries, grid.queries), pl.ds(k * grid.keys, grid.keys)
     key_ids = widened(in_rows(key_ids[0]), grid.queries)
-    allowed = blocks.allow(how, query_ids[0], key_ids, queries, keys)
-    return allowed, blocks.dropper(how, of_row, grid.length, queries, keys)
+    mask = blocks.masker(how, slopes, query_ids[0], key_ids, queries, keys)
+    return mask, blocks.dropper(how, of_row, grid.length, queries, keys)
 
 
 def _prepared(how, biases, tables, arrays):
@@ -221,6 +223,7 @@ def _prepared(how, biases, tables, arrays):
 
 
 def _forward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
     query, key, value, out, statistics, prepared, contexts, largest, denominators = arrays
     (of_row,) = blocks.words_of(how, words)
@@ -236,8 +239,8 @@ def _forward(how, grid, table_count, words, query_ranges, key_ranges, query_ids,
     @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
     def _():
         k, v = _prepared(how, biases, tables[table_count:], [key, value])
-        allowed, drop = _limits(how, grid, steps, of_row, query_ids, key_ids)
-        blocks.attend_running(how, prepared[...], k, v, allowed, drop, contexts, largest, denominators)
+        limits = _limits(how, grid, steps, slopes, of_row, query_ids, key_ids)
+        blocks.attend_running(how, prepared[...], k, v, *limits, contexts, largest, denominators)
 
     @pl.when(steps[1] == last)
     def _():
@@ -251,6 +254,7 @@ def _forward(how, grid, table_count, words, query_ranges, key_ranges, query_ids,
 
 
 def _backward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
     query, key, value, gradient, statistics, inner, *results = arrays
     *gradients, sums, k, v, d_query, d_key, d_value = results
@@ -274,16 +278,14 @@ def _backward(how, grid, table_count, words, query_ranges, key_ranges, query_ids
     @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
     def _():
         q = _prepared(how, biases, of_queries, [query])
-        allowed, drop = _limits(how, grid, steps, of_row, query_ids, key_ids)
+        limits = _limits(how, grid, steps, slopes, of_row, query_ids, key_ids)
         statistics_of, inner_of = (lambda head, x=x: x[0, 0, head : head + 1] for x in (statistics, inner))
 
         def add(head, place, x):
             (d_key, d_value)[place][...] += x
 
         d_query[queries] += blocks.run(
-            blocks.differentiate(
-                how, q, k[...], v[...], gradient[0], statistics_of, allowed, drop, add, inner_of
-            )
+            blocks.differentiate(how, q, k[...], v[...], gradient[0], statistics_of, *limits, add, inner_of)
         )
 
     def write(place, x, turning):

@@ -35,7 +35,8 @@ def _call(how, arrays, biases, by_row, statistics=None):
 
     It is the backward kernel if there are statistics, and returns what `blocks.results` describes.
     """
-    words, sequence_ids, tables = by_row
+    words, sequence_ids, tables, slopes = by_row
+    slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     is_backward = statistics is not None
     rows = blocks.rows_a_step(batch, length, how.heads)
@@ -51,6 +52,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
             of_row((rows, 1, length)),
             of_row((rows, length, 1)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
+            *slopes_specs,
             *[of_row((rows, length, LANES))] * len(tables),
             *[block] * len(arrays),
             *[by_head] * is_backward,
@@ -68,6 +70,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
         sequence_ids[:, None, :],
         sequence_ids[:, :, None],
         biases,
+        *slopes,
         *tables,
         *arrays,
         *([statistics] if is_backward else []),
@@ -75,12 +78,13 @@ def _call(how, arrays, biases, by_row, statistics=None):
 
 
 def _forward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     tables, (*inputs, out, statistics) = arrays[:table_count], arrays[table_count:]
     of_rows = blocks.words_of(how, words)
 
     def attend(row):
         q, k, v = _prepared(how, biases, tables, inputs, row)
-        limits = _limits(how, of_rows[row], query_ids, key_ids, row)
+        limits = _limits(how, slopes, of_rows[row], query_ids, key_ids, row)
         out[row], found = yield from blocks.attend(how, q, k, v, *limits)
         for head, each in enumerate(found):
             statistics[row, 0, head : head + 1] = each
@@ -89,6 +93,7 @@ def _forward(how, table_count, words, query_ids, key_ids, biases, *arrays):
 
 
 def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(how, arrays)
     tables, (*inputs, gradient, statistics) = arrays[:table_count], arrays[table_count:-6]
     *gradients, sums, d_key, d_value = arrays[-6:]
     of_rows = blocks.words_of(how, words)
@@ -106,14 +111,12 @@ def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
 
     def differentiate(row):
         q, k, v = _prepared(how, biases, tables, inputs, row)
-        allowed, drop = _limits(how, of_rows[row], query_ids, key_ids, row)
+        limits = _limits(how, slopes, of_rows[row], query_ids, key_ids, row)
 
         def statistics_of(head):
             return statistics[row, 0, head : head + 1]
 
-        d_query = yield from blocks.differentiate(
-            how, q, k, v, gradient[row], statistics_of, allowed, drop, add
-        )
+        d_query = yield from blocks.differentiate(how, q, k, v, gradient[row], statistics_of, *limits, add)
         write(row, 0, d_query)
         write(row, 1, d_key[...] * how.key_scale)
         write(row, 2, d_value[...] * how.value_scale)
@@ -121,11 +124,11 @@ def _backward(how, table_count, words, query_ids, key_ids, biases, *arrays):
     _for_each_row(gradient.shape[0], differentiate)
 
 
-def _limits(how, of_row, query_ids, key_ids, row):
-    """Returns where tokens of a row may attend to each other, and its dropout."""
+def _limits(how, slopes, of_row, query_ids, key_ids, row):
+    """Returns the mask of the logits of a row, and its dropout."""
     whole = pl.ds(0, query_ids.shape[2])
-    allowed = blocks.allow(how, query_ids[row], key_ids[row], whole, whole)
-    return allowed, blocks.dropper(how, of_row, whole.size, whole, whole)
+    mask = blocks.masker(how, slopes, query_ids[row], key_ids[row], whole, whole)
+    return mask, blocks.dropper(how, of_row, whole.size, whole, whole)
 
 
 def _prepared(how, biases, tables, inputs, row):

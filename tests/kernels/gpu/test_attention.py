@@ -26,17 +26,17 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
     return *arrays, jnp.asarray(ids)
 
 
-def plain(query, key, value, ids, causal=False, window=0, rate=0.0):
+def plain(query, key, value, ids, causal=False, window=0, rate=0.0, slopes=None):
     """Not in blocks where there is a window, so that the masks of dropout are those of the whole row."""
-    weights = attention.probabilities(query, key, ids, causal, window)
+    weights = attention.probabilities(query, key, ids, causal, window, slopes)
     return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, KEY if rate else None, rate), value)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def value_and_gradients(form, causal, window, rate, query, key, value, weights, ids):
+def value_and_gradients(form, causal, window, rate, query, key, value, weights, ids, slopes=None):
     if form is attention._triton:
         form = functools.partial(form, dropout_key=KEY)
-    out, pull = jax.vjp(lambda *qkv: form(*qkv, ids, causal, window, rate), query, key, value)
+    out, pull = jax.vjp(lambda *qkv: form(*qkv, ids, causal, window, rate, slopes=slopes), query, key, value)
     return out, *pull(weights)
 
 
@@ -57,6 +57,20 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     found = value_and_gradients(attention._triton, causal, window, rate, *given)
     expected = value_and_gradients(plain, causal, window, rate, *given)
     np.testing.assert_allclose(found[0], expected[0], atol=3e-6, rtol=3e-6)
+    for mine, theirs in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "batch, length, heads, head_size, causal, window, rate",
+    [(2, 192, 2, 32, False, 0, 0.1), (1, 192, 3, 16, True, 50, 0.0)],
+)
+def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, window, rate):
+    given = inputs(batch, length, heads, head_size)
+    slopes = np.float32(2.0 ** -np.arange(1, heads + 1))
+    found = value_and_gradients(attention._triton, causal, window, rate, *given, slopes)
+    expected = value_and_gradients(plain, causal, window, rate, *given, slopes)
+    np.testing.assert_allclose(found[0], expected[0], atol=6e-6, rtol=3e-6)
     for mine, theirs in zip(found[1:], expected[1:], strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
@@ -105,7 +119,7 @@ def computed_and_needed(ids, how, of_keys):
 @pytest.mark.parametrize("of_keys", [False, True])
 @pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
 def test_every_step_with_an_allowed_pair_is_computed_and_few_others(of_keys, causal, window):
-    how = gpu_attention._How(causal, window, 0.0, True)
+    how = gpu_attention._How(causal, window, 0.0, False, True)
     any_order = np.random.default_rng(0).integers(0, 4, (6, 128), np.int32)
     computed, needed = computed_and_needed(any_order, how, of_keys)
     assert not np.any(needed & ~computed)
@@ -136,43 +150,47 @@ def test_devices_that_split_rows_and_heads_compute_the_same():
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
-@pytest.mark.parametrize("causal, window, rate", [(True, 0, 0.3), (False, 20, 0.0)])
-def test_what_triton_is_given_computes_the_same(causal, window, rate):
+@pytest.mark.parametrize(
+    "causal, window, rate, slopes",
+    [(True, 0, 0.3, []), (False, 20, 0.0, []), (False, 0, 0.1, [np.float32([0.25])])],
+)
+def test_what_triton_is_given_computes_the_same(causal, window, rate, slopes):
     """The operations of the kernels as Triton reads them, run in numpy."""
     length, head_size = 192, 16
     query, key, value, gradient, ids = (np.asarray(x) for x in inputs(1, length, 1, head_size))
     words = np.concatenate([kernel_words(KEY, 1), np.full((1, 1), 3, np.int32)], axis=1)
 
     def form(interpret):
-        how = gpu_attention._How(causal, window, rate, interpret)
+        how = gpu_attention._How(causal, window, rate, bool(slopes), interpret)
 
-        def forward_and_backward(query, key, value, words, ids, gradient):
-            out, residuals = gpu_attention._attend_fwd(how, query, key, value, (words, ids))
+        def forward_and_backward(query, key, value, words, ids, gradient, *slopes):
+            by_row = words, ids, *(slopes or [None])
+            out, residuals = gpu_attention._attend_fwd(how, query, key, value, by_row)
             *gradients, _ = gpu_attention._attend_bwd(how, residuals, gradient)
             return out, residuals[-1], gradients
 
         return forward_and_backward
 
-    given = query, key, value, words, ids, gradient
+    given = query, key, value, words, ids, gradient, *slopes
     out, totals, expected = jax.jit(form(True))(*given)
     module = lowering.lower(form(False), "cuda", *given).compiler_ir()
     (forward, grid), (backward, grid_of_backward) = triton_programs.kernels(module)
 
     def spans(blocks, *of_keys):
-        how = gpu_attention._How(causal, window, rate, True)
+        how = gpu_attention._How(causal, window, rate, bool(slopes), True)
         found = [gpu_attention._spans(how, jnp.asarray(ids), blocks, which) for which in of_keys]
         return np.concatenate(found, axis=-1)
 
     found = [np.zeros_like(query), np.zeros(totals.shape, np.float32)]
     of_row = words, spans(gpu_attention.forward_blocks(length, head_size, 4), False), ids
-    triton_programs.run(forward, grid, [*of_row, query, key, value, *found])
+    triton_programs.run(forward, grid, [*of_row, *slopes, query, key, value, *found])
     np.testing.assert_allclose(found[0], out, atol=3e-6)
     np.testing.assert_allclose(found[1], totals, atol=3e-6)
 
     inner = np.einsum("blnd,blnd->bnl", out, gradient)
     found = [np.zeros_like(query) for _ in range(3)]
     of_row = words, spans(gpu_attention.backward_blocks(length, head_size, 4), False, True), ids
-    given = *of_row, query, key, value, gradient, np.asarray(totals), inner
+    given = *of_row, *slopes, query, key, value, gradient, np.asarray(totals), inner
     triton_programs.run(backward, grid_of_backward, [*given, *found])
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -10,6 +10,7 @@ from bert_jax.kernels import attention, platform
 from bert_jax.kernels.dropout import dropout, row_ids
 from bert_jax.kernels.tpu import attention as tpu_attention
 from bert_jax.kernels.tpu import blocks
+from bert_jax.parallel import sharding
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
@@ -27,6 +28,10 @@ def angles_of(ids, head_size):
     places = jnp.arange(ids.shape[1]) + 100 * jnp.arange(ids.shape[0])[:, None]
     turned = places[:, :, None, None] * 100.0 ** -jnp.linspace(0, 1, head_size // 2)
     return jnp.cos(turned), jnp.sin(turned)
+
+
+def slopes_of(heads):
+    return np.float32(2.0 ** -np.arange(1, heads + 1))
 
 
 @pytest.mark.parametrize(
@@ -52,26 +57,73 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
 ):
     query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
     angles = angles_of(ids, head_size) if turned else None
+    compare_with_the_plain_formula(
+        (query, key, value, biases), weights, ids, causal, window, rate, angles, None, turned
+    )
+
+
+@pytest.mark.parametrize(
+    "batch, length, heads, head_size, causal, window, rate",
+    [
+        (2, 128, 4, 64, False, 0, 0.0),
+        (2, 128, 8, 32, True, 0, 0.1),
+        (1, 384, 4, 64, False, 150, 0.3),
+        (1, 1152, 2, 128, False, 70, 0.0),
+        (2, 640, 4, 64, False, 0, 0.1),
+    ],
+)
+def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, window, rate):
+    query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
+    compare_with_the_plain_formula(
+        (query, key, value, biases), weights, ids, causal, window, rate, None, slopes_of(heads), True
+    )
+
+
+def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, angles, slopes, is_rounded):
+    length = ids.shape[1]
 
     def fused(*inputs):
-        return attention._pallas(*inputs, ids, causal, window, rate, jax.random.key(5), angles)
+        return attention._pallas(*inputs, ids, causal, window, rate, jax.random.key(5), angles, slopes)
 
     def plain(query, key, value, biases):
         query, key, value = attention.prepare(query, key, value, biases, angles)
-        weights = attention.probabilities(query, key, ids, causal, window)
+        weights = attention.probabilities(query, key, ids, causal, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
-    given = query, key, value, biases
     found, pull = jax.vjp(fused, *given)
     expected, expected_pull = jax.vjp(plain, *given)
-    # Turned queries and keys are rounded once more, and sums over longer rows are less exact.
-    atol = 6e-6 if turned or length > 512 else 3e-6
+    # Turned queries and keys, and logits less distances, are rounded once more, and sums over longer rows are
+    # less exact.
+    atol = 6e-6 if is_rounded or length > 512 else 3e-6
     np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
     mine, theirs = pull(weights), expected_pull(weights)
     for number in range(3):
         np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5 if length <= 1024 else 2e-5)
         # Sums over all tokens; those of the key's cancel to 0.
         np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows, length, window", [(2, 192, 30), (1, 100, 20)])
+def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
+    query, key, value, _, _, ids = inputs(rows, length, 2, 16)
+    found = attention.attention(
+        query, key, value, ids, implementation="xla", window=window, slopes=slopes_of(2)
+    )
+    weights = attention.probabilities(query, key, ids, False, window, slopes_of(2))
+    np.testing.assert_allclose(found, jnp.einsum("bnqk,bknd->bqnd", weights, value), atol=2e-6)
+    assert np.abs(found - attention.attention(query, key, value, ids, window=window)).max() > 0.01
+
+
+@pytest.mark.parametrize("implementation", ["pallas", "triton"])
+def test_devices_that_split_heads_have_their_slopes(implementation):
+    query, key, value, _, biases, ids = inputs(2, 128, 4, 64)
+    options = dict(biases=biases, implementation=implementation, slopes=slopes_of(4))
+    expected = attention.attention(query, key, value, ids, **options)
+    with sharding.on_mesh(sharding.make_mesh(data=4, tensor=2)):
+        split = jax.jit(functools.partial(attention.attention, **options))(
+            *(jnp.concatenate([x, x]) for x in (query, key, value, ids))
+        )
+    np.testing.assert_allclose(split[2:], expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("length, window", [(384, 0), (640, 0), (384, 64)])
