@@ -194,10 +194,8 @@ def forward(args) -> None:
         arrays = [jax.device_put(inputs[name]) for name in INPUTS]
         with sharding.on_mesh(mesh):
             boxed = jax.jit(module.init)(jax.random.key(0), *arrays)["params"]
-            params = flatten(sharding.unbox(boxed))
-            if layers_apart.suits(mesh):  # as `bert-jax embed` and the other commands have it
-                params = layers_apart.separate(params, layer_axes(boxed))
-            params = jax.device_put(nest(params))
+            # As `bert-jax embed` and the other commands have them.
+            params = nest(layers_apart.place(flatten(sharding.unbox(boxed)), layer_axes(boxed), mesh))
 
             @jax.jit
             def apply(params, *arrays, module=module):

@@ -137,16 +137,12 @@ class Engine:
         mesh = sharding.make_mesh()
         tokens = batch_tokens or row_parts.tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
-        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        params: dict[str, Any] = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
-        if layers_apart.suits(mesh):
-            config = layers_apart.config_for(config)
-            parameters = assembled.parameters(model.module)
-            params = layers_apart.separate(params, [name for name, x in parameters.items() if x.layered])
-        self._params = jax.device_put(params, replicated)
+        params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+        layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
+        self._params = layers_apart.place(params, layered, mesh)
         self._groups = tuple(groups)
         self._adapted: dict[str, Any] = {"": nest(self._params)}
-        self._compute = functools.partial(compute, config=config)
+        self._compute = functools.partial(compute, config=layers_apart.config_for(config, mesh))
 
     def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
         """Adds parameters that `outputs` takes beside, or in place of, those of the model.

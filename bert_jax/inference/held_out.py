@@ -18,12 +18,13 @@ from bert_jax.inference.engine import tokenizer_of, with_masked_lm
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
+from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.parallel import pipelining, row_parts, sharding
+from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
 from bert_jax.settings.typed.masking_config import MaskingConfig
 from bert_jax.training.step import losses_in_parts
 
@@ -83,7 +84,8 @@ def held_out(
         if value < least:
             raise UserError(f"{name}={value}: expected at least {least}")
     model = with_masked_lm(convert.load(checkpoint, log=log))
-    config = model.config.for_inference(platform.target(), dtype)
+    mesh = sharding.make_mesh()
+    config = layers_apart.config_for(model.config.for_inference(platform.target(), dtype), mesh)
     if config.causal and (prob, replace, seed) != (PROB, REPLACE, 0):
         raise UserError(
             f"prob={prob:g}, replace={replace}, seed={seed}: {model.source} predicts the next token and has "
@@ -96,7 +98,7 @@ def held_out(
     masking = MaskingConfig(prob=prob, replace=replace).options(dataset.max_seq_length, steps=0)
     what = _causal(model, config) if config.causal else _masked(model, config, masking)
     count = min(rows or len(dataset), len(dataset))
-    pairs, labels = _totals(what, model, seed, dataset, count, batch_size, on_batch)
+    pairs, labels = _totals(what, model, seed, dataset, count, mesh, batch_size, on_batch)
     means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
     found: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
     found |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
@@ -180,6 +182,7 @@ def _totals(
     seed: int,
     dataset: Dataset,
     count: int,
+    mesh: jax.sharding.Mesh,
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -187,12 +190,11 @@ def _totals(
 
     The losses and metrics have their names in training; `nsp_positive` is the share of the label 1.
     """
-    mesh = sharding.make_mesh()
     size = -(-batch_size // mesh.size) * mesh.size
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
     own = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
-    params = nest(jax.device_put(own, replicated))
+    layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
+    params = nest(layers_apart.place(own, layered, mesh))
     vocab_size = tokenizer_of(model).vocab_size
 
     @jax.jit

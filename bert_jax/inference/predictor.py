@@ -86,15 +86,10 @@ class Predictor:
         model = config.model.encoder().for_inference(platform.target(), dtype)
         self._mesh = sharding.make_mesh()
         # Parameters that runs share stay as they are stored.
-        apart = shared is None and layers_apart.suits(self._mesh)
+        if shared is None:
+            model = layers_apart.config_for(model, self._mesh)
         self.config = config
-        self.task = spec.task(
-            fields.of_task(config),
-            spec,
-            run["labels"],
-            tokenizer,
-            layers_apart.config_for(model) if apart else model,
-        )
+        self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
@@ -107,23 +102,20 @@ class Predictor:
         self.objective = self.task.objective()
         self.own_bytes, self._frozen = 0, None
         if shared is None:
-            self._params = self._load(source, apart, log)
+            self._params = self._load(source, log)
         else:
             self._load_parts(source, shared, log)
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
-    def _load(self, source: str, apart: bool, log: Callable[[str], None]) -> Any:
+    def _load(self, source: str, log: Callable[[str], None]) -> Any:
         """Returns the parameters of the model, whichever of them were trained."""
         abstract = sharding.abstract_replicated(self.objective.init, self._mesh)
         params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
         self.source = report.source
-        if not apart:
-            return params
-        separate = layers_apart.separate(flatten(params), layer_axes(self.objective.init_shapes))
-        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        return jax.device_put(nest(separate), replicated)
+        layered = layer_axes(self.objective.init_shapes)
+        return nest(layers_apart.place(flatten(params), layered, self._mesh))
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
         """Loads the trained and the frozen parameters, of which only those that are not there yet."""

@@ -26,24 +26,28 @@ class Apart:
     layers: tuple[jax.Array | np.ndarray, ...]
 
 
-def suits(mesh: jax.sharding.Mesh) -> bool:
-    """Returns whether forward passes on a mesh gain: on CPUs of this process alone."""
-    return mesh.devices.flat[0].platform == "cpu" and jax.process_count() == 1
+def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
+    """Returns the configuration of an encoder with the parameters of `place`, whose layers are not a loop."""
+    return config.replace(scan_unroll=0) if _suits(mesh) else config
 
 
-def config_for(config: EncoderConfig) -> EncoderConfig:
-    """Returns the configuration of an encoder with these parameters, whose layers are not a loop."""
-    return config.replace(scan_unroll=0)
-
-
-def separate(params: Mapping[str, Any], stacked: Collection[str]) -> dict[str, Any]:
-    """Returns parameters on the host with `Apart` in place of the stacked ones.
+def place(params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Returns parameters on every device of a mesh, stacked ones as `Apart` where that is faster.
 
     Args:
-        params: arrays by name. Arrays of JAX have to be on CPUs; they are not copied.
+        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are not copied.
         stacked: the names of those whose first axis is that of layers; others may be among them.
+        mesh: the devices.
     """
-    return {name: Apart(tuple(np.asarray(x))) if name in stacked else x for name, x in params.items()}
+    found = dict(params)
+    if _suits(mesh):
+        found |= {name: Apart(tuple(np.asarray(x))) for name, x in params.items() if name in stacked}
+    return jax.device_put(found, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+
+def _suits(mesh: jax.sharding.Mesh) -> bool:
+    """Returns whether forward passes on a mesh gain: on CPUs of this process alone."""
+    return mesh.devices.flat[0].platform == "cpu" and jax.process_count() == 1
 
 
 def together(params: Any) -> Any:

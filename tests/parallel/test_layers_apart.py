@@ -60,29 +60,30 @@ def apply(config):
 def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     config = CONFIG.replace(**FAMILIES[family])
     params, stacked = drawn(config)
-    apart = layers_apart.separate(params, stacked)
+    apart = layers_apart.place(params, stacked, sharding.make_mesh())
     assert all(isinstance(apart[name], layers_apart.Apart) == (name in stacked) for name in params)
     assert bool(stacked) == (family != "albert")
     expected = apply(config)(nest(params), *inputs())
-    found = apply(layers_apart.config_for(config))(nest(apart), *inputs())
+    found = apply(layers_apart.config_for(config, sharding.make_mesh()))(nest(apart), *inputs())
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
 def test_no_layer_is_copied_out_of_a_stack():
     params, stacked = drawn(CONFIG)
-    config = layers_apart.config_for(CONFIG)
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    config = layers_apart.config_for(CONFIG, mesh)
     size = sum(params[name].nbytes for name in stacked)
 
     def temporaries(params):
         return apply(config).lower(nest(params), *inputs()).compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(params) > size * 0.9
-    assert temporaries(layers_apart.separate(params, stacked)) < size / 8
+    assert temporaries(layers_apart.place(params, stacked, mesh)) < size / 8
 
 
 def test_nor_within_the_loop_over_the_parts_of_a_batch():
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    objective = Classification(layers_apart.config_for(CONFIG), 2)
+    objective = Classification(layers_apart.config_for(CONFIG, mesh), 2)
     shapes = jax.eval_shape(lambda: sharding.unbox(objective.init(jax.random.key(0))))
     ids = inputs(rows=64, length=64)[0]  # four parts
     lengths = np.full(64, 64, np.int32)
