@@ -218,7 +218,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         for name in _USED["workdir"]:
             if flags[name].present:
                 raise UserError(f"--{name} is for a single run, but --workdir={flags.workdir} names several")
-        return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
+        return _table(models.workdirs(flags), flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
     model = models.load_finetuned(flags)

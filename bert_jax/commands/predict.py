@@ -85,8 +85,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
                 raise UserError(
                     f"--{name} is not for a .zip, which contains the predictions for the test sets of GLUE"
                 )
-        directories = [path.strip() for path in flags.workdir.split(",") if path.strip()]
-        return _submit(directories, flags.output, flags.overwrite)
+        return _submit(models.workdirs(flags), flags.output, flags.overwrite)
     model = models.load_finetuned(flags)
     task = model.task
     models.check_predictions_file(flags, task)
@@ -171,7 +170,13 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
         for split, name in of_task.items():
             if split == "diagnostic" and not setup.has_file(model.config, spec, split):
                 continue  # it does not count in GLUE's score
-            examples = model.task.read_unlabeled(model.file(split), test=True)
+            path = model.file(split)
+            if not path:
+                raise UserError(
+                    f"{directory}: the run has no test set, since it was trained on data.train; expected a "
+                    "run with --config.data_dir=DIR"
+                )
+            examples = model.task.read_unlabeled(path, test=True)
             examples.check(0)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)

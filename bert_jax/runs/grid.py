@@ -118,11 +118,16 @@ def run_all(
             for field, value in chosen.items():
                 fields.assign(queue[name][-1], field, value)
             queue[name][-1].seed = config.seed + number
+    first_metrics: dict[str, str] = {}
     for name, configs in queue.items():
         fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
         complete, task, _ = finetune.prepare(configs[0], run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
+        first_metrics[name] = task.metrics[0]
+    if len(set(first_metrics.values())) > 1:
+        found = ", ".join(f"{metric} of {name}" for name, metric in first_metrics.items())
+        raise UserError(f"a grid compares its runs by their first metric, and has {found}; give all the same")
     summaries: list[dict[str, Any]] = []
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.config import BILSTM, HEADS, TaskConfig
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions
-from bert_jax.tasks.readers.file_formats import FileFormats
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, FileFormats
 from bert_jax.tasks.readers.lines import FIELDS, LineReader
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -105,9 +105,23 @@ class FinetuneTask(abc.ABC):
         Args:
             path: the path of the file.
             test: whether the file has the columns of the benchmark's test set.
-            format: the format of the file, or "auto".
+            format: the format of the file, or "auto" for that of the run's files, if it was given, or else by
+                the suffix.
             **columns: the columns that differ from those of the training file.
         """
+
+    def format_of_unlabeled(self, path: str, format: str, columns: Collection[str]) -> str:
+        """Returns the format of a file for `read_unlabeled`: `format`, or that of the run if it is "auto".
+
+        Raises:
+            UserError: a column is given that only files of other formats have.
+        """
+        format = self.config.data.format if format == "auto" else format
+        for name in columns:
+            users = self.fields_of_formats.get(f"data.{name}", ())
+            if users and (found := self.file_formats.detect(path, format, PREDICT_FLAGS)) not in users:
+                raise UserError(f"--{name} is only used for {' and '.join(users)}, and {path} is {found}")
+        return format
 
     def read_training(self, path: str) -> Any:
         """Returns the examples of the training file, and sets `labels` if they come from that file."""

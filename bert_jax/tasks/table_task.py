@@ -66,7 +66,11 @@ class TableTask(FinetuneTask):
     }
 
     def set_up(self) -> None:
-        """Computes `room`, and checks the stride of windows."""
+        """Computes `room`, and checks the columns and the stride of windows."""
+        listed = {"choices": self.columns.choice_names(), "negatives": self.columns.negative_names()}
+        for name, columns in listed.items():
+            if (given := getattr(self.columns, name)) and not columns:
+                raise UserError(f"data.{name}={given}: expected names of columns with commas between")
         pairs = bool(self.columns.text_b or self.columns.choices)
         self.room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
         windows.check_stride(self.config.doc_stride, self.config.max_seq_length, self.room, pairs)
@@ -130,12 +134,9 @@ class TableTask(FinetuneTask):
         """Returns the rows of a table, or the lines of a .txt file."""
         known, data = self.columns_in(path), self.config.data
         is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
+        format = self.format_of_unlabeled(path, format, columns)
         if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
-            # If the format of the training file was configured, other files have that format too, whatever
-            # their suffix is.
-            format = LINES if data.format == "auto" else data.format
-        elif "header" in columns and tables.FORMATS.detect(path, format, PREDICT_FLAGS) == "jsonl":
-            raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
+            format = LINES
         if test and self.spec.test_columns:
             known = self.spec.test_columns
         known = dataclasses.replace(known, **columns)

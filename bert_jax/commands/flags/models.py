@@ -90,6 +90,14 @@ def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predict
     return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides, **options)
 
 
+def workdirs(flags: absl_flags.FlagValues) -> list[str]:
+    """Returns the work directories of --workdir, separated by commas. Raises UserError if it has none."""
+    found = [path.strip() for path in flags.workdir.split(",") if path.strip()]
+    if not found:
+        raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
+    return found
+
+
 def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
     """Raises a UserError if the predictions of a task cannot be written to --output."""
     checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)

@@ -19,14 +19,16 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs, sentence_scores
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import step_times
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import Arm, Experiment, Finetuning, Measure, MinimalPairs, Run
-from bert_jax.tasks import fields
+from bert_jax.tasks import fields, registry
+from bert_jax.tasks.readers import sources
+from bert_jax.tasks.setup import split_file
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
@@ -158,6 +160,18 @@ class Runner:
                     f"the experiment is judged by fine-tuning on {name}; give --data={name}=DIR, the folder "
                     f"with its files, or leave such measures out by --measures"
                 )
+        for arm in experiment.arms:
+            for measure in experiment.measures_of(arm):
+                if isinstance(measure, Finetuning):
+                    self._check_files(measure, arm)
+
+    def _check_files(self, measure: Finetuning, arm: Arm) -> None:
+        """Raises UserError if a file of a fine-tuning is missing."""
+        config = fields.of_run(self._finetuning_config(measure, arm))
+        for split in ("train", "dev"):
+            for path in sources.parts(split_file(config, registry.get(config.task), split)):
+                if not sources.exists(path):
+                    raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
 
     def _claim(self) -> None:
         """Raises UserError if the directory belongs to an experiment with another budget or other records."""
@@ -284,16 +298,19 @@ class Runner:
         summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate()).summary()
         return {name: row["accuracy"] for name, row in summary.items()}
 
-    def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
-        """Returns the scores of a fine-tuned model, whose weights are not kept."""
+    def _finetuning_config(self, measure: Finetuning, arm: Arm, **values: Any) -> ml_collections.ConfigDict:
         config = config_files.load(measure.config, "finetune")
         config.eval.every, config.checkpoint.every = 10**6, 0
-        values = {"init_from": self.model(arm.name, seed), "seed": seed}
         if measure.data:
             values["data_dir"] = self._inputs.data[measure.data]
         for name, value in (values | dict(measure.fields) | arm.fields(measure.name)).items():
             fields.lookup(config, name)  # refuses a name that no fine-tuning has
             fields.assign(config, name, value)
+        return config
+
+    def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
+        """Returns the scores of a fine-tuned model, whose weights are not kept."""
+        config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, seed), seed=seed)
         if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
             config.train_rows = min(limits)
         directory = os.path.join(self._folder(arm.name, seed), _file_name(measure.name))

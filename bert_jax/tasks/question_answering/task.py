@@ -113,6 +113,7 @@ class QuestionAnsweringTask(FinetuneTask):
         for name in columns:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")
+        format = self.format_of_unlabeled(path, format, columns)
         return self._read(path, labeled=False, file_format=format, **columns)
 
     def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:

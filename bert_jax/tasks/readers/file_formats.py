@@ -44,7 +44,8 @@ class FileFormats:
         if given in names:
             return given
         if given != "auto":
-            raise UserError(f"data.format={given}: expected auto, {', '.join(names)}")
+            name = "data.format" if flags == TRAINING_FLAGS else f"{flags}format"
+            raise UserError(f"{name}={given}: expected auto, {', '.join(names)}")
         name = compression.strip_suffix(str(path)).lower()
         if files.is_directory(path) and (parts := columnar.files_in(str(path))):
             name = parts[0].lower()

@@ -117,7 +117,7 @@ class TableRows:
     def _plain(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         for number, line in enumerate(self._lines, 1):
             line = line.removesuffix("\n").removesuffix("\r")
-            if line:
+            if line or self._keeps_blank:
                 bad = number in self._lines.undecodable
                 yield number, Malformed("not UTF-8") if bad else line.split(self._delimiter)
 
@@ -138,12 +138,18 @@ class TableRows:
                 if "new-line character" in str(error):
                     what = "a carriage return inside a row; is it a text file, with a row a line?"
                 raise UserError(f"{self._path}:{start}: {what}") from None
-            if not fields:
+            if not fields and not self._keeps_blank:
                 continue
+            fields = fields or [""]
             if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):
                 yield start, Malformed("not UTF-8")
             else:
                 yield start, fields
+
+    @property
+    def _keeps_blank(self) -> bool:
+        """Whether a blank line is a row with an empty text, so that predictions have a row for each."""
+        return self._width == 1 and self._flags != TRAINING_FLAGS
 
     def __iter__(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         return self._rows
@@ -300,6 +306,8 @@ def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
         if row.get(name) is not None:
             return name
+    if names[0] in row:
+        raise Malformed(f"{names[0]!r} is null")
     raise Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
 
 
@@ -318,6 +326,17 @@ def parse_object(line: str) -> dict[str, Any]:
 def encodable(text: str) -> str:
     """Returns a text of JSON, which may have lone surrogates, as it can be written in UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def list_in_cell(text: str) -> list[str] | None:
+    """Returns the list of texts that a cell of a table holds as JSON; None for any other text."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
 
 
 def json_text(value: Any, field: str, key: str) -> Any:

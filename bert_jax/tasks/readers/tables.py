@@ -26,6 +26,7 @@ from bert_jax.tasks.readers.file_rows import (
     Lines,
     Rows,
     TableRows,
+    list_in_cell,
 )
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
@@ -238,6 +239,8 @@ def _listed(
     if not count:
         return []
     texts = [values[f"{kind}{number}"] for number in range(count)]
+    if count == 1 and isinstance(texts[0], str) and (in_cell := list_in_cell(texts[0])) is not None:
+        texts = [in_cell]
     if any(isinstance(text, list) for text in texts):
         if count > 1:
             raise Malformed(f"a list, in one of {count} columns of a {kind.strip()} each")

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-_TAG = re.compile(r"([BIESLU])(?:-(.+))?\Z")
-# An entity of a single word has S in IOBES and U in BILOU; the last word of a longer one has E and L.
-_PREFIXES = {"B": "B", "S": "B", "U": "B", "I": "I", "E": "I", "L": "I"}
+_TAG = re.compile(r"([BIMESLU])(?:-(.+))?\Z")
+# An entity of a single word has S in IOBES and BMES, and U in BILOU; the last word of a longer one has E and
+# L.
+_PREFIXES = {"B": "B", "S": "B", "U": "B", "I": "I", "M": "I", "E": "I", "L": "I"}
 
 
 class Span(NamedTuple):
@@ -50,12 +51,22 @@ def are_of_entities(labels: Sequence[str]) -> bool:
 
 
 def is_entity_tag(tag: str) -> bool:
-    """Returns whether a tag is O, or has a prefix of BIO, IOBES or BILOU."""
+    """Returns whether a tag is O, or has a prefix of BIO, IOBES, BILOU or BMES."""
     return tag == OUTSIDE or _TAG.match(tag) is not None
 
 
+def share(counts: Mapping[str, int]) -> float:
+    """Returns the share of the tags other than O that encode entities, given how often each tag occurs.
+
+    M, which stands alone for many things, is among them only beside B and E.
+    """
+    inside = {tag: count for tag, count in counts.items() if tag != OUTSIDE}
+    known = (tag for tag in inside if is_entity_tag(tag) and (tag != "M" or {"B", "E"} <= inside.keys()))
+    return sum(inside[tag] for tag in known) / max(1, sum(inside.values()))
+
+
 def split(tag: str) -> tuple[str, str]:
-    """Splits a tag of BIO, IOBES or BILOU into ("B" or "I", type); returns ("O", "") for any other tag."""
+    """Splits a tag of a known scheme into ("B" or "I", type); returns ("O", "") for any other tag."""
     match = _TAG.match(tag)
     return (_PREFIXES[match[1]], match[2] or "") if match else (OUTSIDE, "")
 
@@ -66,7 +77,7 @@ def join(prefix: str, type: str) -> str:
 
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
-    """Converts the tags of a sentence from IOB1, BIO2, IOBES or BILOU to BIO2.
+    """Converts the tags of a sentence from IOB1, BIO2, IOBES, BILOU or BMES to BIO2.
 
     Invalid sequences are interpreted in the same way as conlleval does.
     """
@@ -83,8 +94,8 @@ def to_bio2(tags: Sequence[str]) -> list[str]:
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
     """Returns the scheme of tags ("IOB1", "BIO2" or "IOBES") and the number of tags that are invalid in it.
 
-    The scheme is IOBES if any tag has one of its prefixes or of those of BILOU, and otherwise IOB1 or BIO2,
-    whichever has fewer invalid tags.
+    The scheme is IOBES if any tag has one of its prefixes or of those of BILOU or BMES, and otherwise IOB1 or
+    BIO2, whichever has fewer invalid tags.
     """
     wrong = Counter(IOB1=0, BIO2=0)
     other = 0
@@ -95,7 +106,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
             alone = before == OUTSIDE or previous != type
             wrong["BIO2"] += prefix == "I" and alone
             wrong["IOB1"] += prefix == "B" and alone
-            other += tag[0] in "ESLU" and prefix != OUTSIDE
+            other += tag[0] in "MESLU" and prefix != OUTSIDE
             before, previous = prefix, type
     scheme = "IOB1" if wrong["IOB1"] < wrong["BIO2"] else "BIO2"
     return ("IOBES", wrong["BIO2"]) if other else (scheme, wrong[scheme])

@@ -113,9 +113,7 @@ class TaggingTask(FinetuneTask):
         """Returns the sentences; the labels are all tags of the file."""
         examples = self._read(path)
         counts = Counter(tag for tags in examples.tags for tag in tags)
-        inside = {tag: count for tag, count in counts.items() if tag != entities.OUTSIDE}
-        prefixed = sum(count for tag, count in inside.items() if entities.is_entity_tag(tag))
-        of_entities = prefixed >= _ENTITY_SHARE * sum(inside.values())
+        of_entities = entities.share(counts) >= _ENTITY_SHARE
         check_counts(counts, path, "tag", "words", may_differ=of_entities)
         if of_entities:
             self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
@@ -177,7 +175,7 @@ class TaggingTask(FinetuneTask):
         for name in columns:
             if name not in ("text_a", "id"):
                 raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")
-        data = self.config.data
+        format, data = self.format_of_unlabeled(path, format, columns), self.config.data
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
         return read_sentences(path, word=word, id=id, format=format, tagged=False)
 

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
+from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR, list_in_cell
 from bert_jax.tasks.readers.labels import list_counts, unknown
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -103,7 +103,12 @@ class MultiLabel(TextTask):
 
     def parse_label(self, text: str) -> tuple[str, ...]:
         """Returns the labels of a text, without repetitions."""
-        found = tuple(dict.fromkeys(label.strip() for label in text.split(LABEL_SEPARATOR) if label.strip()))
+        given = list_in_cell(text)
+        if given is None:
+            given = text.split(LABEL_SEPARATOR)
+        elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
+            raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
+        found = tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
         for label in found:
             if self.labels and label not in self.labels:
                 raise ValueError(unknown(self.labels, label))

@@ -170,10 +170,14 @@ class TextClassification(TextTask):
         inferred = labels.infer_labels(names, path)
         self.labels = self.labels or inferred
         examples.labels = [self.parse_label(name) for name in names]
+        return examples
+
+    def augmented(self, examples: Examples) -> Examples:
+        """Returns the examples that are trained on, which class weights are computed from."""
         self.class_weights = labels.parse_class_weights(
             self.config.class_weights, self.labels, examples.labels
         )
-        return examples
+        return super().augmented(examples)
 
     def parse_label(self, text: str) -> int | str:
         """Returns the number of a label, or its name if the labels are not known yet."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
@@ -146,9 +147,12 @@ class Xnli(TextClassification):
             if training := _TRAINING.search(files.name(part)):
                 examples.languages = [training[1]] * len(examples)
             elif examples.languages:
-                examples = examples.where([language in languages for language in examples.languages])
-                if not len(examples):
+                kept = examples.where([language in languages for language in examples.languages])
+                if not len(kept):
                     raise UserError(f"{part} has no row of the languages {','.join(languages)}")
+                if others := len(examples) - len(kept):
+                    kept.notes.append(f"{counted(others, 'row')} of other languages left out")
+                examples = kept
             parts.append(examples)
         return parts[0] if len(parts) == 1 else tables.joined(path, parts)
 
