@@ -112,7 +112,7 @@ def _run(argv: list[str]) -> int:
         return _stopped(stop)
     except BrokenPipeError:
         # The reader of the output has gone (`| head`). Otherwise Python would report it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signals.discard_output()
         return 1
     except OSError as error:
         # An error without a file name, or about a missing file, is likely a bug, so its traceback is needed.

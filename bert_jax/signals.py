@@ -84,6 +84,11 @@ def print_line(message: str) -> None:
         os.write(2, f"{clear}bert-jax: {message}\n".encode())
 
 
+def discard_output() -> None:
+    """Discards what is printed from now on, because the reader of the output has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def stop_of(number: int) -> BaseException:
     """Returns the exception with which a signal ends a command that has nothing to save."""
     if number == signal.SIGINT:

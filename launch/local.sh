@@ -90,7 +90,8 @@ trap tell TERM INT
 
 for ((i = 0; i < processes; i++)); do
   mkfifo "$scratch/output-$i"
-  sed -u "s/^/[$i] /" <"$scratch/output-$i" 9<&- &
+  # A signal to all must not end it before the processes, whose last lines it prints.
+  (trap '' TERM INT; exec sed -u "s/^/[$i] /" <"$scratch/output-$i" 9<&-) &
   prefixers+=("$!")
   # With job control each has a process group of its own.
   set -m

@@ -29,7 +29,7 @@ if "$dry_run"; then
   run "${COMMAND[@]}"
   exit
 fi
-[[ -z "$status_file" || -w "$(dirname "$status_file")" ]] ||
+[[ -z "$status_file" || (-w "$(dirname "$status_file")" && "$status_file" != */ && ! -d "$status_file") ]] ||
   die "--status_file=$status_file: its directory is not there, or cannot be written"
 
 child="" received=""
@@ -42,8 +42,9 @@ trap 'forward INT' INT
 
 note() {
   if [[ -n "$status_file" ]]; then
-    printf '%s\n' "$1" >"$status_file.new"
-    mv -f "$status_file.new" "$status_file"
+    # What is told to others is not worth the run: a full disk may have room again.
+    { printf '%s\n' "$1" >"$status_file.new" && mv -f "$status_file.new" "$status_file"; } 2>/dev/null ||
+      say "cannot write '$1' to $status_file"
   fi
 }
 

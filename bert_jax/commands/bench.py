@@ -200,10 +200,9 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
     scale, unit = (1e-12, "TFLOP/s") if peak > 1e12 else (1e-9, "GFLOP/s")
     share = f"more than the {peak * scale:.0f} measured for matrix products, so other programs were running"
     if step["share_of_peak"] is not None:
-        share = (
-            f"{both('share_of_peak', spec='.1%')} of the {peak * scale:.0f} {unit} of matrix products; "
-            f"{both('share_of_peak_without_padding', spec='.1%')} without padding"
-        )
+        share = f"{both('share_of_peak', spec='.1%')} of the {peak * scale:.0f} {unit} of matrix products"
+        if step["share_of_peak_without_padding"] is not None:
+            share += f"; {both('share_of_peak_without_padding', spec='.1%')} without padding"
     return [
         f"{title:<11} {counted(step['rows'], 'row')} of {step['length']} ({kind}), {step['fill']:.1%} filled "
         f"by {step['sequences_per_row']:.2f} sequences",

@@ -155,15 +155,19 @@ def inspect_checkpoints(path: str):
         names = files.names(directory)
         steps = [os.path.join(directory, name) for name in sorted(filter(str.isdigit, names), key=int)]
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
+        best = os.path.join(path, run_directory.BEST)
+        of_best = sorted(filter(str.isdigit, files.names(best)), key=int) if files.exists(best) else []
         if not steps:
             report.problems.append(f"{directory} contains no checkpoint")
+        steps = [*(os.path.join(best, name) for name in of_best), *steps]
     for step in steps:
         try:
             leaves = checkpoint.verify(step)
         except UserError as error:
             report.problems.append(str(error))
             continue
-        facts = report.facts[files.name(files.absolute(step))] = _describe(leaves)
+        name = os.path.relpath(step, path) if files.name(files.parent(step)) == run_directory.BEST else ""
+        facts = report.facts[name or files.name(files.absolute(step))] = _describe(leaves)
         # The last step's architecture remains; it is the same for all steps of a run.
         shapes = {name.removeprefix("params/"): shape for name, shape in facts["shapes"].items()}
         report.facts |= _architecture(shapes)

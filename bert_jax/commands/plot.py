@@ -58,14 +58,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     if flags.checkpoint or flags.text is not None:
         return _attention(flags)
-    if not flags.workdir:
+    directories = [name.strip() for name in (flags.workdir or "").split(",") if name.strip()]
+    if not directories:
         raise UserError(
             "plot needs --workdir=DIR for curves, or --checkpoint=DIR and --text=TEXT for attention"
         )
     for name in ("text_b", "layer", "head"):
         if flags[name].present:
             raise UserError(f"--{name} is for attention, which needs --checkpoint=DIR and --text=TEXT")
-    directories = [name.strip() for name in flags.workdir.split(",") if name.strip()]
     if len(directories) > 1 and not flags.output:
         raise UserError("plot needs --output=FILE.png for a picture of several runs")
     output = flags.output or os.path.join(directories[0], "curves.png")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -46,6 +47,7 @@ with epy.lazy_imports():
 
 _GRACE_SECONDS = 30
 _LAST_PORT = 65535
+_CANNOT = "cannot be listened on; choose another"
 
 
 def define_flags(define: Define) -> None:
@@ -71,6 +73,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             raise UserError(f"--{name}={getattr(flags, name)}: expected {least} or more")
     if flags.port > _LAST_PORT:
         raise UserError(f"--port={flags.port}: expected at most {_LAST_PORT}")
+    _check_address(flags.host, flags.port)
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
@@ -80,6 +83,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     server = app.Server(served, name, **limits)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
     return _serve(server.app, flags.host, flags.port, [service.name for service in served])
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises UserError if no requests can be received there, before models are loaded."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in found:
+            socket.create_server(address, family=family).close()
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--host={host} --port={port}: {_CANNOT} ({error})") from None
 
 
 def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
@@ -127,6 +140,6 @@ def _serve(application: Any, host: str, port: int, names: list[str]) -> int:
     try:
         server.run()
     except SystemExit:
-        raise UserError(f"--host={host} --port={port}: cannot be listened on; choose another") from None
+        raise UserError(f"--host={host} --port={port}: {_CANNOT}") from None
     log("stopped")
     return 0

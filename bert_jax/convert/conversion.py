@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,12 @@ from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
 from bert_jax.io.wording import counted
+
+# Names of the files and folders of models, as conversions, exports and the hub have them.
+_OF_MODELS = re.compile(
+    r"onnx|checkpoints?|\d+_\w+|\.gitattributes|LICENSE.*|.*\.ckpt.*"
+    r"|.*\.(json|txt|md|model|safetensors|bin|h5|msgpack|onnx|onnx[._]data|stablehlo)"
+)
 
 
 def convert(
@@ -119,6 +126,12 @@ def check_output(
         raise UserError(
             f"--output={output}: --overwrite replaces {what}, and this is something else; choose another"
         )
+    for name in files.walk(output):
+        folder, *inside = name.split("/")
+        if not all(map(_OF_MODELS.fullmatch, [folder] if folder == "checkpoints" else [folder, *inside])):
+            raise UserError(
+                f"--output={output}: --overwrite replaces {what}, and this holds {name}, too; choose another"
+            )
 
 
 def _may_be_replaced(output: str) -> bool:

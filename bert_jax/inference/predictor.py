@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,6 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import few_lengths
-from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -95,9 +93,7 @@ class Predictor:
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._sizes: tuple[int, ...] = (self.batch_size,)
         self._buckets: tuple[int, ...] = ()
-        root = run_directory.find_root(directory)
-        best = os.path.join(root, BEST)
-        source = best if which == BEST and files.exists(best) else root
+        source = run_directory.best_or_newest(directory) if which == BEST else directory
         self.shared = shared
         self.objective = self.task.objective()
         self.own_bytes, self._frozen = 0, None

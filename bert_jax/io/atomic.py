@@ -15,6 +15,7 @@ from typing import IO, Any
 from bert_jax.io import files, fonts, owners, scratch
 
 _TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
+_NAME_BYTES = 150  # of the final name, in that of a temporary file
 _cleaned: set[str] = set()  # directories in which this process has removed leftovers of dead processes
 
 
@@ -46,7 +47,11 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
     if directory not in _cleaned:
         _cleaned.add(directory)
         scratch.remove_leftovers(directory, infix=_TEMPORARY)
-    temporary = f"{path}{_TEMPORARY}{owners.token()}-{os.urandom(4).hex()}"
+    # A name may have 255 bytes in all.
+    name = os.path.basename(path).encode()[:_NAME_BYTES].decode(errors="ignore")
+    temporary = os.path.join(
+        os.path.dirname(path), f"{name}{_TEMPORARY}{owners.token()}-{os.urandom(4).hex()}"
+    )
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -96,22 +101,37 @@ def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
 def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
-    An existing directory is replaced at once. The content for a URL is uploaded at the end, file by file.
+    An existing directory is replaced at once, unless it is a mount point or the working directory, which have
+    to stay: their content is. The content for a URL is uploaded at the end, file by file.
     """
     path = os.fspath(path)
     remote = files.is_remote(path)
+    stays = not remote and _has_to_stay(path)
     if not remote:
         files.make_directory(files.parent(path))
-    with scratch.directory(None if remote else files.parent(path)) as temporary:
+    with scratch.directory(None if remote else path if stays else files.parent(path)) as temporary:
         made = os.path.join(temporary, "out")
         os.mkdir(made)
         yield made
         if remote:
             copy_directory(made, path)
             return
+        if stays:
+            replaced = os.path.join(temporary, "replaced")
+            os.mkdir(replaced)
+            for name in os.listdir(path):
+                if name != os.path.basename(temporary):
+                    os.rename(os.path.join(path, name), os.path.join(replaced, name))
+            for name in os.listdir(made):
+                os.rename(os.path.join(made, name), os.path.join(path, name))
+            return
         if os.path.isdir(path):
             os.rename(path, os.path.join(temporary, "replaced"))
         os.rename(made, path)
+
+
+def _has_to_stay(path: str) -> bool:
+    return os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

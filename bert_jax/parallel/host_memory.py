@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -16,6 +17,17 @@ with epy.lazy_imports():
 # Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _TOP_PAD = 64 * 2**20  # bytes by which the heap grows
+# Of the second and the first version: the folder, files of the limit and of the usage, and what memory.stat
+# calls cached files.
+_CGROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (
+        Path("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
 _SHARE = 8  # of the available memory, one part in eight may be temporary
 
 
@@ -23,17 +35,22 @@ def total_and_available() -> tuple[int, int]:
     """Returns the total and the available memory in bytes, within the limit of a container."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    for limit, usage in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for folder, limit, usage, cached in _CGROUPS:
         try:
-            bound, used = int(Path(limit).read_text()), int(Path(usage).read_text())
+            bound, used = (int((folder / name).read_text()) for name in (limit, usage))
         except (OSError, ValueError):  # no cgroup of this kind, or "max"
             continue
         if bound < total:
-            total, available = bound, min(available, bound - used)
+            total, available = bound, min(available, bound - used + _cached(folder, cached))
     return total, max(available, 0)
+
+
+def _cached(folder: Path, name: str) -> int:
+    """Returns the bytes of files in the usage of a container, which are given up when memory is needed."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return next(int(value) for key, value in lines if key == name)
+    return 0
 
 
 def keep_freed_memory(temporary: int) -> bool:

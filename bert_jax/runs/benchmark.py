@@ -53,10 +53,10 @@ def draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarra
         rng: the random generator.
 
     Returns:
-        int [count], at most `length`, and half of it on average.
+        int [count], at most `length`, and half of it on average, unless it is below 13.
     """
     short = rng.integers(8, max(9, int(_LONGEST_SHORT * length)), count)
-    return np.where(rng.random(count) < _FULL_SHARE, length, short)
+    return np.where(rng.random(count) < _FULL_SHARE, length, np.minimum(short, length))
 
 
 def synthetic_batch(

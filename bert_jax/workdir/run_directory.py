@@ -19,7 +19,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax import tokenization
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch
@@ -107,9 +107,8 @@ class WorkDir:
             try:
                 files.make_directory(self.path)
             except OSError as error:
-                raise UserError(
-                    f"{self.path}: cannot be made ({error.strerror or error}); choose another --workdir"
-                ) from error
+                message = f"{self.path}: cannot be made ({error.strerror or error}); choose another --workdir"
+                raise file_error(message, error) from error
             self._lock.acquire()
         return self
 
@@ -277,12 +276,12 @@ def find_root(path: files.PathLike) -> str:
         UserError: the path is neither.
     """
     path = os.fspath(path)
+    if not files.exists(path):
+        raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
     above = files.parent(path)
     for root in (path, above, files.parent(above)):
         if files.exists(os.path.join(root, "config.json")):
             return root
-    if not files.exists(path):
-        raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
     if seeds := sorted(name for name in files.names(path) if name.startswith("seed-")):
         raise UserError(
             f"{path}: holds the work directories of {counted(len(seeds), 'seed')}; expected one of them, "
@@ -291,6 +290,13 @@ def find_root(path: files.PathLike) -> str:
     raise UserError(
         f"{path}: not a work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
     )
+
+
+def best_or_newest(path: files.PathLike) -> files.PathLike:
+    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`."""
+    best = os.path.join(path, BEST)
+    is_root = os.fspath(path) == find_root(path)
+    return best if is_root and files.exists(best) else path
 
 
 def read_run(path: files.PathLike) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`bert-jax inspect` on checkpoints; tests/data/inspection has records and vocabularies."""
 
 import json
-from pathlib import Path
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,14 @@ def inspect(capsys, path):
     return code, json.loads(capsys.readouterr().out)
 
 
+def damage(step):
+    files = [path for path in step.rglob("*") if path.is_file()]
+    largest = max((path for path in files if "/d/" in str(path)), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(bytes(content))
+
+
 def test_every_step_of_a_work_directory(workdir, capsys):
     code, report = inspect(capsys, workdir)
     assert code == 0 and report["kind"] == "work directory" and report["problems"] == []
@@ -42,17 +50,22 @@ def test_every_step_of_a_work_directory(workdir, capsys):
     assert "parameters 30" in capsys.readouterr().out
 
 
+def test_the_best_checkpoint_is_verified_too(workdir, capsys):
+    shutil.copytree(workdir / "checkpoints" / "5", workdir / "best" / "5")
+    code, report = inspect(capsys, workdir)
+    assert code == 0 and {"best/5", "5", "10"} <= report["facts"].keys()
+    damage(workdir / "best" / "5")
+    code, report = inspect(capsys, workdir)
+    assert code == 1 and "best/5" in report["problems"][0] and "5" in report["facts"]
+
+
 def test_one_step(workdir, capsys):
     code, report = inspect(capsys, workdir / "checkpoints" / "10")
     assert code == 0 and report["kind"] == "checkpoint" and report["facts"]["10"]["leaves"] == 3
 
 
 def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
-    files = [path for path in Path(workdir, "checkpoints", "5").rglob("*") if path.is_file()]
-    largest = max((path for path in files if "/d/" in str(path)), key=lambda path: path.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(bytes(content))
+    damage(workdir / "checkpoints" / "5")
     code, report = inspect(capsys, workdir)
     assert code == 1 and len(report["problems"]) == 1 and "checkpoints/5" in report["problems"][0]
     assert "10" in report["facts"] and "5" not in report["facts"]

@@ -33,6 +33,25 @@ def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
     assert error.value.filename == str(path)
 
 
+def test_names_as_long_as_the_file_system_has_them(tmp_path):
+    for name in ("あ" * 84, "x" * 255):
+        atomic.write_text(tmp_path / name, "content")
+        assert (tmp_path / name).read_text() == "content"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "old"])
+def test_the_working_directory_stays_and_gets_the_content(tmp_path, monkeypatch, content):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / content).exists() or (tmp_path / content).write_text(content)
+    before = os.stat(tmp_path).st_ino
+    with atomic.replace_directory(".") as folder:
+        os.makedirs(os.path.join(folder, "inner"))
+        atomic.write_text(os.path.join(folder, "inner", "new"), "new")
+    assert os.stat(".").st_ino == before
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["inner", "inner/new"]
+
+
 def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
     calls, fsync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))

@@ -1,5 +1,6 @@
 """Several processes on this machine: their flags, the prefixes of their output, and how one ends all."""
 
+import os
 import re
 import shutil
 import signal
@@ -103,6 +104,16 @@ def test_a_signal_goes_to_all(number):
     process.send_signal(number)
     assert sorted(process.stdout.read().splitlines()) == ["[0] saved", "[1] saved"]
     assert process.wait(timeout=300) == 3
+
+
+def test_a_signal_to_the_whole_group_loses_no_last_line():
+    script = 'trap "sleep 1; echo saved; exit 3" TERM; echo up; while true; do sleep 0.05; done'
+    process = subprocess.Popen(
+        [SCRIPT, "--processes=1", "--", *bash(script)], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout.readline() == "[0] up\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout.read() == "[0] saved\n" and process.wait(timeout=300) == 3
 
 
 def test_a_dry_run_shows_what_would_run(tmp_path):

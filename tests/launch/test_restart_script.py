@@ -1,5 +1,6 @@
 """The supervisor: what is started again, when it gives up, and signals."""
 
+import os
 import signal
 import subprocess
 
@@ -101,6 +102,16 @@ def test_mistakes(tmp_path):
         done = subprocess.run([SCRIPT, *words], capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert message in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/dev/full"), reason="needs a full device")
+def test_a_status_that_cannot_be_written_is_told_and_no_more(tmp_path):
+    (tmp_path / "status.new").symlink_to("/dev/full")
+    command = [SCRIPT, "--status_file=status", "--", "bash", "-c", "exit 2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "cannot write 'exit 2' to status" in done.stderr
+    done = subprocess.run([SCRIPT, "--status_file=status/", "--", "true"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 2
 
 
 def test_a_dry_run_starts_nothing(tmp_path):

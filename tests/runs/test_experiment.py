@@ -178,6 +178,14 @@ def test_mistakes_are_one_line(sweep, more, message):
     assert code == 2 and message in error and error.count("\n") == 1
 
 
+def test_missing_files_of_fine_tunings_are_found_before_the_first_run(experiment, sweep, tmp_path):
+    code = (experiment / "batches.py").read_text().replace("dev.csv", "dev2.csv")
+    (tmp_path / "missing.py").write_text(code)
+    found, _, error = sweep(f"--experiment={tmp_path / 'missing.py'}")
+    assert found == 2 and "colors: " in error and "dev2.csv: no such file; did you mean" in error
+    assert not (tmp_path / "sweep" / "results.json").exists()
+
+
 def test_another_budget_needs_another_directory(sweep, tmp_path):
     (tmp_path / "sweep").mkdir()
     described = {"title": "Small against large batches", "budget": {"steps": 9, "tokens": 0, "seconds": 0.0}}

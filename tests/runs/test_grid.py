@@ -13,8 +13,8 @@ from support.tiny_model import draw_parameters, tiny_config
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.objectives.classification import Classification
-from bert_jax.runs import grid
-from bert_jax.tasks import predictions
+from bert_jax.runs import finetune, grid
+from bert_jax.tasks import fields, predictions
 from bert_jax.tasks.readers.labels import parse_class_weights
 from bert_jax.tasks.readers.tables import Examples
 
@@ -178,6 +178,17 @@ def test_class_weights_weigh_the_loss_and_its_mean(files):
     assert mean(weighted) == pytest.approx(float((each[:3] * np.array([1, 3, 3])).sum() / 7), rel=1e-5)
 
 
+def test_class_weights_are_balanced_over_the_rows_that_are_trained_on(files, pretrained, tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "the cat\tx\na dog\ty\n" * 4 + "one\tx\n" * 30)
+    config = fields.default_config(task="classification")
+    config.init_from, config.max_seq_length, config.train_rows = str(pretrained), 16, 8
+    config.data.train, config.data.text_a, config.data.label = str(path), "text", "label"
+    config.class_weights = "balanced"
+    _, task, _ = finetune.prepare(config, "")
+    assert task.class_weights == (1.0, 1.0)
+
+
 def test_class_weights_as_they_are_given():
     labels = ("no", "yes")
     assert parse_class_weights("", labels, [0, 1]) == ()
@@ -198,6 +209,10 @@ def test_class_weights_as_they_are_given():
         (["--grid=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
         (["--grid=learning_rate=1,2"], "did you mean optimizer.learning_rate?"),
         (["--grid=seed=1,2"], "--seeds=N"),
+        (
+            ["--grid=metrics=accuracy,f1_macro"],
+            "has accuracy of metrics=accuracy, f1_macro of metrics=f1_macro",
+        ),
         (["--grid=class_weights=balanced,maybe"], "class_weights=maybe"),
         (["--grid=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
         (["--grid=max_seq_length=16,99"], "max_seq_length=99"),

@@ -245,6 +245,7 @@ def test_sigterm_finishes_what_is_being_answered(folders):
         (["--checkpoint=x", "--queue=0"], "--queue=0: expected 1 or more"),
         (["--checkpoint=x", "--port=-1"], "--port=-1: expected 0 or more"),
         (["--checkpoint=x", "--port=70000"], "--port=70000: expected at most 65535"),
+        (["--checkpoint=x", "--host=a..b"], "--host=a..b --port=8000: cannot be listened on; choose another"),
     ],
 )
 def test_mistakes(flags, message, capsys):

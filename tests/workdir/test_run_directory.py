@@ -209,6 +209,11 @@ def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
 def test_the_work_directory_of_a_checkpoint(opened, inside):
     (Path(opened.path) / "checkpoints" / "10").mkdir(parents=True)
     assert run_directory.find_root(Path(opened.path) / inside) == opened.path
+    (Path(opened.path) / "best").mkdir()
+    expected = Path(opened.path) / (inside or "best")
+    assert Path(run_directory.best_or_newest(Path(opened.path) / inside)) == expected
+    with pytest.raises(UserError, match="no such directory"):
+        run_directory.find_root(Path(opened.path) / "checkpoints" / "99")
 
 
 def test_no_work_directory(tmp_path):

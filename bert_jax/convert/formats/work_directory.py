@@ -65,7 +65,7 @@ class WorkDirectory(Format):
         """
         run = run_directory.read_run(path)
         config, tokenizer = self.read_config(path)
-        source, trained, frozen = checkpoint.read_stored(_best_or_newest(path), log=log)
+        source, trained, frozen = checkpoint.read_stored(run_directory.best_or_newest(path), log=log)
         stored = assemble(trained | frozen)
         auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
         sentence = SentenceVectors(**run["sentence"]) if run.get("sentence") else None
@@ -83,6 +83,9 @@ class WorkDirectory(Format):
         if head == "none" != given and run["command"] in (COMMAND, "pretrain"):
             # Of a masked LM head that is the word embeddings alone there is no parameter.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
+        if head == "masked_lm" and (beside := [name for name in params if name.startswith("nsp/")]):
+            log(f"{source}: its next-sentence head is left out, which no model with its masked LM head has")
+            params = {name: x for name, x in params.items() if name not in beside}
         problem_type = _problem_type(run, head)
         kinds = (problem_type, adapter, generator, sentence)
         return Model(config, params, head, tokenizer, labels, source, *kinds)
@@ -115,23 +118,17 @@ class WorkDirectory(Format):
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
         """Returns whether a work directory was written by `write` and not by a run."""
-        return run_directory.read_run(path)["command"] == COMMAND
+        is_root = os.fspath(path) == run_directory.find_root(path)
+        return is_root and run_directory.read_run(path)["command"] == COMMAND
 
     def load_params(
         self, path: files.PathLike, abstract_params: Any, *, ignore: str, log: Callable[[str], None]
     ) -> tuple[dict, checkpoint.Report]:
         """Loads parameters as `Format.load_params` does; each host reads only its own shards."""
-        return checkpoint.load_params(_best_or_newest(path), abstract_params, log=log)
+        return checkpoint.load_params(run_directory.best_or_newest(path), abstract_params, log=log)
 
 
 FORMAT = WorkDirectory()
-
-
-def _best_or_newest(path: files.PathLike) -> files.PathLike:
-    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`."""
-    best = os.path.join(path, run_directory.BEST)
-    is_root = os.fspath(path) == run_directory.find_root(path)
-    return best if is_root and files.exists(best) else path
 
 
 def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:

@@ -198,6 +198,8 @@ class TableRows:
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
             hint += f"; is it {'CSV' if other == ',' else 'TSV'}? ({self._flags}format)"
+        elif len(header) == 1 and ";" in header[0]:
+            hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
         if self._flags != TRAINING_FLAGS and field == "text_a":
             hint += f"; if the first line is not a header, give --noheader --{field}=0 or another number"
         shown = ", ".join(repr(name[:40]) for name in header[:20])

@@ -214,8 +214,13 @@ class MetricsWriter:
             return
         if self._bars:
             progress.print_above(self._bars, text)
-        else:
+            return
+        try:
             print(text, flush=True)
+        except BrokenPipeError:
+            # `tee` ends with a Ctrl-C that the run is about to save a step for.
+            signals.discard_output()
+            signals.print_line("nothing reads the output any more; the run goes on without it")
 
     def flush(self) -> None:
         """Flushes all files, so that they survive the process. It is called before a step is saved."""

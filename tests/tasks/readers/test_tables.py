@@ -100,6 +100,7 @@ def test_columns_by_number_with_a_header(tmp_path):
         (b"a\ty\n", "no rows after the header"),
         (b"text\ty\nx\t1\n", r":1: no column 'a' for data.text_a; the header has 'text', 'y'"),
         (b"a,y\nx,1\n", r"is it CSV"),
+        (b"a;y\nx;1\n", r"separated by semicolons\? write it with commas or tabs"),
         (b"\xff\xfea\x00", "UTF-16"),
         (b"a\ty\nx\t1\textra\n", r":2: 3 columns, 2 in the header \(1 of 1 row is malformed, more than 5%"),
         (b"a\ty\nx\t\n", r":2: an empty label in column 'y'"),
@@ -119,6 +120,7 @@ def test_refused_files(tmp_path, content, message):
         ('{"a": "x", "y": 1', "not JSON"),
         ("[1]", "a JSON value that is not an object"),
         ('{"b": "x", "y": 1}', r"no 'a' in the object; it has 'b', 'y'"),
+        ('{"a": null, "y": 1}', r"'a' is null"),
         ('{"a": ["x"], "y": 1}', "'a' is list, expected a string"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -173,6 +175,23 @@ def test_unlabeled_files(tmp_path):
     with pytest.raises(UserError, match=r"no column 'y' for data.label"):
         read_examples(path, Columns("a", label="y"))
     assert read_examples(path, Columns("a", label="y"), parse_label=None).labels == []
+
+
+def test_a_column_of_lists(tmp_path):
+    rows = [["a", '["b, c", "d"]'], ["e", '["f", "[g]"]']]
+    path = write(tmp_path / "x.tsv", "a\tn\n" + "\n".join("\t".join(row) for row in rows) + "\n")
+    found = read_examples(path, Columns("a", negatives="n"), parse_label=None)
+    assert found.negatives == [["b, c", "d"], ["f", "[g]"]]
+    path = write(tmp_path / "y.tsv", "a\tn\na\t[not JSON]\n")
+    assert read_examples(path, Columns("a", negatives="n"), parse_label=None).negatives == [["[not JSON]"]]
+
+
+def test_blank_lines_of_one_column_have_predictions(tmp_path):
+    for name in ("x.tsv", "x.csv"):
+        path = write(tmp_path / name, "a\nx\n\ny\n")
+        found = read_examples(path, Columns("a"), parse_label=None, flags="--")
+        assert (found.texts_a, found.ids) == (["x", "", "y"], ["0", "1", "2"])
+        assert read_examples(path, Columns("a"), parse_label=None).texts_a == ["x", "y"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -49,12 +49,19 @@ def test_schemes_spell_the_same_entities(tags):
         ("O I-LOC", "O B-LOC"),
         ("S-PER B-LOC E-LOC O U-PER L-PER", "B-PER B-LOC I-LOC O B-PER I-PER"),
         ("B I I O I", "B I I O B"),
+        ("B M M E S O M-LOC", "B I I I B O B-LOC"),
         ("I-B-2 I-B-2", "B-B-2 I-B-2"),
     ],
     ids=str,
 )
 def test_repairs(given, expected):
     assert entities.to_bio2(given.split()) == expected.split()
+
+
+def test_an_m_alone_is_no_part_of_an_entity():
+    assert entities.share({"B": 3, "M": 2, "E": 3, "S": 4, "O": 9}) == 1
+    assert entities.share({"M": 2, "F": 2}) == 0 and entities.share({"O": 3}) == 0
+    assert entities.share({"B-X": 1, "NN": 3}) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,7 @@ def test_repairs(given, expected):
         (["I-PER B-PER", "I-PER", "O B-PER"], ("IOB1", 1)),
         (["B-PER I-PER", "B-PER", "O I-PER"], ("BIO2", 1)),
         (["S-PER B-LOC E-LOC"], ("IOBES", 0)),
+        (["B M E S"], ("IOBES", 0)),
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -116,6 +117,23 @@ def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned
     assert cli.main(command) == 2
     assert "give the format (conll, jsonl) with --format\n" in capsys.readouterr().err
     assert cli.main([*command, "--format=conll"]) == 0
+
+
+def test_files_to_predict_have_the_format_of_the_run(finetuned, tmp_path, capsys):
+    (tmp_path / "new.data").write_text('{"words": ["the", "red", "cat"]}\n')
+    copy = tmp_path / "run"
+    shutil.copytree(finetuned, copy)
+    run = json.loads((copy / "config.json").read_text())
+    run["config"]["data"]["format"] = "jsonl"
+    (copy / "config.json").write_text(json.dumps(run))
+    command = ["predict", f"--workdir={copy}", f"--input={tmp_path}/new.data", f"--output={tmp_path}/o.jsonl"]
+    assert cli.main(command) == 0
+    assert json.loads((tmp_path / "o.jsonl").read_text())["words"] == ["the", "red", "cat"]
+    conll = ["--overwrite", "--format=conll", "--id=x"]
+    assert cli.main([*command, *conll]) == 2
+    assert "--id is only used for jsonl, and" in capsys.readouterr().err
+    assert cli.main([*command, "--overwrite", "--format=csv"]) == 2
+    assert "error: --format=csv: expected auto, conll, jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

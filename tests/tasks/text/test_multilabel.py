@@ -1,7 +1,9 @@
 """Several labels a text: read, learned, scored, predicted."""
 
 import csv
+import functools
 import json
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +114,15 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, content, mor
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_a_cell_may_have_a_list_of_labels():
+    task = types.SimpleNamespace(labels=())
+    parse = functools.partial(MultiLabel.parse_label, task)
+    assert parse('["red", "a b", "red"]') == ("red", "a b") and parse("red, blue") == ("red", "blue")
+    assert parse("[]") == () and parse("[red") == ("[red",)
+    with pytest.raises(ValueError, match="the label 'a, b' has a ','"):
+        parse('["a, b"]')
 
 
 def test_a_comma_in_a_label_is_refused():
