@@ -25,6 +25,7 @@ from etils import epy
 
 from bert_jax.commands.flags import processes, runs
 from bert_jax.io import files
+from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
@@ -55,19 +56,18 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)
+    options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
     compiler_options.enable_compilation_cache(flags.compilation_cache)
     if flags.seeds is not None or flags.grid:
         seeds = 1 if flags.seeds is None else flags.seeds
         points = grid.parse_grid(flags.grid)
-        summaries = grid.run_all(
-            flags.config, flags.workdir, seeds, points, command_line=command, **fit_options
-        )
+        summaries = grid.run_all(flags.config, flags.workdir, seeds, points, **options)
         log("\n".join(grid.table(summaries)))
         best_run = grid.best_run(flags.workdir, summaries[0], flags.config)
         if files.exists(best_run):
             _log_next(flags.config.task, best_run, best_run, log)
         return 0
-    best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
+    best = finetune.finetune(flags.config, flags.workdir, **options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")

@@ -21,8 +21,12 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():  # these import jax, which the command's help does not need
+    from bert_jax import convert
+    from bert_jax.checkpoint.leaves import flatten
+    from bert_jax.convert import families
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
+    from bert_jax.training.state import TrainState
     from bert_jax.workdir import run_directory
 
 
@@ -45,13 +49,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
     if files.exists(saved):
-        distributed.log_of_primary(print)(f"saved in {saved}{_next_command(flags.workdir)}")
+        distributed.log_of_primary(print)(f"saved in {saved}{_next_command(flags.workdir, state)}")
     return 0
 
 
-def _next_command(workdir: str) -> str:
+def _next_command(workdir: str, state: TrainState) -> str:
     """Returns a command to try on the model of a run, if it fills masks; else ""."""
-    if run_directory.load_config(workdir).model.causal:
+    config, _ = convert.load_architecture(workdir)
+    names = (*flatten(state.params), *flatten(state.frozen or {}))
+    has_head = any("mlm" in name.split("/") for name in names)
+    if config.causal or not (has_head or not families.of(config).masked_lm.has_parameters):
         return ""
     mask = run_directory.load_tokenizer(workdir).special_tokens["mask"]
     return f"; try: bert-jax fill-mask --checkpoint={shlex.quote(workdir)} 'The {mask} is here.'"

@@ -124,12 +124,14 @@ def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:
 def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merges the manifests of record directories that are used as one dataset.
 
-    The counts of `splits` are summed, and `sources` are concatenated.
+    The counts of `splits` are summed, and `sources` are concatenated. There are next-sentence labels if any
+    directory has them.
     """
     if len(manifests) == 1:
         return manifests[0]
     merged = dict(manifests[0])
     merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
+    merged["nsp"] = next((one["nsp"] for one in manifests if one.get("nsp") != "none"), "none")
     merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
     merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
     merged["splits"] = {}

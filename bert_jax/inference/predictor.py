@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -93,7 +94,7 @@ class Predictor:
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._sizes: tuple[int, ...] = (self.batch_size,)
         self._buckets: tuple[int, ...] = ()
-        source = run_directory.best_or_newest(directory) if which == BEST else directory
+        source = run_directory.best_or_newest(directory) if which == BEST else os.fspath(directory)
         self.shared = shared
         self.objective = self.task.objective()
         self.own_bytes, self._frozen = 0, None

@@ -199,7 +199,7 @@ def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Arra
 
 def _bias(slopes: np.ndarray, distance: jax.Array) -> jax.Array:
     """Returns what `slopes` add to the logits of pairs with a distance [Q, K], float32 [N, Q, K]."""
-    return -slopes[:, None, None] * distance.astype(jnp.float32)
+    return jnp.multiply(-slopes[:, None, None], distance.astype(jnp.float32))
 
 
 def distances(length: int) -> jax.Array:

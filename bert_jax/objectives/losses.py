@@ -97,7 +97,7 @@ def binary_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     return jnp.sum(jnp.mean(each, axis=-1) * weights), jnp.sum(weights)
 
 
-def mean(pair: Pair) -> jax.Array:
-    """Returns sum / weight, or 0 where the weight is 0."""
+def mean(pair: Pair, otherwise: float = 0.0) -> jax.Array:
+    """Returns sum / weight, or `otherwise` where the weight is 0."""
     total, weight = pair
-    return jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), 0.0)
+    return jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), otherwise)

@@ -51,6 +51,9 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0) -> EncoderConf
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
         embedding_projection=False,
+        # An adapter is for the network that is kept.
+        attention_adapter=0,
+        output_adapter=0,
     )
 
 

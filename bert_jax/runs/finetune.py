@@ -56,6 +56,7 @@ def finetune(
     directory: str,
     log: Callable[[str], None] = print,
     *,
+    explicit: Collection[str] = (),
     command_line: str = "",
     memory_limit: float | None = None,
     **fit_options: Any,
@@ -67,6 +68,7 @@ def finetune(
             `init_from` (or `vocab`) filled in.
         directory: the work directory.
         log: called with lines of progress, in process 0 of the run.
+        explicit: the fields of `config.model` that were set explicitly, such as on the command line.
         command_line: the command line of the run, for its model card.
         memory_limit: as of `pretrain.pretrain`.
         **fit_options: other arguments of `loop.fit`.
@@ -80,7 +82,7 @@ def finetune(
             the line if there is one.
     """
     log = distributed.log_of_primary(log)
-    config, task, training = prepare(config, directory, log)
+    config, task, training = prepare(config, directory, log, explicit)
     examples = {"train": training}
     if dev := split_file(config, task.spec, "dev"):
         examples["dev"] = task.read(dev)
@@ -179,7 +181,10 @@ def finetune(
 
 
 def prepare(
-    config: ml_collections.ConfigDict, directory: str, log: Callable[[str], None] = lambda line: None
+    config: ml_collections.ConfigDict,
+    directory: str,
+    log: Callable[[str], None] = lambda line: None,
+    explicit: Collection[str] = (),
 ) -> tuple[FinetuneConfig, FinetuneTask, Any]:
     """Returns the complete configuration, the task that it describes, and the examples of its training file.
 
@@ -187,6 +192,7 @@ def prepare(
         config: a configuration like `bert_jax.tasks.default_config`, which is not changed.
         directory: the work directory, which may not exist yet. A run that resumes keeps its dtype.
         log: called with one line if that is not the dtype of a new run.
+        explicit: see `finetune`.
 
     Raises:
         UserError: an error that can be found before the computation starts, such as a field that would be
@@ -199,7 +205,7 @@ def prepare(
     mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
-    task, training = from_training_file(config)
+    task, training = from_training_file(config, explicit)
     objective = _objective(config, task, _learned(config, task, directory))
     _kept(config, objective, task.objective().new_groups)
     task.metrics  # noqa: B018, raises UserError for unknown names

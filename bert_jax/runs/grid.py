@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -80,8 +80,9 @@ def run_all(
     seeds: int,
     grid: Mapping[str, Sequence[Any]],
     log: Callable[[str], None] = print,
-    command_line: str = "",
-    **fit_options: Any,
+    *,
+    explicit: Collection[str] = (),
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """Fine-tunes once for each seed and each point of the grid.
 
@@ -94,8 +95,8 @@ def run_all(
         seeds: the number of seeds.
         grid: {field: values}; see `parse_grid`.
         log: called with lines of progress, in process 0 of the run.
-        command_line: the command line of the runs, for their model cards.
-        **fit_options: other arguments of `loop.fit`.
+        explicit: see `finetune.finetune`; fields of the grid are among them.
+        **options: other arguments of `finetune.finetune`.
 
     Returns:
         The summaries of the trials, sorted by their median score, the best first; see `summarize`.
@@ -108,6 +109,7 @@ def run_all(
     if seeds < 1:
         raise UserError(f"--seeds={seeds}: expected 1 or more")
     points = {field: [_of_field(config, field, value) for value in values] for field, values in grid.items()}
+    explicit = {*explicit, *(field.removeprefix("model.") for field in grid if field.startswith("model."))}
     queue: dict[str, list[ml_collections.ConfigDict]] = {}  # built before the first run, to find errors early
     for values in itertools.product(*points.values()):
         chosen = dict(zip(points, values, strict=True))
@@ -121,7 +123,8 @@ def run_all(
     first_metrics: dict[str, str] = {}
     for name, configs in queue.items():
         fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
-        complete, task, _ = finetune.prepare(configs[0], run_directory(directory, name, configs[0]))
+        path = run_directory(directory, name, configs[0])
+        complete, task, _ = finetune.prepare(configs[0], path, explicit=explicit)
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
         first_metrics[name] = task.metrics[0]
@@ -134,7 +137,7 @@ def run_all(
         for each in configs:
             path = run_directory(directory, name, each)
             log(f"run {len(summaries) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
-            runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
+            runs.append(finetune.finetune(each, path, log, explicit=explicit, **options))
         summaries.append(summarize(name, runs))
     metric = summaries[0]["metric"]
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1

@@ -82,6 +82,7 @@ def pretrain(
     config = _resolve(config, records, workdir, log)
     model = config.model.encoder()
     if not (config.init_from or config.resume_from or run_directory.has_started(workdir)):
+        families.check_known(model)
         families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
     task = _objective(config, model, records, workdir)
     learned = distillation.distill(

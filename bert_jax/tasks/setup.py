@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from bert_jax import convert, tokenization
@@ -22,11 +23,12 @@ from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
 
 
-def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
+def from_training_file(config: FinetuneConfig, explicit: Collection[str] = ()) -> tuple[FinetuneTask, Any]:
     """Returns the task that a configuration describes, and the examples of its training file.
 
     Args:
         config: the configuration.
+        explicit: see `resolve_model`.
 
     Raises:
         UserError: for example, a missing file or column, a single class, a vocabulary that differs from the
@@ -37,7 +39,7 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"no file to train on; give {where}")
-    encoder, tokenizer = resolve_model(config)
+    encoder, tokenizer = resolve_model(config, explicit)
     of_task = fields.of_task(config)
     if of_task.max_seq_length > encoder.max_seq_length:
         raise UserError(
@@ -91,12 +93,19 @@ def has_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> bool:
         return False
 
 
-def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
+def resolve_model(
+    config: FinetuneConfig, explicit: Collection[str] = ()
+) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
     """Returns the model configuration and the tokenizer.
 
     The architecture and the vocabulary come from the checkpoint if there is one, and otherwise from the
     configuration. Dropout and the options of the computation (dtype, attention, ...) always come from the
     configuration. A dtype of "auto" is resolved for the device of this process.
+
+    Args:
+        config: the configuration.
+        explicit: the fields of `config.model` that the user set, even to their defaults. A field with another
+            value than its default counts as one of them.
 
     Raises:
         UserError: the configuration names no model, or the vocabulary does not match the checkpoint or the
@@ -105,7 +114,7 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
     values = config.model.to_dict()
     if config.init_from:
         default = ModelConfig().to_dict()
-        explicit = [name for name, value in values.items() if value != default[name]]
+        explicit = [name for name, value in values.items() if name in explicit or value != default[name]]
         values, tokenizer = convert.adopt_architecture(config.init_from, values, explicit)
         if config.vocab:
             given = tokenization.load(config.vocab)
@@ -121,6 +130,7 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
     elif config.vocab:
         # The size of the vocabulary, which is not known yet, does not matter to the family.
         family = model_config.from_dict(values | {"vocab_size": values["vocab_size"] or 1})
+        families.check_known(family)
         tokenizer = families.load_tokenizer(config.vocab, family)
     else:
         raise UserError(

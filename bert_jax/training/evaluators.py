@@ -189,7 +189,7 @@ class RecordEvaluator(Evaluator):
         if totals is None:
             return {}
         totals = jax.device_get(totals)
-        return {name: float(total) / max(float(weight), 1e-9) for name, (total, weight) in totals.items()}
+        return {name: float(total) / float(weight) for name, (total, weight) in totals.items() if weight > 0}
 
 
 @jax.jit

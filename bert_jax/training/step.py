@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -173,8 +174,8 @@ def make_train_step(
         metrics = found | {"learning_rate": learning_rate, "skipped": 1.0 - accepted.astype(jnp.float32)}
         if spikes is not None:
             metrics["spike"] = spike.astype(jnp.float32)
-        metrics |= {f"{name}_loss": losses.mean(pair) for name, pair in loss_pairs.items()}
-        metrics |= {name: losses.mean(pair) for name, pair in metric_pairs.items()}
+        reported = {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
+        metrics |= {name: losses.mean(pair, otherwise=math.nan) for name, pair in reported.items()}
         metrics |= _counts(batch)
         if budget is not None and spent is not None:
             metrics["budget"] = budget.share(spent)

@@ -292,10 +292,11 @@ def find_root(path: files.PathLike) -> str:
     )
 
 
-def best_or_newest(path: files.PathLike) -> files.PathLike:
+def best_or_newest(path: files.PathLike) -> str:
     """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`."""
+    path = os.fspath(path)
     best = os.path.join(path, BEST)
-    is_root = os.fspath(path) == find_root(path)
+    is_root = path == find_root(path)
     return best if is_root and files.exists(best) else path
 
 

@@ -38,6 +38,7 @@ from bert_jax import tokenization
 from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.tokenization import templates
@@ -73,6 +74,16 @@ def of(config: EncoderConfig) -> Family:
     refused.
     """
     return (FAMILIES | _WITHOUT_FILES).get(config.model_type, bert.FAMILY)
+
+
+def check_known(config: EncoderConfig) -> None:
+    """Raises UserError if there is no family of that name, which a new model is then not meant to be of."""
+    known = (*FAMILIES, *_WITHOUT_FILES, "mosaicbert")
+    if config.model_type not in known:
+        raise UserError(
+            f"model.model_type={config.model_type!r} is unknown; choose one of {', '.join(known)}"
+            f"{did_you_mean(config.model_type, known)}"
+        )
 
 
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:

@@ -127,8 +127,9 @@ class GoogleDataset(Dataset):
         positions, labels = (_integers(rows, name, most) for name in _BY_PREDICTION[:2])
         weights = _floats(rows, _BY_PREDICTION[2], most)
         nsp = np.full((len(rows), 1), -1)
-        if all(LABELS in row for row in rows):
-            nsp = _integers(rows, LABELS, 1)
+        labeled = [place for place, row in enumerate(rows) if LABELS in row]
+        if labeled:
+            nsp[labeled] = _integers([rows[place] for place in labeled], LABELS, 1)
 
         lengths = mask.sum(axis=1)
         real = np.arange(length) < lengths[:, None]

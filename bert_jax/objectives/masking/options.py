@@ -81,7 +81,7 @@ class MaskingOptions:
             raise UserError(f"{self.part}.final_prob={self.final_prob} must be at least 0 and less than 1")
         if self.max_predictions < 1:
             raise UserError(f"{self.part}.max_predictions={self.max_predictions} must be at least 1")
-        if min(self.replace) < 0 or abs(sum(self.replace) - 1) > 1e-6:
+        if not (min(self.replace) >= 0 and abs(sum(self.replace) - 1) <= 1e-6):  # also of NaN
             shares = ", ".join(f"{share:g}" for share in self.replace)
             raise UserError(
                 f"{self.part}.replace={shares}: expected three shares (of [MASK], random tokens, the same "

@@ -233,6 +233,11 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
                     f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
                     f"has been spent and has no steps; set it to 0{hint}"
                 )
+        if typed.optimizer.schedule == "inverse_square_root" and not typed.optimizer.warmup_fraction:
+            raise UserError(
+                f"optimizer.schedule=inverse_square_root: with budget.{given[0]}, the rate falls from the "
+                "end of the warm-up on, which is a share of the budget; set optimizer.warmup_fraction"
+            )
         if typed.masking.schedule != "constant":
             raise UserError(
                 f"masking.schedule={typed.masking.schedule}: with budget.{given[0]}, the number of steps in "

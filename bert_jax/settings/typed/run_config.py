@@ -164,6 +164,10 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
         if name not in used:
             yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
+    if config.optimizer.schedule == "triangle" and not (
+        config.optimizer.warmup_steps or config.optimizer.warmup_fraction
+    ):
+        yield "optimizer.initial_rate", "there is no warm-up, which it is the start of"
     if config.optimizer.schedule in WITHOUT_END:
         yield "optimizer.decay_steps", f"the schedule {config.optimizer.schedule} has no end"
     objective = getattr(config, "objective", "")

@@ -238,7 +238,7 @@ def _listed(
     """
     if not count:
         return []
-    texts = [values[f"{kind}{number}"] for number in range(count)]
+    texts: list[Any] = [values[f"{kind}{number}"] for number in range(count)]
     if count == 1 and isinstance(texts[0], str) and (in_cell := list_in_cell(texts[0])) is not None:
         texts = [in_cell]
     if any(isinstance(text, list) for text in texts):

@@ -13,6 +13,7 @@ In addition to the means and the rates, each training line of metrics.jsonl has 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -211,12 +212,17 @@ def _reason(skipped: int, spikes: int) -> str:
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
-    `skipped` and `spike` are counts over all steps, `learning_rate` and `budget` are those of the last step.
+    A metric of such a step is NaN if nothing in its batch has it, and is left out. `skipped` and `spike` are
+    counts over all steps, `learning_rate` and `budget` are those of the last step.
 
     Args:
         values: the metrics of each step.
     """
-    sound = [value for value in values if not value.get("skipped")] or values
+    sound = [
+        {name: x for name, x in value.items() if not math.isnan(x)}
+        for value in values
+        if not value.get("skipped")
+    ] or values
     each = {name: [value[name] for value in sound if name in value] for value in sound for name in value}
     line = {name: sum(found) / len(found) for name, found in each.items()}
     for name in ("tokens", "sequences"):

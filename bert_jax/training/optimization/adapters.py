@@ -7,8 +7,6 @@ import math
 import re
 from collections.abc import Callable, Collection
 
-import numpy as np
-
 from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
@@ -183,8 +181,8 @@ def _load_updates(
         )
     assert isinstance(objective, LowRank)
     ranks, scales = ({getattr(x, name) for x in adapter.updates.values()} for name in ("rank", "scale"))
-    own = (set(objective.targets), {objective.rank}, {float(np.float32(objective.scale))})
-    if own != (set(adapter.updates), ranks, scales):
+    same = set(objective.targets) == set(adapter.updates) and {objective.rank} == ranks
+    if not (same and all(math.isclose(objective.scale, scale, rel_tol=1e-5) for scale in scales)):
         rank, scale = max(ranks), max(scales)
         targets = ",".join(sorted({name.split("/")[-2] for name in adapter.updates}))
         raise UserError(

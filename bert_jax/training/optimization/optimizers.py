@@ -22,6 +22,7 @@ import optax.contrib
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 from bert_jax.objectives.base import Objective
+from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
@@ -149,7 +150,8 @@ def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
         if names[-1] != "kernel":
             return None
         axes = layers.axes(path, p)
-        rows = len(axes) - 1 if names[-2] == "attention_output" else 1  # The rows are heads x head size.
+        # The rows of attention's output are heads x head size.
+        rows = len(axes) - 1 if names[-2] in ("attention_output", "output") else 1
         return optax.contrib.MuonDimensionNumbers(axes[:rows], axes[rows:])
 
     return lambda params: jax.tree_util.tree_map_with_path(dimensions, params)
@@ -170,6 +172,13 @@ _OWN = (*_ADAM, _STABLE_ADAMW)
 # Maps the layers to arguments with which these models need to call optimizers of optax.
 _OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
     "muon": lambda layers: {"muon_weight_dimension_numbers": muon_dimensions(layers)},
+}
+_BY_LAYER = "it computes a norm for each parameter, and the layers of a model have them in one array here"
+
+# Optimizers of optax that these train states do not hold, or that would compute something else with them.
+_UNUSABLE = dict.fromkeys(("fromage", "lars", "novograd"), _BY_LAYER) | {
+    "sm3": "the form of its state changes with the first step",
+    "noisy_sgd": "it keeps a random key among its numbers",
 }
 _EXAMPLES = ("adafactor", "lion", "muon", "sgd")
 
@@ -199,6 +208,10 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         raise UserError(
             f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
             f"optax, such as {', '.join(_EXAMPLES)}{did_you_mean(name, (*_OWN, *_EXAMPLES))}"
+        )
+    if reason := _UNUSABLE.get(name):
+        raise UserError(
+            f"optimizer.name={name!r} cannot be used: {reason}; choose another, such as {_EXAMPLES[0]}"
         )
     given = _arguments(args)
     for argument in given:
@@ -242,7 +255,9 @@ def _follows_rate(optimizer: optax.GradientTransformation, slower: optax.Gradien
             # Enough steps for step sizes that grow to reach their limit.
             start = jax.tree.map(jnp.zeros_like, weights), each.init(weights)
             updates, state = jax.lax.fori_loop(0, 40, functools.partial(step, each), start)
-            found.append((updates["w"], [x for x in jax.tree.leaves(state) if x.dtype.kind == "f"]))
+            found.append(
+                (updates["w"], [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)])
+            )
         return found
 
     def close(x, y):
@@ -313,6 +328,8 @@ def make_optimizer(
     """
     param_groups.parse_rates(config.rates)
     layers = Layers.of(objective) if objective is not None else Layers()
+    if objective is not None and config.weight_decay and config.no_decay not in ("", NO_DECAY):
+        param_groups.check_no_decay(sharding.unbox(objective.init_shapes), layers, config.no_decay)
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     decay = optax.identity()
     if config.weight_decay:

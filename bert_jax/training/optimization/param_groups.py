@@ -93,6 +93,15 @@ def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
     return jax.tree.map(lambda x: bool(np.all(x)) if np.all(x == np.max(x)) else x, mask)
 
 
+def check_no_decay(params: Any, layers: Layers, no_decay: str) -> None:
+    """Raises UserError if all parameters have weight decay, because `no_decay` matches none of them."""
+    if all(decays is True for decays in jax.tree.leaves(decay_mask(params, layers, no_decay))):
+        raise UserError(
+            f"optimizer.no_decay={no_decay!r} matches no parameter; expected a regular expression of whole "
+            f"names, as the default, {NO_DECAY!r}, or an empty one for decay of all"
+        )
+
+
 def freeze(objective: Objective, *patterns: str) -> Objective:
     """Returns the objective with those parameters frozen that a regular expression matches.
 

@@ -217,7 +217,7 @@ def test_another_threshold(files, vocabulary, tmp_path, capsys):
     [
         (["--output=x.tsv"], "expected a name ending in .json"),
         (["--output=x.json", "--header=false"], "--header is for tables"),
-        (["--output=x.json", "--format=tsv"], "data.format=tsv: expected auto, json"),
+        (["--output=x.json", "--format=tsv"], "--format=tsv: expected auto, json"),
     ],
     ids=["suffix", "header", "format"],
 )

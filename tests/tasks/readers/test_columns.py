@@ -73,10 +73,10 @@ def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
     task = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
-    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+    with pytest.raises(UserError, match="--header is only used for tsv and csv"):
         task.read_unlabeled(str(path), header=False)
     choices = fine_tuned.make_task(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
-    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+    with pytest.raises(UserError, match="--header is only used for tsv and csv"):
         choices.read_unlabeled(str(path), header=True)
     tagging = fine_tuned.make_task(vocabulary, "tagging", ["O", "B-X", "I-X"])
     for name in ("header", "text_b"):
