@@ -71,6 +71,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")
+    if best.get("degenerate"):
+        log(
+            "warning: the model predicts the same for every row of the evaluation file; try a higher "
+            "--config.optimizer.learning_rate, more --config.epochs, or another --config.seed"
+        )
     folder = run_directory.BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):

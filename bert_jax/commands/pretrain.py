@@ -22,7 +22,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():  # these import jax, which the command's help does not need
     from bert_jax import convert
-    from bert_jax.checkpoint.leaves import flatten
+    from bert_jax.checkpoint import leaves
     from bert_jax.convert import families
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
@@ -56,7 +56,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 def _next_command(workdir: str, state: TrainState) -> str:
     """Returns a command to try on the model of a run, if it fills masks; else ""."""
     config, _ = convert.load_architecture(workdir)
-    names = (*flatten(state.params), *flatten(state.frozen or {}))
+    names = (*leaves.flatten(state.params), *leaves.flatten(state.frozen or {}))
     has_head = any("mlm" in name.split("/") for name in names)
     if config.causal or not (has_head or not families.of(config).masked_lm.has_parameters):
         return ""

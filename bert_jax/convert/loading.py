@@ -20,6 +20,8 @@ from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
 
+# How names of sentence-transformers begin, which are often given without it.
+_SENTENCE_MODELS = ("all-", "multi-qa-", "paraphrase-", "msmarco-")
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
@@ -36,10 +38,20 @@ def detect(path: files.PathLike) -> formats.Format:
     if not exists and (near := checks.similar(path)):
         hint = f"; did you mean {near}?"
     elif not exists and _HUB_NAME.fullmatch(os.fspath(path)):
-        hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
+        hint = _hub_hint(os.fspath(path))
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
+
+
+def _hub_hint(path: str) -> str:
+    """Returns how to download a model whose name on the hub was given; "" if it cannot be one."""
+    owner, slash, name = path.rpartition("/")
+    if slash and files.exists(owner):  # a path in a directory that is there
+        return ""
+    if name.startswith(_SENTENCE_MODELS) and not owner:
+        path = f"sentence-transformers/{path}"
+    return f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {name}"
 
 
 def _is_records(path: files.PathLike) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ from bert_jax.models.parameters import layer_axes
 from bert_jax.parallel import layers_apart, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
+from bert_jax.tasks.readers.lines import LineReader
+from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.optimization.adapters import adapt
@@ -137,6 +139,55 @@ class Predictor:
         """Returns the predictions for examples that the task has read; `on_batch` as in `predict_all`."""
         rows = self.task.encode(examples)
         return self.task.decode(examples, rows, self(rows, on_batch))
+
+    @functools.cached_property
+    def _reader(self) -> LineReader:
+        return self.task.line_reader()
+
+    def row_of(self, item: str | Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the fields of a text, or of {column: value}, as a line of standard input has them.
+
+        Raises:
+            Malformed: it is no row of this task.
+        """
+        reader = self._reader
+        if isinstance(item, str):
+            return reader.from_text(item)
+        if not isinstance(item, Mapping):
+            raise Malformed(f"{type(item).__name__}, expected a text or {{column: value}}")
+        return reader.from_object(item)
+
+    def records_of(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the prediction of each row of `row_of`, without an id if it has none."""
+        examples = self._reader.examples(list(enumerate(rows, 1)))
+        return [
+            record if "id" in row else {name: value for name, value in record.items() if name != "id"}
+            for record, row in zip(self.predict(examples).records(), rows, strict=True)
+        ]
+
+    def predict_rows(self, items: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the predictions of some rows, as `bert-jax predict --input=-` writes them.
+
+        Args:
+            items: each is a text, a pair of texts with a tab between, or {column: value}, with the columns of
+                the training file.
+
+        Returns:
+            A dict for each: of classes, the prediction and the probability of every label; of numbers the
+            number; of tags the words, tags and entities; of questions the answer.
+
+        Raises:
+            UserError: an item is no row of this task, or there is none.
+        """
+        if isinstance(items, str) or not items:
+            raise UserError("expected a list of rows, such as ['one text']")
+        rows = []
+        for number, item in enumerate(items):
+            try:
+                rows.append(self.row_of(item))
+            except Malformed as error:
+                raise UserError(f"row {number}: {error}") from None
+        return self.records_of(rows)
 
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None

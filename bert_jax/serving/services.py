@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,28 +106,18 @@ class Prediction:
 
     def __init__(self, predictor: Predictor):
         self.predictor = predictor
-        self._reader = predictor.task.line_reader()
 
     def parse(self, item: Any) -> dict[str, Any]:
         """Returns the values of a row."""
-        if isinstance(item, dict):
-            return self._reader.from_object(item)
-        return self._reader.from_text(text_of(item))
+        return self.predictor.row_of(item if isinstance(item, dict) else text_of(item))
 
     def compute(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the prediction of each row as a JSON object."""
-        rows = list(enumerate(items, 1))
-        records = self.predictor.predict(self._reader.examples(rows)).records()
-        return [_without_number(record, item) for record, item in zip(records, items, strict=True)]
+        return self.predictor.records_of(items)
 
     def warm_up(self, most: int) -> int:
         """Compiles the model for all shapes; its batch size is that of the run."""
         return self.predictor.warm_up()
-
-
-def _without_number(record: dict[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a prediction without an id that is only the place in a batch."""
-    return record if "id" in item else {name: value for name, value in record.items() if name != "id"}
 
 
 def as_list(vector: np.ndarray) -> list[float]:

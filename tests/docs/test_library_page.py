@@ -8,8 +8,9 @@ import pytest
 from support import processes
 from support.conversions import random_model
 
-from bert_jax import tokenization
+from bert_jax import cli, tokenization
 from bert_jax.convert.formats import work_directory
+from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
@@ -33,17 +34,43 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def fine_tune():
+    Path("train.csv").write_text("review,stars\n" + "a film,good\nno film,bad\n" * 8)
+    data = {"train": "train.csv", "text_a": "review", "label": "stars"}
+    flags = {f"data.{name}": value for name, value in data.items()}
+    flags |= {"init_from": "runs/mini", "max_seq_length": 16, "batch_size": 8, "epochs": 1}
+    command = [f"--config.{name}={value}" for name, value in flags.items()]
+    with processes.quick_compilation():
+        assert (
+            cli.main(["finetune", "--config=finetune/classification", "--workdir=runs/reviews", *command])
+            == 0
+        )
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_the_recipes_run():
-    assert len(RECIPES) == 5 and PAGE.count("```python") == 5
+    assert len(RECIPES) == 7 and PAGE.count("```python") == 7
     names: dict = {}
     for title, code in RECIPES:
+        if title.startswith("Predictions"):
+            fine_tune()
         with processes.quick_compilation():
             exec(compile(code, title, "exec"), names)
         if title.startswith("Hidden"):
             out = names["out"]
             assert out.tokens.shape == out.states.shape[:2] and out.pooled.shape == (2, 16)
+        elif title.startswith("Vectors"):
+            assert np.shape(names["vectors"]) == (2, 16)
+        elif title.startswith("Predictions"):
+            found = names["classifier"].predict_rows(["a", {"review": "b"}, {"review": "c", "id": "x"}])
+            assert [row["prediction"] in ("good", "bad") for row in found] == [True] * 3
+            assert [set(row) for row in found[:2]] == [{"prediction", "probabilities"}] * 2 and "id" in found[
+                2
+            ]
+            for rows in ("a text", [], [{"text": "a"}], [3]):
+                with pytest.raises(UserError):
+                    names["classifier"].predict_rows(rows)
         elif title.startswith("A head"):
             assert names["scores"].shape == (2,)
         elif title.startswith("A training step"):
