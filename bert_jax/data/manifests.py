@@ -131,7 +131,10 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return manifests[0]
     merged = dict(manifests[0])
     merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
-    merged["nsp"] = next((one["nsp"] for one in manifests if one.get("nsp") != "none"), "none")
+    # Manifests of earlier versions say nothing about their labels, which they have.
+    labeled = [manifest for manifest in manifests if manifest.get("nsp") != "none"]
+    merged.pop("nsp", None)
+    merged |= {name: one for name, one in (labeled or manifests)[0].items() if name == "nsp"}
     merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
     merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
     merged["splits"] = {}

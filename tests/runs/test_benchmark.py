@@ -60,6 +60,12 @@ def test_synthetic_batches_are_sound_rows(rows, length):
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
 
 
+@pytest.mark.parametrize("length", [1, 4, 12])
+def test_short_rows_hold_no_more_than_their_tokens(length):
+    lengths = benchmark.draw_lengths(100, length, np.random.default_rng(0))
+    assert lengths.min() >= 1 and lengths.max() <= length
+
+
 def test_synthetic_rows_have_keys_of_masks_if_the_masks_are_used_again():
     plain = benchmark.synthetic_batch("full", 4, 64, 1000)
     batch = benchmark.synthetic_batch("full", 4, 64, 1000, mask_copies=2)

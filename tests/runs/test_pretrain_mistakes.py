@@ -42,6 +42,24 @@ def test_no_config_and_no_workdir(capsys):
             },
             "replaced_tokens.variant=replace_mlm has no loss of a discriminator",
         ),
+        ({"model.model_type": "elektra"}, "model.model_type='elektra' is unknown; choose one of bert, "),
+        ({"masking.replace": "nan, nan, nan"}, "masking.replace=nan, nan, nan: expected three shares"),
+        (
+            {
+                "budget.tokens": 1000,
+                "optimizer.schedule": "inverse_square_root",
+                "optimizer.warmup_steps": 0,
+            },
+            "optimizer.schedule=inverse_square_root: with budget.tokens, the rate falls from the end",
+        ),
+        (
+            {
+                "optimizer.schedule": "triangle",
+                "optimizer.warmup_steps": 0,
+                "optimizer.initial_rate": 0.5,
+            },
+            "optimizer.initial_rate=0.5: there is no warm-up, which it is the start of",
+        ),
         ({"model.qa_dropout": 0.2}, "model.qa_dropout=0.2: pre-training does not use it; leave it at None"),
         ({"model.model_type": "roberta"}, "those of a RoBERTa are 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
         ({"masking.strategy": "words"}, "masking.strategy='words' is unknown"),

@@ -176,7 +176,7 @@ _OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
 _BY_LAYER = "it computes a norm for each parameter, and the layers of a model have them in one array here"
 
 # Optimizers of optax that these train states do not hold, or that would compute something else with them.
-_UNUSABLE = dict.fromkeys(("fromage", "lars", "novograd"), _BY_LAYER) | {
+_UNUSABLE = dict.fromkeys(("lars", "novograd"), _BY_LAYER) | {
     "sm3": "the form of its state changes with the first step",
     "noisy_sgd": "it keeps a random key among its numbers",
 }

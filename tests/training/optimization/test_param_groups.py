@@ -184,8 +184,9 @@ def test_rates_of_frozen_models_are_those_of_the_layers(freeze, layers):
         (dict(freeze="nothing"), "matches none; names are like"),
         (dict(freeze=".*"), "matches every tensor"),
         (dict(freeze="("), "no regular expression"),
+        (dict(no_decay="nothing"), "optimizer.no_decay='nothing' matches no parameter"),
     ],
-    ids=["nothing", "everything", "regex"],
+    ids=["nothing", "everything", "regex", "no_decay"],
 )
 def test_mistakes_in_decay_and_freezing(changes, message):
     with pytest.raises(UserError, match=message):
