@@ -67,6 +67,9 @@ def _normal_cdf(x):
 
 
 def _gelu_bwd(x, g):
+    if x.dtype != jnp.float32:
+        # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
+        x = jax.lax.optimization_barrier(x)
     wide = x.astype(jnp.float32)
     density = jnp.exp(-0.5 * jnp.square(wide)) * jnp.float32(1 / math.sqrt(2 * math.pi))
     return ((g.astype(jnp.float32) * (_normal_cdf(wide) + wide * density)).astype(x.dtype),)
