@@ -37,6 +37,9 @@ def runs():
         "ALBERT-base": ("--config=pretrain/albert:base", "--config.model.vocab_size=30000"),
         "ELECTRA-base": ("--config=pretrain/electra:base",),
         "ModernBERT-base": (*_MODERN, "--config.model.vocab_size=50368"),
+        "MosaicBERT-base": ("--config=pretrain/mosaicbert",),
+        "NeoBERT": ("--config=pretrain/neobert",),
+        "crammed-BERT": ("--config=pretrain/crammed_bert", "--config.batch_ramp="),
     }
     found = {name: (arguments, 512, 256) for name, arguments in families.items()}
     for length, rows in ((512, 256), (1024, 128), (8192, 16)):
