@@ -39,9 +39,9 @@ def runs():
         "ModernBERT-base": (*_MODERN, "--config.model.vocab_size=50368"),
         "MosaicBERT-base": ("--config=pretrain/mosaicbert",),
         "NeoBERT": ("--config=pretrain/neobert",),
-        "crammed-BERT": ("--config=pretrain/crammed_bert", "--config.batch_ramp="),
     }
     found = {name: (arguments, 512, 256) for name, arguments in families.items()}
+    found["crammed-BERT"] = (("--config=pretrain/crammed_bert", "--config.batch_ramp="), 128, 1024)
     for length, rows in ((512, 256), (1024, 128), (8192, 16)):
         found[f"global and local layer, {length}"] = (_TWO, length, rows)
         found[f"two global layers, {length}"] = ((*_TWO, *_GLOBAL), length, rows)

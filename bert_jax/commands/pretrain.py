@@ -26,7 +26,7 @@ with epy.lazy_imports():  # these import jax, which the command's help does not 
     from bert_jax.convert import families
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
-    from bert_jax.training.state import TrainState
+    from bert_jax.training import state as train_state
     from bert_jax.workdir import run_directory
 
 
@@ -53,7 +53,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     return 0
 
 
-def _next_command(workdir: str, state: TrainState) -> str:
+def _next_command(workdir: str, state: train_state.TrainState) -> str:
     """Returns a command to try on the model of a run, if it fills masks; else ""."""
     config, _ = convert.load_architecture(workdir)
     names = (*leaves.flatten(state.params), *leaves.flatten(state.frozen or {}))

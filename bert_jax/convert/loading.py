@@ -50,8 +50,9 @@ def _hub_hint(path: str) -> str:
     if slash and files.exists(owner):  # a path in a directory that is there
         return ""
     if name.startswith(_SENTENCE_MODELS) and not owner:
-        path = f"sentence-transformers/{path}"
-    return f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {name}"
+        owner = "sentence-transformers"
+    full = f"{owner}/{name}" if owner else name
+    return f"; if it is a name on the Hugging Face hub: hf download {full} --local-dir {path}"
 
 
 def _is_records(path: files.PathLike) -> bool:

@@ -94,6 +94,7 @@ def test_a_path_that_is_almost_there_gets_its_name(tmp_path, monkeypatch):
         ("bert-base-uncased", True),
         ("google/bert_uncased", True),
         ("/no/such/folder", False),
+        ("all-MiniLM-L6-v2", True),
         ("a/b/c", False),
     ],
 )
@@ -101,7 +102,16 @@ def test_the_name_of_a_hubs_model_gets_a_hint(path, hinted, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no such directory or prefix; expected a work directory") as caught:
         convert.load_architecture(path)
-    assert (f"hf download {path} --local-dir {path}" in str(caught.value)) == hinted
+    owner = "sentence-transformers/" if path.startswith("all-") else ""
+    assert (f"hf download {owner}{path} --local-dir {path}" in str(caught.value)) == hinted
+
+
+def test_a_missing_path_in_a_directory_is_no_name_of_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UserError, match="no such directory or prefix") as caught:
+        convert.load_architecture("runs/nothing")
+    assert "hf download" not in str(caught.value)
 
 
 def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
