@@ -55,11 +55,10 @@ _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initialize
 def gelu(x: jax.Array) -> jax.Array:
     """Returns x Phi(x), the exact GELU (Hendrycks and Gimpel 2016).
 
-    It uses erf, because `jax.nn.gelu` uses erfc, which is slower, and float32, because the sum with erf in
-    bfloat16 would lose the values below 0 to rounding.
+    It uses erf, because `jax.nn.gelu` uses erfc, which is slower. Phi is computed in float32, because its sum
+    with erf in bfloat16 would lose the values below 0 to rounding.
     """
-    wide = x.astype(jnp.float32)
-    return (wide * _normal_cdf(wide)).astype(x.dtype)
+    return x * _normal_cdf(x.astype(jnp.float32)).astype(x.dtype)
 
 
 def _normal_cdf(x):
@@ -72,7 +71,7 @@ def _gelu_bwd(x, g):
         x = jax.lax.optimization_barrier(x)
     wide = x.astype(jnp.float32)
     density = jnp.exp(-0.5 * jnp.square(wide)) * jnp.float32(1 / math.sqrt(2 * math.pi))
-    return ((g.astype(jnp.float32) * (_normal_cdf(wide) + wide * density)).astype(x.dtype),)
+    return (g * (_normal_cdf(wide) + wide * density).astype(x.dtype),)
 
 
 # Autodiff would keep erf(x) in addition to x, and x is the widest activation of a layer.
