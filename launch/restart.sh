@@ -42,7 +42,7 @@ trap 'forward INT' INT
 
 note() {
   if [[ -n "$status_file" ]]; then
-    # What is told to others is not worth the run: a full disk may have room again.
+    # The run goes on without its status file: a full disk may have space again later.
     { printf '%s\n' "$1" >"$status_file.new" && mv -f "$status_file.new" "$status_file"; } 2>/dev/null ||
       say "cannot write '$1' to $status_file"
   fi

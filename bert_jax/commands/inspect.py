@@ -149,25 +149,24 @@ def inspect_checkpoints(path: str):
     report = inspection.Report(
         path, "checkpoint" if files.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
     )
-    steps = [path]
+    steps = {files.name(files.absolute(path)): path}  # by the names that the report has for them
     if report.kind == "work directory":
         directory = os.path.join(path, "checkpoints")
         names = files.names(directory)
-        steps = [os.path.join(directory, name) for name in sorted(filter(str.isdigit, names), key=int)]
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
-        best = os.path.join(path, run_directory.BEST)
-        of_best = sorted(filter(str.isdigit, files.names(best)), key=int) if files.exists(best) else []
+        steps = {name: os.path.join(directory, name) for name in _in_order(names)}
         if not steps:
             report.problems.append(f"{directory} contains no checkpoint")
-        steps = [*(os.path.join(best, name) for name in of_best), *steps]
-    for step in steps:
+        best = os.path.join(path, run_directory.BEST)
+        of_best = _in_order(files.names(best)) if files.exists(best) else []
+        steps = {f"{run_directory.BEST}/{name}": os.path.join(best, name) for name in of_best} | steps
+    for name, step in steps.items():
         try:
             leaves = checkpoint.verify(step)
         except UserError as error:
             report.problems.append(str(error))
             continue
-        name = os.path.relpath(step, path) if files.name(files.parent(step)) == run_directory.BEST else ""
-        facts = report.facts[name or files.name(files.absolute(step))] = _describe(leaves)
+        facts = report.facts[name] = _describe(leaves)
         # The last step's architecture remains; it is the same for all steps of a run.
         shapes = {name.removeprefix("params/"): shape for name, shape in facts["shapes"].items()}
         report.facts |= _architecture(shapes)
@@ -180,6 +179,11 @@ def inspect_checkpoints(path: str):
     except UserError as error:
         report.problems.append(str(error))
     return report
+
+
+def _in_order(names: Sequence[str]) -> list[str]:
+    """Returns those of some names that are steps, in their order."""
+    return sorted(filter(str.isdigit, names), key=int)
 
 
 def inspect_model(path: str):

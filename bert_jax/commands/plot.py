@@ -16,7 +16,7 @@ import textwrap
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags.models import CHECKPOINT
+from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
 from bert_jax.io import files, progress
 from bert_jax.io.wording import counted
@@ -36,7 +36,7 @@ def define_flags(define: Define) -> None:
         "workdir",
         "Directory of the run whose curves to draw, or several, separated by commas, to compare.",
     )
-    define.string("checkpoint", f"Model whose attention to draw: {CHECKPOINT}.")
+    define.string("checkpoint", f"Model whose attention to draw: {models.CHECKPOINT}.")
     define.string("text", "Text to draw the attention of.")
     define.string("text_b", "Second text, if the input is a pair of texts.")
     define.string("layer", "Layer to draw the attention of: 1 is the first, -1 the last; or all.", "all")
@@ -58,14 +58,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     if flags.checkpoint or flags.text is not None:
         return _attention(flags)
-    directories = [name.strip() for name in (flags.workdir or "").split(",") if name.strip()]
-    if not directories:
+    if not flags.workdir:
         raise UserError(
             "plot needs --workdir=DIR for curves, or --checkpoint=DIR and --text=TEXT for attention"
         )
     for name in ("text_b", "layer", "head"):
         if flags[name].present:
             raise UserError(f"--{name} is for attention, which needs --checkpoint=DIR and --text=TEXT")
+    directories = models.workdirs(flags)
     if len(directories) > 1 and not flags.output:
         raise UserError("plot needs --output=FILE.png for a picture of several runs")
     output = flags.output or os.path.join(directories[0], "curves.png")

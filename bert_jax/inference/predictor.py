@@ -148,7 +148,7 @@ class Predictor:
         """Returns the fields of a text, or of {column: value}, as a line of standard input has them.
 
         Raises:
-            Malformed: it is no row of this task.
+            Malformed: the item is not a row of this task.
         """
         reader = self._reader
         if isinstance(item, str):
@@ -177,7 +177,7 @@ class Predictor:
             number; of tags the words, tags and entities; of questions the answer.
 
         Raises:
-            UserError: an item is no row of this task, or there is none.
+            UserError: an item is not a row of this task, or `items` is empty or a single text.
         """
         if isinstance(items, str) or not items:
             raise UserError("expected a list of rows, such as ['one text']")

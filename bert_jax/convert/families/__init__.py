@@ -77,7 +77,7 @@ def of(config: EncoderConfig) -> Family:
 
 
 def check_known(config: EncoderConfig) -> None:
-    """Raises UserError if there is no family of that name, which a new model is then not meant to be of."""
+    """Raises UserError if `model_type` of a new model names no family."""
     known = (*FAMILIES, *_WITHOUT_FILES, "mosaicbert")
     if config.model_type not in known:
         raise UserError(

@@ -36,7 +36,8 @@ _MASKED = -1e9
 _LN_2 = math.log(2)
 
 T = TypeVar("T")
-Change = Callable[[int, jax.Array], jax.Array]  # of what a head has for keys and queries
+# A function (head, x) of an array [keys, queries] of a head.
+ByHead = Callable[[int, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class How:
 
 
 def attend(
-    how: How, query: jax.Array, key: jax.Array, value: jax.Array, mask: Change, drop: Change
+    how: How, query: jax.Array, key: jax.Array, value: jax.Array, mask: ByHead, drop: ByHead
 ) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
     """Computes attention.
 
@@ -102,8 +103,8 @@ def attend_running(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    mask: Change,
-    drop: Change,
+    mask: ByHead,
+    drop: ByHead,
     contexts,
     largest,
     denominators,
@@ -142,8 +143,8 @@ def differentiate(
     value: jax.Array,
     gradient: jax.Array,
     statistics: Callable[[int], jax.Array],
-    mask: Change,
-    drop: Change,
+    mask: ByHead,
+    drop: ByHead,
     add: Callable[[int, int, jax.Array], None],
     inner: Callable[[int], jax.Array] | None = None,
 ) -> Generator[None, None, jax.Array]:
@@ -263,7 +264,7 @@ def words_of(how: How, words) -> list[tuple[jax.Array, ...]]:
     return [(*(word.astype(jnp.uint32) for word in of_row), head + block) for *of_row, head in of_rows]
 
 
-def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> Change:
+def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> ByHead:
     """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
 
     The factor, 1 / (1 - rate), is left to sums over them, of which there are fewer.
@@ -300,7 +301,7 @@ def masker(
     key_ids: jax.Array,
     queries: pl.Slice,
     keys: pl.Slice,
-) -> Change:
+) -> ByHead:
     """Returns a function (head, x) that masks logits [keys, queries] where a query may not attend to a key.
 
     It also subtracts the distance of key and query times the slope of the head.

@@ -27,7 +27,7 @@ class OptimizerConfig(Part):
         "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; `stable_adamw`, as "
         "ModernBERT ([optimizers.md](optimizers.md)); or the name of any "
         "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib that takes a learning rate and "
-        "computes no norm for each parameter, such as `adafactor`, `lion`, `muon` "
+        "computes no norms of single parameters, such as `adafactor`, `lion`, `muon` "
         "(matrices of the layers; the rest by Adam) or `sgd`",
     )
     args: str = option(

@@ -173,12 +173,12 @@ _OWN = (*_ADAM, _STABLE_ADAMW)
 _OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
     "muon": lambda layers: {"muon_weight_dimension_numbers": muon_dimensions(layers)},
 }
-_BY_LAYER = "it computes a norm for each parameter, and the layers of a model have them in one array here"
+_BY_LAYER = "it computes one norm for each array, and here an array holds a parameter of all layers"
 
 # Optimizers of optax that these train states do not hold, or that would compute something else with them.
 _UNUSABLE = dict.fromkeys(("lars", "novograd"), _BY_LAYER) | {
     "sm3": "the form of its state changes with the first step",
-    "noisy_sgd": "it keeps a random key among its numbers",
+    "noisy_sgd": "its state holds a random key",
 }
 _EXAMPLES = ("adafactor", "lion", "muon", "sgd")
 
