@@ -46,7 +46,19 @@ def test_a_checkpoint_is_replaced_only_when_asked_and_nothing_else_is(export, tm
     (run / "config.json").write_text((out / "config.json").read_text().replace('"convert"', '"finetune"'))
     other.mkdir()
     (other / "thesis.tex").write_text("years of work")
-    for kept, message in ((folder, "is, or holds, the --input"), (run, "else"), (other, "else")):
+    mixed, inside = tmp_path / "mixed", tmp_path / "mixed2" / "notes"
+    for copy in (mixed, inside.parent):
+        shutil.copytree(out, copy)
+    (mixed / "thesis.tex").write_text("years of work")
+    inside.mkdir()
+    (inside / "thesis.txt").write_text("years of work")
+    for kept, message in (
+        (folder, "is, or holds, the --input"),
+        (run, "else"),
+        (other, "else"),
+        (mixed, "and this holds thesis.tex, too"),
+        (inside, "else"),
+    ):
         files = sorted(kept.rglob("*"))
         assert cli.main([*command, f"--output={kept}", "--overwrite"]) == 2
         assert message in capsys.readouterr().err and sorted(kept.rglob("*")) == files

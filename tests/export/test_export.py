@@ -158,6 +158,10 @@ def test_other_folders_are_not_replaced(export):
     assert "--overwrite replaces an export, and this is something else" in call("--overwrite", code=2).err
     (folder / "notes.txt").unlink()
     (folder / "onnx").mkdir()
+    (folder / "main.py").write_text("mine")
+    assert "and this holds main.py, too" in call("--overwrite", code=2).err
+    assert (folder / "main.py").exists()
+    (folder / "main.py").unlink()
     (folder / "model.safetensors").write_text("weights, as on the Hugging Face hub")
     assert "this is something else" in call("--overwrite", code=2).err
     error = call("--overwrite", f"--output={folder.parent / 'model'}", code=2).err

@@ -306,6 +306,8 @@ def test_the_copy_mechanism_by_hand():
 def test_the_heads_of_the_generator_divide_its_width(width, heads):
     config = EncoderConfig(hidden_size=width, num_attention_heads=width // 64)
     assert generator_config(config).num_attention_heads == heads
+    adapted = generator_config(config.replace(attention_adapter=8, output_adapter=8))
+    assert (adapted.attention_adapter, adapted.output_adapter) == (0, 0)
 
 
 def test_mistakes():

@@ -31,6 +31,17 @@ def test_the_memory_is_within_the_machine():
     assert 0 < available <= total
 
 
+@pytest.mark.parametrize("stat, expected", [("anon 5\ninactive_file 900\n", 1000), ("", 100)])
+def test_cached_files_of_a_container_are_no_used_memory(tmp_path, monkeypatch, stat, expected):
+    (tmp_path / "memory.max").write_text("1100")
+    (tmp_path / "memory.current").write_text("1000")
+    if stat:
+        (tmp_path / "memory.stat").write_text(stat)
+    of_container = (tmp_path, "memory.max", "memory.current", "inactive_file")
+    monkeypatch.setattr(host_memory, "_CGROUPS", (of_container,))
+    assert host_memory.total_and_available() == (1100, expected)
+
+
 @pytest.mark.skipif(not GLIBC, reason="glibc")
 @pytest.mark.parametrize(
     "settings, temporary, expected",

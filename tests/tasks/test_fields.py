@@ -355,6 +355,10 @@ def test_an_architecture_beside_that_of_the_checkpoint_is_refused(files, vocabul
     config.model.num_hidden_layers = 7
     with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
         finetune.prepare(config, "")
+    config.model.num_hidden_layers = 12  # the default, which the user may have set
+    finetune.prepare(config, "")
+    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 12 here"):
+        finetune.prepare(config, "", explicit=["num_hidden_layers"])
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,12 @@ def test_newer_names_and_no_next_sentence_label(foreign):
     assert dataset.manifest["nsp"] == "none"
 
 
+def test_a_row_without_a_label_leaves_the_labels_of_the_others(foreign):
+    dataset = foreign(example(second=(11, 12)), example(next_sentence_labels=None, second=(11, 12)))
+    assert dataset.batch(np.array([0, 1]))["next_sentence_labels"].tolist() == [[1], [-1]]
+    assert dataset.batch(np.array([1]))["next_sentence_labels"].tolist() == [[-1]]
+
+
 def test_files_by_name(foreign, tmp_path):
     foreign(example(), name="part.tfrecord-00000-of-00002")
     foreign(example(), example(), name="part.tfrecord-00001-of-00002")

@@ -4,6 +4,8 @@ import gc
 import io
 import json
 import math
+import subprocess
+import sys
 import time
 import warnings
 
@@ -163,6 +165,25 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     assert first == "step   50  loss 7.1235  lr 0.0001  1,234.6 seq/s  mfu 34.5%"
     assert second.startswith("step  100  loss 7.0000  skipped 2  left ")
     assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
+
+
+def test_a_run_goes_on_without_the_reader_of_its_output(tmp_path):
+    code = f"""
+import time
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+writer = MetricsWriter({str(tmp_path)!r})
+for step in range(1, 4):
+    time.sleep(0.5)
+    writer.write(step, {{"loss": 1.0}})
+writer.close()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.wait(timeout=300) == 0
+    assert "nothing reads the output any more; the run goes on" in process.stderr.read()
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
 
 
 def test_the_time_left_is_that_of_the_steps_after_the_first(tmp_path, monkeypatch, capsys):
