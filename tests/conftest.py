@@ -35,6 +35,11 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Names bytes by their argument: those of gzip hold the time, which differs between test processes."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish():
     """Else a fifth of the time of tracing goes to scans of what is imported, which is never garbage."""
     gc.collect()
