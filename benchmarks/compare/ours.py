@@ -170,7 +170,7 @@ def finetune(args) -> None:
 
 
 def forward(args) -> None:
-    """The last hidden states of rows of one text."""
+    """The last hidden states of rows of one text; on a CPU in parts, as `bert-jax predict` has them."""
     import jax
 
     from bert_jax.checkpoint.leaves import flatten, nest
@@ -179,7 +179,7 @@ def forward(args) -> None:
     from bert_jax.models.parameters import layer_axes
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
-    from bert_jax.parallel import layers_apart, sharding
+    from bert_jax.parallel import layers_apart, row_parts, sharding
     from bert_jax.training.metrics import flops
 
     mesh = one_device()
@@ -190,19 +190,22 @@ def forward(args) -> None:
         ).replace(scan_unroll=0)
         module = families.of(config).module(config, ("encoder",), "none", 0)
         made = batch_of(args, variant["rows"])
-        inputs = row_inputs(made["input_ids"], made["lengths"])
-        arrays = [jax.device_put(inputs[name]) for name in INPUTS]
+        inputs = jax.device_put(row_inputs(made["input_ids"], made["lengths"]))
         with sharding.on_mesh(mesh):
-            boxed = jax.jit(module.init)(jax.random.key(0), *arrays)["params"]
-            # As `bert-jax embed` and the other commands have them.
+            boxed = jax.jit(module.init)(jax.random.key(0), *(inputs[name] for name in INPUTS))["params"]
             params = nest(layers_apart.place(flatten(sharding.unbox(boxed)), layer_axes(boxed), mesh))
+            parts = row_parts.of_forward_pass(inputs, mesh)
 
             @jax.jit
-            def apply(params, *arrays, module=module):
-                return module.apply({"params": layers_apart.together(params)}, *arrays)["hidden"]
+            def apply(params, inputs, module=module, parts=parts):
+                def of_part(rows):
+                    together = {"params": layers_apart.together(params)}
+                    return module.apply(together, *(rows[name] for name in INPUTS))["hidden"]
 
-            def call(apply=apply, params=params, arrays=arrays):
-                apply(params, *arrays).block_until_ready()
+                return row_parts.mapped(of_part, inputs, parts)
+
+            def call(apply=apply, params=params, inputs=inputs):
+                apply(params, inputs).block_until_ready()
 
             first = measure.timed(call, 1, warm_up=0)[0]
             seconds = measure.timed(call, args.steps)

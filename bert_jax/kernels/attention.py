@@ -13,6 +13,7 @@ from bert_jax.kernels import dispatch, platform, rotary
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
 from bert_jax.kernels.gpu import attention as gpu_attention
+from bert_jax.kernels.products import einsum
 from bert_jax.kernels.tpu import attention as tpu_attention
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -139,7 +140,7 @@ def attention(
         return _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key)
     if chosen == "xla":
         weights = probabilities(query, key, sequence_ids, causal, window, slopes)
-        return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value)
+        return einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value, value.dtype)
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
     if chosen == "triton":
@@ -177,12 +178,12 @@ def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropo
     distance = jnp.abs(ahead)
     allowed &= (distance <= window) & (ahead <= 0 if causal else True)
     query = divided(query, 0) * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    logits = jnp.einsum("bcqnd,bcknd->bncqk", query, neighbors(key), preferred_element_type=jnp.float32)
+    logits = einsum("bcqnd,bcknd->bncqk", query, neighbors(key), jnp.float32)
     if slopes is not None:
         logits += _bias(slopes, distance)[:, None]
     logits = jnp.where(allowed[:, None], logits, _MASKED)
     weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, rate)
-    out = jnp.einsum("bncqk,bcknd->bcqnd", weights, neighbors(value))
+    out = einsum("bncqk,bcknd->bcqnd", weights, neighbors(value), value.dtype)
     return out.reshape(rows, -1, *sizes)[:, :length]
 
 
@@ -234,7 +235,7 @@ def attention_logits(
 ) -> jax.Array:
     """Returns the logits of `probabilities`, float32 [B, N, L, L]; those of masked pairs are -1e9."""
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
+    logits = einsum("bqnd,bknd->bnqk", query, key, jnp.float32)
     if slopes is not None:
         logits += _bias(slopes, distances(query.shape[1]))
     return jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)

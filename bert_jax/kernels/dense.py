@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels.products import materialize, product
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -29,13 +30,6 @@ def sum_rows(x: jax.Array) -> jax.Array:
         return jnp.sum(x, axis=0, dtype=jnp.float32)
     ones = jnp.ones((1, x.shape[0]), x.dtype)
     return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
-
-
-def materialize(x: jax.Array) -> jax.Array:
-    """Returns x, which XLA must compute before its use on a CPU."""
-    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
-    # it with strided access.
-    return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
 def _unfused(x: jax.Array) -> jax.Array:
@@ -61,7 +55,7 @@ def _dense_fwd(x, kernel, bias, transposed):
     kernel = kernel.astype(x.dtype)
     if not transposed:  # the word embeddings are large and are multiplied with few rows
         kernel = _unfused(kernel)
-    y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
+    y = product(x, kernel, (1, 1 if transposed else 0))
     if bias is None:
         return y, (x, kernel, None)
     return y + bias.astype(x.dtype), (x, kernel, ())  # () instead of None records that there is a bias
@@ -70,10 +64,10 @@ def _dense_fwd(x, kernel, bias, transposed):
 def _dense_bwd(transposed, residuals, g):
     x, kernel, biased = residuals
     x, g = materialize(x), materialize(g)
-    dx = jax.lax.dot_general(g, kernel.astype(g.dtype), (((1,), (0 if transposed else 1,)), ((), ())))
+    dx = product(g, kernel.astype(g.dtype), (1, 0 if transposed else 1))
 
     def outer(left, right):  # sum over rows of left[n] right[n]'
-        return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+        return product(left, right, (0, 0), jnp.float32)
 
     # The left operand is the one that gets transposed, so it should be the narrower one.
     if transposed and platform.target_platform() == "cpu":
@@ -81,7 +75,7 @@ def _dense_bwd(transposed, residuals, g):
     elif transposed:
         dkernel = outer(g, x)
     else:
-        dkernel = _unfused(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)
+        dkernel = _unfused(outer(x, g) if x.shape[1] <= g.shape[1] else materialize(outer(g, x)).T)
     return dx.astype(x.dtype), dkernel, None if biased is None else sum_rows(g)
 
 

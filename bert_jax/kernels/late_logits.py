@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import materialize, sum_rows
+from bert_jax.kernels.dense import sum_rows
+from bert_jax.kernels.products import materialize, product, transposed
 
 _ROWS = 128  # fewer rows make the products slow
 
@@ -80,7 +81,7 @@ def _sums(x, table, bias, labels, weights):
 
 
 def _logits(x, table, bias):
-    logits = jax.lax.dot_general(x, table.astype(x.dtype), (((1,), (1,)), ((), ())))
+    logits = product(x, table.astype(x.dtype), (1, 1))
     return (logits if bias is None else logits + bias.astype(x.dtype)).astype(jnp.float32)
 
 
@@ -107,10 +108,9 @@ def _forward(x, table, bias, labels, weights):
         x, labels, weights = chunk
         found, gradient = _chunk(_logits(x, table, bias), labels, weights)
         g = materialize(gradient().astype(x.dtype))
-        dx = jnp.dot(g, table.astype(x.dtype))
-        # XLA:CPU takes up to twice as long for a product over the first dimensions of both operands. The sum
-        # stays [H, V], so that no chunk transposes the large result.
-        dtable += jnp.dot(materialize(x.T), g, preferred_element_type=jnp.float32)
+        dx = product(g, table.astype(x.dtype), (1, 0))
+        # The sum stays [H, V], so that no chunk transposes the large result.
+        dtable += product(transposed(x), g, (1, 0), jnp.float32)
         dbias = None if dbias is None else dbias + sum_rows(g)
         return (jax.tree.map(jnp.add, sums, found), dtable, dbias), dx
 

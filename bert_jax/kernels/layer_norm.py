@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import materialize, sum_rows
+from bert_jax.kernels.dense import sum_rows
+from bert_jax.kernels.products import materialize
 
 
 def normalize(

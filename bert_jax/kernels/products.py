@@ -1,0 +1,122 @@
+"""Matrix products summed in float32, in the forms for which XLA uses a CPU's units for bfloat16.
+
+XLA:CPU multiplies bfloat16 arrays by AVX512_BF16 or AMX_BF16 if the result is float32, the last dimension of
+the left operand is summed over, and both operands are stored by rows. It casts others to float32, which takes
+twice as long or more (benchmarks/NOTES.md). Transposes before and after a product are folded into it only
+after that choice, and then the program does not run: barriers keep them apart.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.kernels import platform
+
+
+def materialize(x: jax.Array) -> jax.Array:
+    """Returns x, which XLA must compute before its use on a CPU."""
+    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
+    # it with strided access.
+    return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
+
+
+def transposed(x: jax.Array) -> jax.Array:
+    """Returns x [M, N] transposed, on a CPU as a copy that is stored by rows."""
+    if platform.target_platform() != "cpu":
+        return x.T
+    return _by_rows(x.T)
+
+
+def product(
+    left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike = None
+) -> jax.Array:
+    """Returns the product of two matrices of one dtype, summed in float32.
+
+    Args:
+        left: float32 or bfloat16, two dimensions.
+        right: as `left`.
+        summed: the dimension of each that is summed over.
+        dtype: the dtype of the result; None for that of the operands.
+    """
+
+    def of(left, summed, dtype):
+        dimensions = (((summed[0],), (summed[1],)), ((), ()))
+        return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
+
+    if not _has_forms(left):
+        return of(left, summed, dtype)
+    if summed[0] == 0:
+        left, summed = transposed(left), (1, summed[1])
+    return of(left, summed, jnp.float32).astype(dtype or left.dtype)
+
+
+def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """Returns the einsum of two arrays of one dtype; so are its gradients computed.
+
+    Args:
+        spec: as of `jnp.einsum`, such as "bqnd,bknd->bnqk", with one letter that is summed over.
+        left: float32 or bfloat16.
+        right: as `left`.
+        dtype: the dtype of the result.
+    """
+    if _has_forms(left):
+        return _einsum(spec, left, right, dtype)
+    return jnp.einsum(spec, left, right, preferred_element_type=dtype)
+
+
+def _by_rows(x: jax.Array) -> jax.Array:
+    """Returns a transposed array as a copy."""
+    # To XLA a transposed array has the old order in memory, until it is reshaped.
+    return jax.lax.optimization_barrier(x.reshape(1, *x.shape))[0]
+
+
+def _has_forms(x: jax.Array) -> bool:
+    return platform.target_platform() == "cpu" and x.dtype == jnp.bfloat16
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _einsum(spec, left, right, dtype):
+    return _einsum_forward(spec, left, right, dtype)[0]
+
+
+def _einsum_forward(spec, left, right, dtype):
+    inputs, output = spec.split("->")
+    return _in_form((left, right), inputs.split(","), output, dtype), (left, right)
+
+
+def _einsum_backward(spec, dtype, operands, g):
+    inputs, output = spec.split("->")
+    names = inputs.split(",")
+    g = materialize(g.astype(operands[0].dtype))
+    return tuple(
+        _in_form((operands[1 - i], g), [names[1 - i], output], names[i], operands[i].dtype) for i in range(2)
+    )
+
+
+_einsum.defvjp(_einsum_forward, _einsum_backward)
+
+
+def _in_form(operands, names, output, dtype):
+    """Returns the einsum of operands with these names of dimensions."""
+    both = [x for x in names[0] if x in names[1]]
+    (summed,) = (x for x in both if x not in output)
+    # The left operand is the one that gets transposed, so it should be the smaller one.
+    order = sorted(range(2), key=lambda i: (names[i][-1] != summed, operands[i].size))
+    (left, right), (first, second) = [operands[i] for i in order], [names[i] for i in order]
+    batch = [x for x in both if x != summed]
+    natural = [*batch, *(x for x in first if x not in both), *(x for x in second if x not in both)]
+    in_rows = [*natural[: left.ndim - 1], summed]
+    if list(first) != in_rows:
+        left = _by_rows(left.transpose(tuple(map(first.index, in_rows))))
+    dimensions = (
+        ((left.ndim - 1,), (second.index(summed),)),
+        (tuple(range(len(batch))), tuple(map(second.index, batch))),
+    )
+    found = jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
+    places = tuple(map(natural.index, output))
+    if places != tuple(range(found.ndim)):
+        found = materialize(found).transpose(places)
+    return found.astype(dtype)

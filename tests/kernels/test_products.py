@@ -1,0 +1,99 @@
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.kernels import products
+
+SIZES = st.integers(1, 40)
+SPECS = [
+    "bqnd,bknd->bnqk",
+    "bnqk,bknd->bqnd",
+    "bcqnd,bcknd->bncqk",
+    "bncqk,bcknd->bcqnd",
+]
+
+
+def drawn(seed, *shape):
+    """Returns an array whose elements bfloat16 has."""
+    return jax.random.normal(jax.random.key(seed), shape).astype(jnp.bfloat16)
+
+
+def assert_close(got, expected):
+    """Asserts that the sums are as exact as bfloat16."""
+    scale = np.abs(expected).max() if expected.size else 0
+    np.testing.assert_allclose(np.float64(got), expected, rtol=2**-8, atol=2**-8 * scale)
+
+
+@hypothesis.given(SIZES, SIZES, SIZES, st.sampled_from([0, 1]), st.sampled_from([0, 1]))
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_products(rows, inner, columns, first, second):
+    left = drawn(0, *((rows, inner) if first else (inner, rows)))
+    right = drawn(1, *((columns, inner) if second else (inner, columns)))
+    expected = np.tensordot(np.float64(left), np.float64(right), ((first,), (second,)))
+    for dtype in (None, "bfloat16", "float32"):
+        got = jax.jit(lambda a, b, dtype=dtype: products.product(a, b, (first, second), dtype))(left, right)
+        assert got.dtype == (dtype or "bfloat16")
+        assert_close(got, expected)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@hypothesis.given(st.lists(st.integers(1, 20), min_size=6, max_size=6))
+@hypothesis.settings(max_examples=8, deadline=None)
+def test_einsum_and_its_gradients(spec, sizes):
+    sizes = dict(zip("bcqknd", sizes, strict=True))
+    names = re.split(",|->", spec)
+    left, right, cotangent = (drawn(i, *map(sizes.get, each)) for i, each in enumerate(names))
+
+    def both(einsum):
+        def run(*operands):
+            found, backward = jax.vjp(lambda *x: einsum(spec, *x), *operands)
+            return found, *backward(cotangent.astype(found.dtype))
+
+        return jax.jit(run)
+
+    exact = both(jnp.einsum)(left.astype(jnp.float32), right.astype(jnp.float32))
+    for dtype in ("bfloat16", "float32"):
+        got = both(lambda *x, dtype=dtype: products.einsum(*x, dtype))(left, right)
+        assert [x.dtype for x in got] == [dtype, "bfloat16", "bfloat16"]
+        for one, expected in zip(got, exact, strict=True):
+            assert_close(one, np.float64(expected))
+
+
+def operands_of_dots(function, *arguments):
+    """Returns the dtypes of the left operands of the products in a compiled program."""
+    text = jax.jit(function).lower(*arguments).compile().as_text()
+    dtypes = dict(re.findall(r"%([\w.-]+) = (\w+)\[", text))
+    return [dtypes[name] for name in re.findall(r" dot\((?:\S+ )?%([\w.-]+),", text)]
+
+
+@pytest.mark.parametrize("summed", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_products_of_bfloat16_stay_so(summed):
+    """Also if the result is transposed; XLA may swap the operands."""
+    x = drawn(0, 64, 64)
+
+    def function(a, b):
+        found = products.product(a, b, summed, jnp.float32)
+        return jnp.tanh(products.materialize(found).T), products.product(b, a, summed)
+
+    assert operands_of_dots(function, x, x) == ["bf16", "bf16"]
+    jax.jit(function)(x, x)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_einsum_of_bfloat16_stays_so(spec):
+    names = re.split(",|->", spec)
+    left, right, cotangent = (
+        drawn(i, *({"b": 2, "c": 3, "n": 4}.get(x, 32) for x in each)) for i, each in enumerate(names)
+    )
+
+    def function(left, right, cotangent):
+        found, backward = jax.vjp(lambda *x: products.einsum(spec, *x, jnp.bfloat16), left, right)
+        return found, backward(cotangent)
+
+    assert operands_of_dots(function, left, right, cotangent) == ["bf16"] * 3
+    jax.jit(function)(left, right, cotangent)
