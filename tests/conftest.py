@@ -3,6 +3,7 @@
 import gc
 import importlib.metadata
 import os
+import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,9 @@ _FLAGS: dict[str, object] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+if platform.machine() == "x86_64":
+    # Without units for bfloat16, so that trainings are float32 with every processor.
+    _FLAGS["xla_cpu_max_isa"] = "AVX512_VNNI"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do not know it, and abort
     _FLAGS["xla_cpu_use_fusion_emitters"] = "false"
 for _flag, _value in _FLAGS.items():

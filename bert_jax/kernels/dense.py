@@ -74,8 +74,10 @@ def _dense_bwd(transposed, residuals, g):
         dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the product again
     elif transposed:
         dkernel = outer(g, x)
+    elif x.shape[1] <= g.shape[1] or platform.target_platform() == "cpu":
+        dkernel = _unfused(outer(x, g))
     else:
-        dkernel = _unfused(outer(x, g) if x.shape[1] <= g.shape[1] else materialize(outer(g, x)).T)
+        dkernel = _unfused(outer(g, x).T)
     return dx.astype(x.dtype), dkernel, None if biased is None else sum_rows(g)
 
 

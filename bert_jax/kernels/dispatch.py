@@ -42,7 +42,8 @@ class Target:
     Attributes:
         platform: "cpu", "gpu" or "tpu".
         capability: for a GPU, NVIDIA's compute capability such as "9.0", or another vendor's architecture
-            name such as "gfx942"; "" if it is not known.
+            name such as "gfx942"; for a CPU, "bfloat16" if it has units for such products; "" if it is not
+            known.
     """
 
     platform: str
@@ -326,11 +327,13 @@ def check_case(operation: str, requested: str, case: AttentionCase | ResidualCas
 def resolve_dtype(dtype: str, target: Target) -> str:
     """Returns the dtype of matrix products, with "auto" resolved; any other name is returned unchanged.
 
-    "auto" is bfloat16 on TPU and GPU, and float32 on CPU and on GPUs without bfloat16 products.
+    "auto" is bfloat16 where the device has units for such products: on TPUs, on GPUs but NVIDIA's before
+    Ampere, and on CPUs with AMX_BF16 or AVX512_BF16.
     """
     if dtype != "auto":
         return dtype
-    return "float32" if target.platform == "cpu" or target.is_before_ampere else "bfloat16"
+    is_slow = target.platform == "cpu" and target.capability != "bfloat16"
+    return "float32" if is_slow or target.is_before_ampere else "bfloat16"
 
 
 # Kernels that failed their check in this process, with the problem; see `bert_jax.kernels.check`.

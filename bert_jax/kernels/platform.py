@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -49,7 +51,7 @@ def target() -> Target:
     """Returns the device that is being traced for; see `target_platform`."""
     platform = target_platform()
     if platform != "gpu":
-        return Target(platform)
+        return _of_platform(platform)
     device = jax.sharding.get_abstract_mesh().abstract_device
     if jax.default_backend() == "gpu":
         here = jax.local_devices()[0]
@@ -61,8 +63,34 @@ def target() -> Target:
 def target_of(device: jax.Device) -> Target:
     """Returns the `Target` of a device, which need not be attached."""
     if device.platform != "gpu":
-        return Target(device.platform)
+        return _of_platform(device.platform)
     return Target("gpu", str(getattr(device, "compute_capability", "")) or _of_kind(device.device_kind))
+
+
+def _of_platform(platform: str) -> Target:
+    return Target(platform, "bfloat16" if platform == "cpu" and multiplies_bfloat16() else "")
+
+
+_PROCESSORS = "/proc/cpuinfo"
+_UNITS = {"avx512_bf16", "amx_bf16"}  # as the kernel of Linux names them
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Returns whether this machine's CPU has units for products of bfloat16, and XLA may use them.
+
+    XLA may not if its flag `xla_cpu_max_isa` names an older instruction set. On other systems than Linux, the
+    result is False.
+    """
+    limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
+    if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
+        return False
+    try:
+        with open(_PROCESSORS, encoding="utf-8") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return not _UNITS.isdisjoint(flags.split())
 
 
 def _of_kind(kind: str) -> str:

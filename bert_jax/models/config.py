@@ -39,8 +39,9 @@ class Execution:
 
     dtype: str = field(
         "auto",
-        "of activations and matrix products: `bfloat16` on TPU and GPU, `float32` on CPU and on GPUs before "
-        "Ampere; `config.json` records what it became, and a run that resumes on another platform keeps it. "
+        "of activations and matrix products: `bfloat16` on TPUs, on GPUs from Ampere on, and on CPUs with "
+        "AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run that "
+        "resumes on another platform keeps it. "
         "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
         "bfloat16 pass",
         choices=dispatch.DTYPES,
@@ -96,7 +97,7 @@ class Execution:
             dtype: "auto", "float32" or "bfloat16".
         """
         if dtype == "auto":
-            dtype = dispatch.resolve_dtype("auto", target)
+            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
             if dtype != "float32" and self.dtype != "auto":
                 dtype = self.dtype
         attention, residual = ("xla" if name == "xla" else "auto" for name in (self.attention, self.residual))

@@ -158,7 +158,14 @@ def test_the_end_of_half_a_layer(target, shape, chosen):
 
 @pytest.mark.parametrize(
     "target, dtype",
-    [(CPU, "float32"), (TPU, "bfloat16"), (H100, "bfloat16"), (T4, "float32"), (MI300, "bfloat16")],
+    [
+        (CPU, "float32"),
+        (Target("cpu", "bfloat16"), "bfloat16"),
+        (TPU, "bfloat16"),
+        (H100, "bfloat16"),
+        (T4, "float32"),
+        (MI300, "bfloat16"),
+    ],
 )
 def test_the_dtype_that_auto_means(target, dtype):
     assert dispatch.resolve_dtype("auto", target) == dtype

@@ -4,6 +4,7 @@ import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
+from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import Target
 from bert_jax.kernels.platform import SMALL_VECTOR_MEMORY, target, target_platform, vector_memory
 from bert_jax.parallel import sharding
@@ -16,6 +17,27 @@ def test_without_a_mesh_it_is_the_backend():
 def test_of_this_machines_mesh():
     with sharding.on_mesh(sharding.make_mesh()):
         assert target_platform() == "cpu"
+
+
+@pytest.mark.parametrize(
+    "units, flags, expected",
+    [
+        ("avx512f avx512_bf16 gfni", "", True),
+        ("avx512f amx_bf16 amx_tile", "--xla_cpu_use_fusion_emitters=false", True),
+        ("avx512f avx512_vnni", "", False),
+        ("avx512f avx512_bf16", "--xla_cpu_max_isa=AMX --xla_dump_to=x", True),
+        ("avx512f avx512_bf16", "--xla_cpu_max_isa=AVX512_VNNI", False),
+        ("avx512f avx512_bf16", "--xla_cpu_max_isa=avx2", False),
+        (None, "", False),
+    ],
+)
+def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags, expected):
+    path = tmp_path / "cpuinfo"
+    if units is not None:
+        path.write_text(f"processor\t: 0\nflags\t\t: fpu {units}\nbugs\t: none\n")
+    monkeypatch.setattr(platform, "_PROCESSORS", str(path))
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert platform.multiplies_bfloat16.__wrapped__() is expected
 
 
 def test_of_devices_that_are_not_there():

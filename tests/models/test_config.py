@@ -85,14 +85,17 @@ def test_a_kernel_that_can_never_work_is_refused_by_name(fields, problem):
 
 
 CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target("gpu", "7.5")
+NEW_CPU = Target("cpu", "bfloat16")
 
 
 @pytest.mark.parametrize(
     "trained, target, used",
     [
         ("auto", CPU, "float32"),
+        ("auto", NEW_CPU, "float32"),
         ("auto", TPU, "bfloat16"),
         ("bfloat16", CPU, "float32"),
+        ("bfloat16", NEW_CPU, "float32"),
         ("bfloat16", H100, "bfloat16"),
         ("bfloat16", T4, "float32"),
         ("float32", CPU, "float32"),
@@ -116,7 +119,6 @@ def test_inference_chooses_the_kernels_of_its_own_device():
 
 
 def test_auto_becomes_the_dtype_of_the_device():
-    assert [sizes.named("tiny").resolve(target).execution.dtype for target in (CPU, TPU, H100, T4)] == [
-        "float32", "bfloat16", "bfloat16", "float32",
-    ]  # fmt: skip
+    found = [sizes.named("tiny").resolve(one).execution.dtype for one in (CPU, NEW_CPU, TPU, H100, T4)]
+    assert found == ["float32", "bfloat16", "bfloat16", "bfloat16", "float32"]
     assert sizes.named("tiny", dtype="float32").resolve(TPU).execution.dtype == "float32"
