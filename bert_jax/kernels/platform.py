@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
 from etils import epy
 
 from bert_jax.kernels.dispatch import Target
@@ -68,7 +71,10 @@ def target_of(device: jax.Device) -> Target:
 
 
 def _of_platform(platform: str) -> Target:
-    return Target(platform, "bfloat16" if platform == "cpu" and multiplies_bfloat16() else "")
+    # Processes may have different processors, and need one dtype.
+    if platform != "cpu" or jax.process_count() > 1 or not multiplies_bfloat16():
+        return Target(platform)
+    return Target(platform, "bfloat16")
 
 
 _PROCESSORS = "/proc/cpuinfo"
@@ -77,10 +83,10 @@ _UNITS = {"avx512_bf16", "amx_bf16"}  # as the kernel of Linux names them
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Returns whether this machine's CPU has units for products of bfloat16, and XLA may use them.
+    """Returns whether this machine's CPU has units for products of bfloat16, and XLA computes with them.
 
-    XLA may not if its flag `xla_cpu_max_isa` names an older instruction set. On other systems than Linux, the
-    result is False.
+    The first call computes one product and warns if it is wrong. The result is also False if XLA's flag
+    `xla_cpu_max_isa` names an older instruction set, and on other systems than Linux.
     """
     limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
     if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
@@ -90,7 +96,26 @@ def multiplies_bfloat16() -> bool:
             flags = next((line for line in file if line.startswith("flags")), "")
     except OSError:
         return False
-    return not _UNITS.isdisjoint(flags.split())
+    if _UNITS.isdisjoint(flags.split()):
+        return False
+    try:
+        problem = "" if _is_exact() else "a product of integers differs"
+    except Exception as error:  # whatever a compiler raises
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    if problem:
+        logging.warning(
+            "this CPU's units for bfloat16 failed their check, and model.dtype=auto is float32: %s", problem
+        )
+    return not problem
+
+
+def _is_exact() -> bool:
+    """Returns whether a product of small integers in bfloat16 is exact on this CPU."""
+    left, right = (np.random.default_rng(i).integers(-8, 9, (128, 128)) for i in range(2))
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+        product = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))
+        found = product(left.astype(jnp.bfloat16), right.astype(jnp.bfloat16))
+    return np.array_equal(found, left @ right)
 
 
 def _of_kind(kind: str) -> str:

@@ -40,6 +40,16 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
     assert platform.multiplies_bfloat16.__wrapped__() is expected
 
 
+def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "cpuinfo"
+    path.write_text("flags\t\t: fpu amx_bf16\n")
+    monkeypatch.setattr(platform, "_PROCESSORS", str(path))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(platform.np, "array_equal", lambda *_: False)
+    assert not platform.multiplies_bfloat16.__wrapped__()
+    assert "failed their check" in caplog.text and "model.dtype=auto is float32" in caplog.text
+
+
 def test_of_devices_that_are_not_there():
     tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((4,), ("data",), abstract_device=tpu)
