@@ -254,10 +254,18 @@ def resolve_dtype(
         requested: `model.dtype` of the configuration.
         path: the run's work directory, which may not exist yet.
         target: the device that the run computes on.
-        log: called with one line if a new run would have another dtype.
+        log: called with one line if a new run would have another dtype, and if a new run on a CPU computes in
+            bfloat16 by default.
     """
     chosen = dispatch.resolve_dtype(requested, target)
-    if requested != "auto" or not (has_started(path) and files.exists(os.path.join(path, "config.json"))):
+    if requested != "auto":
+        return chosen
+    if not (has_started(path) and files.exists(os.path.join(path, "config.json"))):
+        if (target.platform, chosen) == ("cpu", "bfloat16"):
+            log(
+                "model.dtype=bfloat16, for which this CPU has units; --config.model.dtype=float32 is slower "
+                "and more precise"
+            )
         return chosen
     recorded = (read_run(path)["config"].get("model") or {}).get("dtype", chosen)
     if recorded not in ("auto", chosen):

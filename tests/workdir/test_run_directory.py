@@ -274,6 +274,7 @@ def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
 
 
 CPU, TPU = Target("cpu"), Target("tpu")
+NEW_CPU = Target("cpu", "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -281,6 +282,10 @@ CPU, TPU = Target("cpu"), Target("tpu")
     [
         (None, "auto", CPU, "float32", None),
         (None, "auto", TPU, "bfloat16", None),
+        (None, "auto", NEW_CPU, "bfloat16", "model.dtype=bfloat16, for which this CPU has units"),
+        (None, "bfloat16", NEW_CPU, "bfloat16", None),
+        ("float32", "auto", NEW_CPU, "float32", "model.dtype=float32, as this run was started"),
+        ("bfloat16", "auto", NEW_CPU, "bfloat16", None),
         (None, "bfloat16", CPU, "bfloat16", None),
         ("float32", "auto", CPU, "float32", None),
         (
