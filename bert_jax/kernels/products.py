@@ -31,7 +31,7 @@ def transposed(x: jax.Array) -> jax.Array:
 
 
 def product(
-    left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike = None
+    left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
     """Returns the product of two matrices of one dtype, summed in float32.
 
