@@ -15,6 +15,8 @@ import jax.numpy as jnp
 
 from bert_jax.kernels import platform
 
+_LEAST = 8  # of the largest size of a product for which XLA takes a library's kernel
+
 
 def materialize(x: jax.Array) -> jax.Array:
     """Returns x, which XLA must compute before its use on a CPU."""
@@ -62,7 +64,14 @@ def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DType
         right: as `left`.
         dtype: the dtype of the result.
     """
-    if _has_forms(left):
+    inputs, output = spec.split("->")
+    first, second = inputs.split(",")
+    sizes = dict(zip(first, left.shape, strict=True)) | dict(zip(second, right.shape, strict=True))
+    matrix = [
+        size for name, size in sizes.items() if not all(name in each for each in (first, second, output))
+    ]
+    # XLA has no such kernel for vectors and the smallest matrices, and can abort if its own is in this form.
+    if _has_forms(left) and min(matrix) > 1 and max(matrix) >= _LEAST:
         return _einsum(spec, left, right, dtype)
     return jnp.einsum(spec, left, right, preferred_element_type=dtype)
 
