@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -77,7 +78,7 @@ def _of_platform(platform: str) -> Target:
     return Target(platform, "bfloat16")
 
 
-_PROCESSORS = "/proc/cpuinfo"
+_PROCESSORS = Path("/proc/cpuinfo")
 _UNITS = {"avx512_bf16", "amx_bf16"}  # as the kernel of Linux names them
 
 
@@ -92,10 +93,10 @@ def multiplies_bfloat16() -> bool:
     if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
         return False
     try:
-        with open(_PROCESSORS, encoding="utf-8") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
+        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
     if _UNITS.isdisjoint(flags.split()):
         return False
     try:

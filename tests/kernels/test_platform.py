@@ -35,7 +35,7 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
     path = tmp_path / "cpuinfo"
     if units is not None:
         path.write_text(f"processor\t: 0\nflags\t\t: fpu {units}\nbugs\t: none\n")
-    monkeypatch.setattr(platform, "_PROCESSORS", str(path))
+    monkeypatch.setattr(platform, "_PROCESSORS", path)
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert platform.multiplies_bfloat16.__wrapped__() is expected
 
@@ -43,7 +43,7 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
 def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog):
     path = tmp_path / "cpuinfo"
     path.write_text("flags\t\t: fpu amx_bf16\n")
-    monkeypatch.setattr(platform, "_PROCESSORS", str(path))
+    monkeypatch.setattr(platform, "_PROCESSORS", path)
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(platform.np, "array_equal", lambda *_: False)
     assert not platform.multiplies_bfloat16.__wrapped__()
