@@ -48,7 +48,7 @@ def product(
         dimensions = (((summed[0],), (summed[1],)), ((), ()))
         return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
 
-    if not _has_forms(left):
+    if not _needs_form(left):
         return of(left, summed, dtype)
     if summed[0] == 0:
         left, summed = transposed(left), (1, summed[1])
@@ -56,7 +56,7 @@ def product(
 
 
 def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Returns the einsum of two arrays of one dtype; so are its gradients computed.
+    """Returns the einsum of two arrays of one dtype, whose gradients are products of the same form.
 
     Args:
         spec: as of `jnp.einsum`, such as "bqnd,bknd->bnqk", with one letter that is summed over.
@@ -71,7 +71,7 @@ def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DType
         size for name, size in sizes.items() if not all(name in each for each in (first, second, output))
     ]
     # XLA has no such kernel for vectors and the smallest matrices, and can abort if its own is in this form.
-    if _has_forms(left) and min(matrix) > 1 and max(matrix) >= _LEAST:
+    if _needs_form(left) and min(matrix) > 1 and max(matrix) >= _LEAST:
         return _einsum(spec, left, right, dtype)
     return jnp.einsum(spec, left, right, preferred_element_type=dtype)
 
@@ -82,7 +82,8 @@ def _by_rows(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x.reshape(1, *x.shape))[0]
 
 
-def _has_forms(x: jax.Array) -> bool:
+def _needs_form(x: jax.Array) -> bool:
+    """Returns whether the speed of a product of x depends on its form."""
     return platform.target_platform() == "cpu" and x.dtype == jnp.bfloat16
 
 

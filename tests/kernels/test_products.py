@@ -43,6 +43,8 @@ def test_products(rows, inner, columns, first, second):
 
 @pytest.mark.parametrize("spec", SPECS)
 @hypothesis.given(st.lists(st.integers(1, 20), min_size=6, max_size=6))
+@hypothesis.example([2, 2, 1, 2, 18, 3])  # XLA aborted on its forms
+@hypothesis.example([2, 1, 8, 2, 2, 4])  # and could not run these
 @hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
 def test_einsum_and_its_gradients(spec, sizes):
     sizes = dict(zip("bcqknd", sizes, strict=True))
@@ -81,7 +83,7 @@ def test_products_of_bfloat16_stay_so(summed):
         return jnp.tanh(products.materialize(found).T), products.product(b, a, summed)
 
     assert operands_of_dots(function, x, x) == ["bf16", "bf16"]
-    jax.jit(function)(x, x)
+    jax.block_until_ready(jax.jit(function)(x, x))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -96,4 +98,4 @@ def test_einsum_of_bfloat16_stays_so(spec):
         return found, backward(cotangent)
 
     assert operands_of_dots(function, left, right, cotangent) == ["bf16"] * 3
-    jax.jit(function)(left, right, cotangent)
+    jax.block_until_ready(jax.jit(function)(left, right, cotangent))
