@@ -40,8 +40,8 @@ class Execution:
     dtype: str = field(
         "auto",
         "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
-        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run that "
-        "resumes on another platform keeps it. "
+        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
+        "that resumes on another platform keeps it. "
         "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
         "bfloat16 pass",
         choices=dispatch.DTYPES,
