@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, text_rows, tokenizer_of
-from bert_jax.kernels.attention import probabilities
+from bert_jax.kernels.xla_attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epy
 
-from bert_jax.kernels import dispatch, platform, rotary
+from bert_jax.kernels import dispatch, platform, rotary, xla_attention
 from bert_jax.kernels.dispatch import AttentionCase, Choice
-from bert_jax.kernels.dropout import dropout, kernel_words
+from bert_jax.kernels.dropout import kernel_words
 from bert_jax.kernels.gpu import attention as gpu_attention
-from bert_jax.kernels.products import einsum
 from bert_jax.kernels.tpu import attention as tpu_attention
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -21,10 +20,6 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
         splash_attention_kernel,
         splash_attention_mask,
     )
-
-# google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax is exactly 0
-# either way.
-_MASKED = -1e9
 
 
 def choose_here(
@@ -133,14 +128,10 @@ def attention(
             query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles, slopes
         )
     query, key, value = prepare(query, key, value, biases, angles)
-    length = query.shape[1]
-    # An exported program may have rows of any length.
-    is_banded = window and isinstance(length, int) and _BLOCKS * window < length
-    if chosen == "xla" and is_banded:
-        return _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key)
     if chosen == "xla":
-        weights = probabilities(query, key, sequence_ids, causal, window, slopes)
-        return einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value, value.dtype)
+        return xla_attention.attend(
+            query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key
+        )
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
     if chosen == "triton":
@@ -148,102 +139,14 @@ def attention(
     return _splash(query, key, value, sequence_ids, causal, window)
 
 
-# Blocks of keys that a block of queries reads in `_banded`: its own, and one to each side.
-_BLOCKS = 3
-
-
-def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key):
-    """Returns local attention of rows that are longer than three windows.
-
-    Rows are divided into blocks of `window` tokens. The keys that the queries of a block attend to are in
-    three blocks, so the logits are [B, N, blocks, window, 3 window] in place of [B, N, L, L].
-    """
-    rows, length, *sizes = query.shape
-    blocks = -(-length // window)
-    padding = blocks * window - length
-
-    def divided(x, before_and_after, fill=0):
-        widths = ((0, 0), (before_and_after, before_and_after + padding), *[(0, 0)] * (x.ndim - 2))
-        x = jnp.pad(x, widths, constant_values=fill)
-        return x.reshape(rows, -1, window, *x.shape[2:])
-
-    def neighbors(x, fill=0):
-        x = divided(x, window, fill)
-        return jnp.concatenate([x[:, i : i + blocks] for i in range(_BLOCKS)], axis=2)
-
-    # Positions that no row has belong to no sequence.
-    query_ids, key_ids = divided(sequence_ids, 0, -1), neighbors(sequence_ids, -1)
-    allowed = query_ids[:, :, :, None] == key_ids[:, :, None]
-    ahead = jnp.arange(_BLOCKS * window) - window - jnp.arange(window)[:, None]
-    distance = jnp.abs(ahead)
-    allowed &= (distance <= window) & (ahead <= 0 if causal else True)
-    query = divided(query, 0) * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    logits = einsum("bcqnd,bcknd->bncqk", query, neighbors(key), jnp.float32)
-    if slopes is not None:
-        logits += _bias(slopes, distance)[:, None]
-    logits = jnp.where(allowed[:, None], logits, _MASKED)
-    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, rate)
-    out = einsum("bncqk,bcknd->bcqnd", weights, neighbors(value), value.dtype)
-    return out.reshape(rows, -1, *sizes)[:, :length]
-
-
-def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
-    """Returns bool [B, 1, L, L]: whether the token of the third dimension attends to that of the fourth."""
-    allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-    length = sequence_ids.shape[1]
-    if causal:
-        allowed &= jnp.tril(jnp.ones((length, length), bool))
-    if window:
-        allowed &= distances(length) <= window
-    return allowed
-
-
-def _bias(slopes: np.ndarray, distance: jax.Array) -> jax.Array:
-    """Returns what `slopes` add to the logits of pairs with a distance [Q, K], float32 [N, Q, K]."""
-    return jnp.multiply(-slopes[:, None, None], distance.astype(jnp.float32))
-
-
-def distances(length: int) -> jax.Array:
-    """Returns int32 [L, L], the absolute difference of the positions of each two tokens."""
-    place = jnp.arange(length)
-    return jnp.abs(place[:, None] - place)
-
-
-def probabilities(
-    query: jax.Array,
-    key: jax.Array,
-    sequence_ids: jax.Array,
-    causal: bool = False,
-    window: int = 0,
-    slopes: np.ndarray | None = None,
-) -> jax.Array:
-    """Returns the attention probabilities [B, N, L, L] in the dtype of the query; each row sums to 1.
-
-    Arguments are those of `attention`, which multiplies these by the values.
-    """
-    logits = attention_logits(query, key, sequence_ids, causal, window, slopes)
-    return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
-
-
-def attention_logits(
-    query: jax.Array,
-    key: jax.Array,
-    sequence_ids: jax.Array,
-    causal: bool = False,
-    window: int = 0,
-    slopes: np.ndarray | None = None,
-) -> jax.Array:
-    """Returns the logits of `probabilities`, float32 [B, N, L, L]; those of masked pairs are -1e9."""
-    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    logits = einsum("bqnd,bknd->bnqk", query, key, jnp.float32)
-    if slopes is not None:
-        logits += _bias(slopes, distances(query.shape[1]))
-    return jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)
-
-
 def _cudnn(query, key, value, sequence_ids, causal):
     return jax.nn.dot_product_attention(
-        query, key, value, mask=_allowed(sequence_ids, False), is_causal=causal, implementation="cudnn"
+        query,
+        key,
+        value,
+        mask=xla_attention.allowed_pairs(sequence_ids),
+        is_causal=causal,
+        implementation="cudnn",
     )
 
 

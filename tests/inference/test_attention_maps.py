@@ -5,7 +5,7 @@ from support.embeddings import by_hand, tiny_model
 
 from bert_jax.errors import UserError
 from bert_jax.inference.attention_maps import attention_maps
-from bert_jax.kernels import attention
+from bert_jax.kernels import attention, xla_attention
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_maps_are_those_of_a_model_by_hand(model, texts):
 def test_probabilities_times_values_are_the_context(causal):
     query, key, value = (jax.random.normal(jax.random.key(i), (2, 12, 3, 4)) for i in range(3))
     ids = np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
-    weights = attention.probabilities(query, key, ids, causal)
+    weights = xla_attention.probabilities(query, key, ids, causal)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
     context = attention.attention(query, key, value, ids, implementation="xla", causal=causal)
     np.testing.assert_allclose(np.einsum("bnqk,bknd->bqnd", weights, value), context, atol=1e-6)

@@ -4,7 +4,7 @@ import pytest
 from support import encoder_oracle
 
 from bert_jax.kernels import rotary
-from bert_jax.kernels.attention import attention_logits
+from bert_jax.kernels.xla_attention import attention_logits
 from bert_jax.models import config, positions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels.attention import attention_logits
+from bert_jax.kernels.xla_attention import attention_logits
 
 _COSINE_EPSILON = 1e-12  # of torch.nn.CosineEmbeddingLoss, added to each squared norm
 

@@ -9,7 +9,7 @@ import pytest
 from support import lowering, triton_programs
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention
+from bert_jax.kernels import attention, xla_attention
 from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words
 from bert_jax.kernels.gpu import attention as gpu_attention
 from bert_jax.parallel import sharding
@@ -28,7 +28,7 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
 
 def plain(query, key, value, ids, causal=False, window=0, rate=0.0, slopes=None):
     """Not in blocks where there is a window, so that the masks of dropout are those of the whole row."""
-    weights = attention.probabilities(query, key, ids, causal, window, slopes)
+    weights = xla_attention.probabilities(query, key, ids, causal, window, slopes)
     return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, KEY if rate else None, rate), value)
 
 
@@ -109,7 +109,7 @@ def computed_and_needed(ids, how, of_keys):
     blocks = gpu_attention.Blocks(32, 16, 4, 2)
     rows, length = ids.shape
     spans = np.asarray(gpu_attention._spans(how, jnp.asarray(ids), blocks, of_keys))
-    allowed = np.asarray(attention._allowed(jnp.asarray(ids), how.causal, how.window))[:, 0]
+    allowed = np.asarray(xla_attention.allowed_pairs(jnp.asarray(ids), how.causal, how.window))[:, 0]
     pairs = np.swapaxes(allowed, 1, 2) if of_keys else allowed
     steps = np.arange(length // 16)
     computed = (spans[..., :1] <= steps) & (steps < spans[..., 1:])

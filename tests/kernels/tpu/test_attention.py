@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention, platform
+from bert_jax.kernels import attention, platform, xla_attention
 from bert_jax.kernels.dropout import dropout, row_ids
 from bert_jax.kernels.tpu import attention as tpu_attention
 from bert_jax.kernels.tpu import blocks
@@ -87,7 +87,7 @@ def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, an
 
     def plain(query, key, value, biases):
         query, key, value = attention.prepare(query, key, value, biases, angles)
-        weights = attention.probabilities(query, key, ids, causal, window, slopes)
+        weights = xla_attention.probabilities(query, key, ids, causal, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
     found, pull = jax.vjp(fused, *given)
@@ -109,7 +109,7 @@ def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
     found = attention.attention(
         query, key, value, ids, implementation="xla", window=window, slopes=slopes_of(2)
     )
-    weights = attention.probabilities(query, key, ids, False, window, slopes_of(2))
+    weights = xla_attention.probabilities(query, key, ids, False, window, slopes_of(2))
     np.testing.assert_allclose(found, jnp.einsum("bnqk,bknd->bqnd", weights, value), atol=2e-6)
     assert np.abs(found - attention.attention(query, key, value, ids, window=window)).max() > 0.01
 
