@@ -7,7 +7,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import attention as module
-from bert_jax.kernels import platform
+from bert_jax.kernels import platform, xla_attention
 from bert_jax.parallel import sharding
 
 
@@ -50,6 +50,29 @@ def test_local_attention_against_a_loop_over_tokens(causal, window, length):
     ids = jnp.asarray([([1] * 10 + [2] * 8 + [0] * 6)[:length], [1] * length])
     out = module.attention(query, key, value, ids, implementation="xla", causal=causal, window=window)
     np.testing.assert_allclose(out, by_hand(query, key, value, ids, causal, window), atol=2e-6)
+
+
+@pytest.mark.parametrize("window, slopes", [(0, None), (9, None), (0, np.array([0.5, 0.0625], np.float32))])
+def test_attention_without_dropout_is_that_of_the_probabilities(window, slopes):
+    """Values and gradients; on a CPU float32 without dropout has a form of its own."""
+    query, key, value, _ = inputs(length=24, dim=8)
+    ids = jnp.asarray([[1] * 10 + [2] * 8 + [0] * 6, [1] * 24])
+
+    def loss(apply):
+        return lambda *of: jnp.sum(jnp.sin(apply(*of)))
+
+    def attend(query, key, value):
+        return module.attention(query, key, value, ids, implementation="xla", window=window, slopes=slopes)
+
+    def weighted(query, key, value):
+        weights = xla_attention.probabilities(query, key, ids, False, window, slopes)
+        return jnp.einsum("bnqk,bknd->bqnd", weights, value)
+
+    of_all = [jax.value_and_grad(loss(apply), argnums=(0, 1, 2)) for apply in (attend, weighted)]
+    found, expected = (of(5 * query, key, value) for of in of_all)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    for one, other in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_a_window_has_as_many_keys_as_published():
