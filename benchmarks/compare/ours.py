@@ -126,9 +126,11 @@ def train(args) -> None:
         if jax.default_backend() == "gpu":
             config = config.replace(scan_unroll=0)
         task = benchmark.make_task(config, args.length)
-        optimizer, schedule = _optimizer(task)
+        optimizer, schedule, check = _optimizer(task)
         batch = batch_of(args, variant["rows"])
-        result = benchmark.time_train_step(task, optimizer, schedule, batch, mesh=mesh, steps=args.steps)
+        result = benchmark.time_train_step(
+            task, optimizer, schedule, batch, mesh=mesh, steps=args.steps, check=check
+        )
         before, peak = peak, _peak_bytes() or 0
         measure.emit(
             what=measure.case("train", args, variant),
@@ -241,7 +243,7 @@ def checkpoint(args) -> None:
 
     (variant,) = map(measure.variant, args.variants)
     task = benchmark.make_task(config_of(args.model, variant), args.length)
-    optimizer, _ = _optimizer(task)
+    optimizer, *_ = _optimizer(task)
     state = init_state(task, optimizer, one_device(), 0)
     stalls, stored = [], []
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
@@ -296,13 +298,14 @@ def _step(objective, arrays, mesh):
     from bert_jax.training.state import abstract_state, init_state
     from bert_jax.training.step import make_train_step
 
-    optimizer, schedule = _optimizer(objective)
+    optimizer, schedule, check = _optimizer(objective)
     abstract = abstract_state(objective, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     # As in a training, the parameters are drawn while the step is traced and compiled.
     state = init_state(objective, optimizer, mesh, 0)
     batch, seed = sharding.global_batch(arrays, mesh), np.uint32(0)
-    jitted = sharding.jit_train_step(make_train_step(objective, optimizer, schedule), mesh, shardings)
+    train_step = make_train_step(objective, optimizer, schedule, check=check)
+    jitted = sharding.jit_train_step(train_step, mesh, shardings)
     lowered, began = jitted.lower(abstract, batch, seed), time.perf_counter()
     step = lowered.compile()
     compile_seconds = time.perf_counter() - began
@@ -318,9 +321,10 @@ def _step(objective, arrays, mesh):
 
 def _optimizer(objective):
     from bert_jax.settings.typed.optimizer_config import OptimizerConfig
-    from bert_jax.training.optimization.optimizers import make_optimizer
+    from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 
-    return make_optimizer(OptimizerConfig(warmup_steps=10), 1000, objective)
+    config = OptimizerConfig(warmup_steps=10)
+    return *make_optimizer(config, 1000, objective), finite_check(config)
 
 
 def _peak_bytes() -> int | None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.kernels.products import materialize, product
+from bert_jax.kernels.products import materialize, pack, product, unpack
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -56,13 +56,15 @@ def _dense_fwd(x, kernel, bias, transposed):
     if not transposed:  # the word embeddings are large and are multiplied with few rows
         kernel = _unfused(kernel)
     y = product(x, kernel, (1, 1 if transposed else 0))
+    kept = pack(x), pack(kernel)
     if bias is None:
-        return y, (x, kernel, None)
-    return y + bias.astype(x.dtype), (x, kernel, ())  # () instead of None records that there is a bias
+        return y, (*kept, None)
+    return y + bias.astype(x.dtype), (*kept, ())  # () instead of None records that there is a bias
 
 
 def _dense_bwd(transposed, residuals, g):
-    x, kernel, biased = residuals
+    *kept, biased = residuals
+    x, kernel = map(unpack, kept)
     x, g = materialize(x), materialize(g)
     dx = product(g, kernel.astype(g.dtype), (1, 0 if transposed else 1))
 

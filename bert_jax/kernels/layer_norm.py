@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bert_jax.kernels import platform
 from bert_jax.kernels.dense import sum_rows
-from bert_jax.kernels.products import materialize
+from bert_jax.kernels.products import materialize, pack, unpack
 
 
 def normalize(
@@ -65,12 +65,13 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: 
 
 def _layer_norm_fwd(x, scale, bias, epsilon):
     # The empty tuple, which contains no array, records that there is a bias.
-    return layer_norm(x, scale, bias, epsilon), (x, scale, epsilon, None if bias is None else ())
+    return layer_norm(x, scale, bias, epsilon), (pack(x), scale, epsilon, None if bias is None else ())
 
 
 def _layer_norm_bwd(residuals, g):
     # Only x is kept: computing the normalized rows again costs less than writing and reading them.
     x, scale, epsilon, biased = residuals
+    x = unpack(x)
     normalized, inverse = _normalize(x, epsilon)
     g = materialize(g).astype(jnp.float32)
     dx = normalize_bwd(g * scale, normalized, inverse)

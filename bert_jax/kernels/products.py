@@ -25,6 +25,23 @@ def materialize(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
+def pack(x: jax.Array) -> jax.Array:
+    """Returns what a backward pass keeps of x: on a CPU, uint16 with the bits of bfloat16.
+
+    XLA:CPU puts arrays of bfloat16 together and takes them apart as float32. So what a loop over layers keeps
+    for its backward pass would be cast when it is stored, all of it again between both passes, and when it is
+    read.
+    """
+    if platform.target_platform() == "cpu" and x.dtype == jnp.bfloat16:
+        return jax.lax.bitcast_convert_type(x, jnp.uint16)
+    return x
+
+
+def unpack(kept: jax.Array) -> jax.Array:
+    """Returns x from `pack(x)`."""
+    return jax.lax.bitcast_convert_type(kept, jnp.bfloat16) if kept.dtype == jnp.uint16 else kept
+
+
 def transposed(x: jax.Array) -> jax.Array:
     """Returns x [M, N] transposed, on a CPU as a copy that is stored by rows."""
     if platform.target_platform() != "cpu":
@@ -94,12 +111,13 @@ def _einsum(spec, left, right, dtype):
 
 def _einsum_forward(spec, left, right, dtype):
     inputs, output = spec.split("->")
-    return _in_form((left, right), inputs.split(","), output, dtype), (left, right)
+    return _in_form((left, right), inputs.split(","), output, dtype), (pack(left), pack(right))
 
 
 def _einsum_backward(spec, dtype, operands, g):
     inputs, output = spec.split("->")
     names = inputs.split(",")
+    operands = [unpack(x) for x in operands]
     g = materialize(g.astype(operands[0].dtype))
     return tuple(
         _in_form((operands[1 - i], g), [names[1 - i], output], names[i], operands[i].dtype) for i in range(2)

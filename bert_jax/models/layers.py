@@ -20,6 +20,7 @@ from bert_jax.kernels.dense import dense, dense_halves, product_dtype
 from bert_jax.kernels.dispatch import ResidualCase
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
+from bert_jax.kernels.products import pack, unpack
 from bert_jax.models.config import EncoderConfig
 
 Initializer = Callable[..., jax.Array]
@@ -65,7 +66,8 @@ def _normal_cdf(x):
     return 0.5 * (1 + jax.lax.erf(x * jnp.float32(math.sqrt(0.5))))
 
 
-def _gelu_bwd(x, g):
+def _gelu_bwd(kept, g):
+    x = unpack(kept)
     if x.dtype != jnp.float32:
         # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
         x = jax.lax.optimization_barrier(x)
@@ -75,7 +77,7 @@ def _gelu_bwd(x, g):
 
 
 # Autodiff would keep erf(x) in addition to x, and x is the widest activation of a layer.
-gelu.defvjp(lambda x: (gelu(x), x), _gelu_bwd)
+gelu.defvjp(lambda x: (gelu(x), pack(x)), _gelu_bwd)
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {

@@ -50,6 +50,13 @@ def test_pretraining(name):
     assert found >= 6 * 3
 
 
+def test_layers_keep_no_bfloat16():
+    """XLA:CPU would cast what the loop over layers keeps for the backward pass to float32 and back."""
+    text = lowering.lower_pretraining_step(lowering.load("pretrain/small"), dtype="bfloat16").as_text()
+    kept = re.findall(r"stablehlo.dynamic_update_slice .*-> tensor<[\dx]*x(\w+)>", text)
+    assert "ui16" in kept and "bf16" not in kept
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*lowering.configs("finetune"), *lowering.MORE])
 def test_finetuning(name, files):
