@@ -29,13 +29,15 @@ def attend(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """Returns `attention.attention` of query, key and value that are prepared."""
+    """Returns `attention.attention` of query, key and value with their biases, turned.
+
+    Arguments are its own; `rate` is 0 where nothing is dropped.
+    """
     length = query.shape[1]
     # An exported program may have rows of any length.
     if window and isinstance(length, int) and _BLOCKS * window < length:
         return _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key)
-    dropped = bool(rate) and dropout_key is not None
-    if platform.target_platform() == "cpu" and query.dtype == jnp.float32 and not dropped:
+    if platform.target_platform() == "cpu" and query.dtype == jnp.float32 and not rate:
         return _by_heads(query, key, value, sequence_ids, causal, window, slopes)
     weights = probabilities(query, key, sequence_ids, causal, window, slopes)
     return einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value, value.dtype)
@@ -46,8 +48,7 @@ def _by_heads(query, key, value, sequence_ids, causal, window, slopes):
 
     It computes the first product up to the exponentials in one pass, and the second one with the division in
     another, both on all cores, if heads come before tokens in memory, the mask is a sum, and what is divided
-    is the output (benchmarks/NOTES.md). With dropout, and in bfloat16, training is as fast in the other form
-    or slower in this one.
+    is the output. With dropout, and in bfloat16, this form is no faster (benchmarks/NOTES.md).
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = materialize(tuple(x.swapaxes(1, 2) for x in (query, key, value)))
