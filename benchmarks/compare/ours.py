@@ -197,7 +197,8 @@ def forward(args) -> None:
         inputs = jax.device_put(row_inputs(made["input_ids"], made["lengths"]))
         with sharding.on_mesh(mesh):
             boxed = jax.jit(module.init)(jax.random.key(0), *(inputs[name] for name in INPUTS))["params"]
-            params = nest(layers_apart.place(flatten(sharding.unbox(boxed)), layer_axes(boxed), mesh))
+            arrays = flatten(sharding.unbox(boxed)), layer_axes(boxed)
+            params = nest(layers_apart.place(*arrays, mesh, config.execution.dtype))
             parts = row_parts.of_forward_pass(inputs, mesh)
 
             @jax.jit

@@ -139,7 +139,7 @@ class Engine:
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-        self._params = layers_apart.place(params, layered, mesh)
+        self._params = layers_apart.place(params, layered, mesh, config.execution.dtype)
         self._groups = tuple(groups)
         self._adapted: dict[str, Any] = {"": nest(self._params)}
         self._compute = functools.partial(compute, config=layers_apart.config_for(config, mesh))

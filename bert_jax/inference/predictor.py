@@ -114,7 +114,8 @@ class Predictor:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
         self.source = report.source
         layered = layer_axes(self.objective.init_shapes)
-        return nest(layers_apart.place(flatten(params), layered, self._mesh))
+        dtype = self.task.model_config.execution.dtype
+        return nest(layers_apart.place(flatten(params), layered, self._mesh, dtype))
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
         """Loads the trained and the frozen parameters, of which only those that are not there yet."""

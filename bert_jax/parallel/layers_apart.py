@@ -1,8 +1,11 @@
-"""Keeps the parameters of each layer in arrays of their own, for forward passes on CPUs.
+"""Places the parameters of layers in the form in which forward passes read the fewest bytes.
 
 On a CPU, XLA copies the parameters of each layer out of the stacked ones before it computes the layer: 340 MB
 for a batch of BERT-Base (benchmarks/NOTES.md). If a program takes the layers as arrays of their own and
 stacks them itself, XLA replaces each slice of the stack by its array, unless the layers are a loop.
+
+On any device, products in bfloat16 cast their kernels in each call. Kernels that are cast once give the same
+results.
 """
 
 from __future__ import annotations
@@ -31,17 +34,24 @@ def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
     return config.replace(scan_unroll=0) if _suits(mesh) else config
 
 
-def place(params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh) -> dict[str, Any]:
+def place(
+    params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str = "float32"
+) -> dict[str, Any]:
     """Returns parameters on every device of a mesh, stacked ones as `Apart` where that is faster.
 
     Args:
-        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are not copied.
+        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are not copied, unless
+            they are cast.
         stacked: the names of those whose first axis is that of layers; others may be among them.
         mesh: the devices.
+        dtype: the dtype of the products of layers, "float32" or "bfloat16", which their kernels are cast to.
     """
     found = dict(params)
-    if _suits(mesh):
-        found |= {name: Apart(tuple(np.asarray(x))) for name, x in params.items() if name in stacked}
+    for name in found.keys() & stacked:
+        if name.endswith("/kernel"):
+            found[name] = found[name].astype(dtype, copy=False)
+        if _suits(mesh):
+            found[name] = Apart(tuple(np.asarray(found[name])))
     return jax.device_put(found, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
 
