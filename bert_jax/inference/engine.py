@@ -147,6 +147,8 @@ class Engine:
     def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
         """Adds parameters that `outputs` takes beside, or in place of, those of the model.
 
+        With products in bfloat16, low-rank updates are added to kernels that are already rounded.
+
         Args:
             name: the name of the adapter.
             stored: the parameters as `adapters.assemble` takes them, such as those of low-rank updates. Those

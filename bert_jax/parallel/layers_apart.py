@@ -40,7 +40,7 @@ def place(
     """Returns parameters on every device of a mesh, stacked ones as `Apart` where that is faster.
 
     Args:
-        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are not copied, unless
+        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are copied only if
             they are cast.
         stacked: the names of those whose first axis is that of layers; others may be among them.
         mesh: the devices.
