@@ -161,8 +161,11 @@ class TableRows:
             wanted: the name or number of the column of each field.
 
         Raises:
-            UserError: a column is missing or ambiguous.
+            UserError: columns are missing, or one is ambiguous.
         """
+        header = self._header
+        if header is not None and (missing := {x: y for x, y in wanted.items() if not _has(header, y)}):
+            raise UserError(f"{self._path}:1: {self._lacks(header, missing)}")
         places = {field: self._find(field, column) for field, column in wanted.items()}
 
         def select(row: list[str]) -> dict[str, str]:
@@ -182,34 +185,43 @@ class TableRows:
         if header is None:
             if not _is_number(column):
                 raise UserError(
-                    f"{self._name(field)}={column}: {self._path} is read without a header, so columns are "
-                    f"numbers from 0 (or set {self._flags}header=true)"
+                    f"{_setting(field, self._flags)}={column}: {self._path} is read without a header, so "
+                    f"columns are numbers from 0 (or set {self._flags}header=true)"
                 )
             return int(column)
         if header.count(column) > 1:
             raise UserError(
                 f"{self._path}: {header.count(column)} columns are called {column!r}; give its number from 0"
             )
-        if column in header:
-            return header.index(column)
-        if _is_number(column) and int(column) < len(header):
-            return int(column)
-        hint = "; a file without labels is one for `bert-jax predict`" if field == "label" else ""
+        return header.index(column) if column in header else int(column)
+
+    def _lacks(self, header: Sequence[str], missing: Mapping[str, str]) -> str:
+        """Returns that a header has no columns for these fields, and what may help, for a message."""
+        hint = "; a file without labels is one for `bert-jax predict`" if [*missing] == ["label"] else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
             hint += f"; is it {'CSV' if other == ',' else 'TSV'}? ({self._flags}format)"
         elif len(header) == 1 and ";" in header[0]:
             hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
-        if self._flags != TRAINING_FLAGS and field == "text_a":
-            hint += f"; if the first line is not a header, give --noheader --{field}=0 or another number"
+        if self._flags != TRAINING_FLAGS and "text_a" in missing:
+            hint += "; if the first line is not a header, give --noheader and columns by number, such as "
+            hint += "--text_a=0"
         shown = ", ".join(repr(name[:40]) for name in header[:20])
-        raise UserError(
-            f"{self._path}:1: no column {column!r} for {self._name(field)}; the header has {shown}{hint}"
-        )
+        return f"{_no_columns(missing, self._flags)}; the header has {shown}{hint}"
 
-    def _name(self, field: str) -> str:
-        """Returns the name of a field for messages: of the configuration in training, else of the flag."""
-        return f"data.{field}" if self._flags == TRAINING_FLAGS else f"{self._flags}{field}"
+
+def _setting(field: str, flags: str) -> str:
+    """Returns the name of a field for messages: of the configuration in training, else of the flag."""
+    return f"data.{field}" if flags == TRAINING_FLAGS else f"{flags}{field}"
+
+
+def _no_columns(missing: Mapping[str, str], flags: str) -> str:
+    named = [f"{column!r} for {_setting(field, flags)}" for field, column in missing.items()]
+    return f"no column{'s' if len(named) > 1 else ''} {', '.join(named)}"
+
+
+def _has(header: Sequence[str], column: str) -> bool:
+    return column in header or (_is_number(column) and int(column) < len(header))
 
 
 def _is_number(column: str) -> bool:
@@ -280,14 +292,12 @@ class ColumnRows:
         """Returns a function that selects the values of a row as texts.
 
         Raises:
-            UserError: a column is missing.
+            UserError: columns are missing.
         """
         names = self._table.columns
-        for field, column in wanted.items():
-            if column not in names:
-                shown = ", ".join(map(repr, names[:20]))
-                given = f"data.{field}" if self._flags == TRAINING_FLAGS else f"{self._flags}{field}"
-                raise UserError(f"{self._table.path}: no column {column!r} for {given}; there are {shown}")
+        if missing := {field: column for field, column in wanted.items() if column not in names}:
+            shown = ", ".join(map(repr, names[:20]))
+            raise UserError(f"{self._table.path}: {_no_columns(missing, self._flags)}; there are {shown}")
         self._wanted = list(dict.fromkeys(wanted.values()))
 
         def select(row: dict[str, Any]) -> dict[str, Any]:

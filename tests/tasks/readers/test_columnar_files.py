@@ -82,6 +82,8 @@ def test_mistakes(tmp_path):
         UserError, match=r"no column 'body' for data.text_a; there are 'text', 'label', 'hard'"
     ):
         read_examples(str(folder), Columns("body"))
+    with pytest.raises(UserError, match=r"no columns 'body' for data.text_a, 'stars' for data.label; there"):
+        read_examples(str(folder), Columns("body", label="stars"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="a directory without Parquet or Arrow files"):
         read_examples(str(tmp_path / "empty"), Columns("text"))

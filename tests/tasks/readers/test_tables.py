@@ -99,6 +99,10 @@ def test_columns_by_number_with_a_header(tmp_path):
         (b"", "the file is empty"),
         (b"a\ty\n", "no rows after the header"),
         (b"text\ty\nx\t1\n", r":1: no column 'a' for data.text_a; the header has 'text', 'y'"),
+        (
+            b"text\tz\nx\t1\n",
+            "no columns 'a' for data.text_a, 'y' for data.label; the header has 'text', 'z'$",
+        ),
         (b"a,y\nx,1\n", r"is it CSV"),
         (b"a;y\nx;1\n", r"separated by semicolons\? write it with commas or tabs"),
         (b"\xff\xfea\x00", "UTF-16"),
