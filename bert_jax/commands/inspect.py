@@ -39,6 +39,7 @@ with epy.lazy_imports():
     from data_pipelines import inspect_corpus, readers
 
 
+_KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
 _MOST_PROBLEMS = 20
 _NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines", "unlike_bert")
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
@@ -66,7 +67,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if not args:
-        raise UserError("inspect needs a PATH: records, a vocabulary, a work directory, a checkpoint or text")
+        raise UserError(f"inspect needs a PATH: {_KINDS}")
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
     if flags.plot:
@@ -74,7 +75,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if not flags.input_format:
         for path in args:
             if not files.exists(path):
-                raise UserError(f"{path}: no such file or directory")
+                raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
     try:
         return 0 if _show(flags, args) else 1
     except BrokenPipeError:

@@ -109,7 +109,7 @@ class Counts:
             if not low <= share <= high:
                 yield (
                     f"{share:.1%} {what}, where {low:.0%} to {high:.0%} is usual: are the documents very "
-                    "short, or a sentence each?"
+                    "short, or sentences as long as a row?"
                 )
         if unknown > _HIGH_UNKNOWN_SHARE:
             yield (
