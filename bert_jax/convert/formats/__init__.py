@@ -33,7 +33,7 @@ def get(name: str) -> Format:
         UserError: no format has this name.
     """
     if name not in _FORMATS:
-        raise UserError(f"format {name!r} is unknown; choose one of {', '.join(_FORMATS)}")
+        raise UserError(f"--to={name}: no such format; choose one of {', '.join(_FORMATS)}")
     return _FORMATS[name]
 
 

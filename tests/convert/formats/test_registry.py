@@ -81,7 +81,7 @@ def test_messages_list_every_format(registered, tmp_path):
 def test_a_format_that_is_not_registered_is_not_found(export, tmp_path, capsys):
     folder, _ = export()
     assert cli.main(["convert", f"--input={folder}", f"--output={tmp_path / 'npz'}", "--to=npz"]) == 2
-    assert "format 'npz' is unknown; choose one of" in capsys.readouterr().err
+    assert "--to=npz: no such format; choose one of" in capsys.readouterr().err
 
 
 def test_an_option_that_a_format_does_not_have_is_refused(export, tmp_path, capsys):
