@@ -183,7 +183,7 @@ def forward(args) -> None:
     from bert_jax.models.parameters import layer_axes
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
-    from bert_jax.parallel import layers_apart, row_parts, sharding
+    from bert_jax.parallel import placement, row_parts, sharding
     from bert_jax.training.metrics import flops
 
     mesh = one_device()
@@ -198,13 +198,13 @@ def forward(args) -> None:
         with sharding.on_mesh(mesh):
             boxed = jax.jit(module.init)(jax.random.key(0), *(inputs[name] for name in INPUTS))["params"]
             arrays = flatten(sharding.unbox(boxed)), layer_axes(boxed)
-            params = nest(layers_apart.place(*arrays, mesh, config.execution.dtype))
+            params = nest(placement.place(*arrays, mesh, config.execution.dtype))
             parts = row_parts.of_forward_pass(inputs, mesh)
 
             @jax.jit
             def apply(params, inputs, module=module, parts=parts):
                 def of_part(rows):
-                    together = {"params": layers_apart.together(params)}
+                    together = {"params": placement.together(params)}
                     return module.apply(together, *(rows[name] for name in INPUTS))["hidden"]
 
                 return row_parts.mapped(of_part, inputs, parts)

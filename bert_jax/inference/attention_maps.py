@@ -15,7 +15,7 @@ from bert_jax.kernels.xla_attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
-from bert_jax.parallel import layers_apart
+from bert_jax.parallel import placement
 from bert_jax.plots.attention import AttentionMaps
 
 # The options that change how a layer computes its queries and keys, of which `attention_weights` only
@@ -57,7 +57,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 
     @functools.partial(jax.jit, static_argnames="config")
     def compute(params, batch, config):
-        encoder = layers_apart.together(params["encoder"])
+        encoder = placement.together(params["encoder"])
         weights = attention_weights(encoder, batch, config=config, types=tokenizer.layout.types)
         return jnp.moveaxis(weights, 1, 0)
 

@@ -23,7 +23,7 @@ from bert_jax.models.heads import pooling as poolings
 from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives.adapters import assemble
-from bert_jax.parallel import layers_apart
+from bert_jax.parallel import placement
 
 POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 
@@ -265,7 +265,7 @@ def features(
 
     Args:
         params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them, or
-            `layers_apart.Apart`.
+            `placement.Apart`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text.
         config: the configuration of the encoder.
@@ -274,7 +274,7 @@ def features(
         normalize: as in `Embedder`.
         types: the token types of the first and the second text.
     """
-    params = nest(assemble(flatten(layers_apart.together(params))))
+    params = nest(assemble(flatten(placement.together(params))))
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
 
     def collect(x):

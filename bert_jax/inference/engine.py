@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
+from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import assembly
 from bert_jax.tokenization import Tokenizer
 
@@ -110,7 +110,7 @@ class Engine:
         config: the configuration of the encoder.
         groups: the names of the parameter groups that `compute` uses, such as "encoder".
         compute: compiled function of parameters, a batch and the keyword `config` that returns outputs
-            [B, ...]. Some parameters are `layers_apart.Apart`. The batch has int32 `input_ids` [B, L];
+            [B, ...]. Some parameters are `placement.Apart`. The batch has int32 `input_ids` [B, L];
             `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
             the second text; and the arrays that are given to `outputs`.
         max_seq_length: the maximum number of tokens of a row.
@@ -139,10 +139,10 @@ class Engine:
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-        self._params = layers_apart.place(params, layered, mesh, config.execution.dtype)
+        self._params = placement.place(params, layered, mesh, config.execution.dtype)
         self._groups = tuple(groups)
         self._adapted: dict[str, Any] = {"": nest(self._params)}
-        self._compute = functools.partial(compute, config=layers_apart.config_for(config, mesh))
+        self._compute = functools.partial(compute, config=placement.config_for(config, mesh))
 
     def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
         """Adds parameters that `outputs` takes beside, or in place of, those of the model.

@@ -21,7 +21,7 @@ from bert_jax.models.heads.pretraining import MaskedLanguageModelHead
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
-from bert_jax.parallel import layers_apart
+from bert_jax.parallel import placement
 from bert_jax.tokenization import Tokenizer
 
 # Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
@@ -201,7 +201,7 @@ def logits_at(
     """Returns the logits of the masked LM head at some positions: float32 [B, P, V].
 
     Args:
-        params: the parameters `encoder` and `mlm`, some as `layers_apart.Apart`.
+        params: the parameters `encoder` and `mlm`, some as `placement.Apart`.
         ids: int32 [B, L], the tokens of rows with one text each.
         lengths: int32 [B, 1], the number of tokens of each row.
         positions: int32 [B, P], the positions in each row.
@@ -209,7 +209,7 @@ def logits_at(
         types: the token types of the first and the second text.
         head: the structure of the masked LM head.
     """
-    params = layers_apart.together(params)
+    params = placement.together(params)
     inputs = row_inputs(ids, lengths, types=types)
     hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]

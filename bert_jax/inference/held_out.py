@@ -20,11 +20,10 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
+from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.settings.typed.masking_config import MaskingConfig
 from bert_jax.training.step import losses_in_parts
 
@@ -85,7 +84,7 @@ def held_out(
             raise UserError(f"{name}={value}: expected at least {least}")
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
-    config = layers_apart.config_for(model.config.for_inference(platform.target(), dtype), mesh)
+    config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
     if config.causal and (prob, replace, seed) != (PROB, REPLACE, 0):
         raise UserError(
             f"prob={prob:g}, replace={replace}, seed={seed}: {model.source} predicts the next token and has "
@@ -127,7 +126,7 @@ class _Predicted(NamedTuple):
         next_sentence: whether there is a next-sentence loss, too.
     """
 
-    objective: Objective
+    objective: MaskedLM | CausalLM
     loss: str
     labels: str
     never_predicted: tuple[int, ...]
@@ -194,7 +193,7 @@ def _totals(
     groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
     own = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-    params = nest(layers_apart.place(own, layered, mesh))
+    params = nest(placement.place(own, layered, mesh, what.objective.config.execution.dtype))
     vocab_size = tokenizer_of(model).vocab_size
 
     @jax.jit

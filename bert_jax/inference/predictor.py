@@ -20,7 +20,7 @@ from bert_jax.inference.engine import few_lengths
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
-from bert_jax.parallel import layers_apart, sharding
+from bert_jax.parallel import placement, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.readers.lines import LineReader
@@ -88,7 +88,7 @@ class Predictor:
         self._mesh = sharding.make_mesh()
         # Parameters that runs share stay as they are stored.
         if shared is None:
-            model = layers_apart.config_for(model, self._mesh)
+            model = placement.config_for(model, self._mesh)
         self.config = config
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         kernel_check.ensure(self.task.model_config, log)
@@ -115,7 +115,7 @@ class Predictor:
         self.source = report.source
         layered = layer_axes(self.objective.init_shapes)
         dtype = self.task.model_config.execution.dtype
-        return nest(layers_apart.place(flatten(params), layered, self._mesh, dtype))
+        return nest(placement.place(flatten(params), layered, self._mesh, dtype))
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
         """Loads the trained and the frozen parameters, of which only those that are not there yet."""

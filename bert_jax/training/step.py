@@ -13,7 +13,7 @@ import optax
 from bert_jax.errors import UserError
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
-from bert_jax.parallel import layers_apart, row_parts, sharding
+from bert_jax.parallel import placement, row_parts, sharding
 from bert_jax.settings.typed.run_config import RunConfig, SpikesConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget
@@ -235,14 +235,14 @@ def losses_in_parts(objective: Objective, params: Params, batch: Batch, parts: i
 
     Args:
         objective: the training objective.
-        params: the parameters of its model, some of which may be `layers_apart.Apart`.
+        params: the parameters of its model, some of which may be `placement.Apart`.
         batch: a prepared batch.
         parts: the number of parts in which it is computed. An objective that compares rows computes all of
             them at once.
     """
 
     def of_part(params, rows):
-        return objective.loss(layers_apart.together(params), rows, None)
+        return objective.loss(placement.together(params), rows, None)
 
     def of_rows(params, rows):
         return row_parts.summed(lambda part: of_part(params, part), rows, parts)

@@ -15,7 +15,7 @@ from support.stored_params import stored_params
 from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.inference.predictor import Predictor
-from bert_jax.parallel import layers_apart, sharding
+from bert_jax.parallel import placement, sharding
 from bert_jax.settings.typed.adapter_config import AdapterConfig
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.state import init_state
@@ -77,7 +77,7 @@ def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
     check(stored_params(adapted), pretrained)
     merged = convert.load(adapted).params
     check(merged, pretrained)
-    predictor = flatten(layers_apart.together(Predictor(adapted, log=[].append)._params))
+    predictor = flatten(placement.together(Predictor(adapted, log=[].append)._params))
     check(predictor, pretrained)
     np.testing.assert_allclose(predictor[QUERY], merged[QUERY], rtol=1e-6, atol=1e-7)
     assert cli.main(["convert", f"--input={adapted}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0

@@ -15,7 +15,7 @@ from support.stored_params import stored_params
 from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.inference.predictor import Predictor
-from bert_jax.parallel import layers_apart, sharding
+from bert_jax.parallel import placement, sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups
 from bert_jax.training.state import abstract_state, init_state
@@ -83,7 +83,7 @@ def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
     best = json.loads((frozen / "best.json").read_text())
     check(stored_params(frozen / "best" / str(best["step"])), pretrained)
     check(convert.load(frozen).params, pretrained)
-    check(flatten(layers_apart.together(Predictor(frozen, log=[].append)._params)), pretrained)
+    check(flatten(placement.together(Predictor(frozen, log=[].append)._params)), pretrained)
     assert cli.main(["convert", f"--input={frozen}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
     check(convert.load(tmp_path / "hf").params, pretrained)
 

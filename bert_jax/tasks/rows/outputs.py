@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import layers_apart, pipelining, row_parts, sharding
+from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
@@ -19,7 +19,7 @@ def make_predict(
 
     The function calls `objective.predict` with the joined parameters, and is compiled for each shape. On
     CPUs, it computes a batch in parts that suit them. Parameters that are all trained may be
-    `layers_apart.Apart`.
+    `placement.Apart`.
 
     Args:
         objective: the training objective.
@@ -32,7 +32,7 @@ def make_predict(
 
         def of_part(part):
             # Within the loop over the parts, so that XLA finds that what is stacked is taken apart again.
-            return objective.predict(layers_apart.together(joined), part)
+            return objective.predict(placement.together(joined), part)
 
         found = row_parts.mapped(of_part, batch, parts)
         return found if rows is None else found[:rows]

@@ -14,7 +14,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.objectives.spans import Spans
-from bert_jax.parallel import layers_apart
+from bert_jax.parallel import placement
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
@@ -125,7 +125,7 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     data = model.task.encode(examples)
     batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
     evaluate = jax.jit(make_eval_step(model.task.objective(), 0))
-    params = layers_apart.together(model._params)
+    params = placement.together(model._params)
     pairs = evaluate(params, batch, 0)
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])

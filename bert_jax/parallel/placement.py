@@ -1,11 +1,11 @@
-"""Places the parameters of layers in the form in which forward passes read the fewest bytes.
+"""Places parameters for forward passes, those of layers in the form in which the fewest bytes are read.
 
 On a CPU, XLA copies the parameters of each layer out of the stacked ones before it computes the layer: 340 MB
 for a batch of BERT-Base (benchmarks/NOTES.md). If a program takes the layers as arrays of their own and
 stacks them itself, XLA replaces each slice of the stack by its array, unless the layers are a loop.
 
-On any device, products in bfloat16 cast their kernels in each call. Kernels that are cast once give the same
-results.
+On any device, a program with products in bfloat16 casts the kernels of layers each time it is called. Kernels
+that are cast once, when they are placed, give the same results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
 
 
 def place(
-    params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str = "float32"
+    params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str
 ) -> dict[str, Any]:
     """Returns parameters on every device of a mesh, stacked ones as `Apart` where that is faster.
 
@@ -47,11 +47,10 @@ def place(
         dtype: the dtype of the products of layers, "float32" or "bfloat16", which their kernels are cast to.
     """
     found = dict(params)
-    for name in found.keys() & stacked:
-        if name.endswith("/kernel"):
-            found[name] = found[name].astype(dtype, copy=False)
-        if _suits(mesh):
-            found[name] = Apart(tuple(np.asarray(found[name])))
+    layered = found.keys() & stacked
+    found |= {name: found[name].astype(dtype, copy=False) for name in layered if name.endswith("/kernel")}
+    if _suits(mesh):
+        found |= {name: Apart(tuple(np.asarray(found[name]))) for name in layered}
     return jax.device_put(found, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
 

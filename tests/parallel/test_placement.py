@@ -1,4 +1,4 @@
-"""Programs on parameters of each layer apart: what they return, and that they copy none of them."""
+"""Programs on parameters as they are placed: what they return, and that they copy and cast no layer."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from bert_jax.models import Encoder, assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.classification import Classification
-from bert_jax.parallel import layers_apart, sharding
+from bert_jax.parallel import placement, sharding
 from bert_jax.tasks.rows import outputs
 
 CONFIG = EncoderConfig(
@@ -52,7 +52,7 @@ def inputs(rows=2, length=16):
 def apply(config):
     return jax.jit(
         lambda params, *arrays: Encoder(config).apply(
-            {"params": layers_apart.together(params)["encoder"]}, *arrays
+            {"params": placement.together(params)["encoder"]}, *arrays
         )
     )
 
@@ -61,11 +61,11 @@ def apply(config):
 def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     config = CONFIG.replace(**FAMILIES[family])
     params, stacked = drawn(config)
-    apart = layers_apart.place(params, stacked, sharding.make_mesh())
-    assert all(isinstance(apart[name], layers_apart.Apart) == (name in stacked) for name in params)
+    apart = placement.place(params, stacked, sharding.make_mesh(), "float32")
+    assert all(isinstance(apart[name], placement.Apart) == (name in stacked) for name in params)
     assert bool(stacked) == (family != "albert")
     expected = apply(config)(nest(params), *inputs())
-    found = apply(layers_apart.config_for(config, sharding.make_mesh()))(nest(apart), *inputs())
+    found = apply(placement.config_for(config, sharding.make_mesh()))(nest(apart), *inputs())
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
@@ -75,12 +75,12 @@ def test_kernels_are_cast_once_to_the_dtype_of_their_products(of_devices):
     params, stacked = drawn(config)
     mesh = sharding.make_mesh()
     given = jax.device_put(params) if of_devices else params
-    cast = layers_apart.place(given, stacked, mesh, "bfloat16")
+    cast = placement.place(given, stacked, mesh, "bfloat16")
     for name, x in cast.items():
         kernel = name in stacked and name.endswith("/kernel")
         assert all(part.dtype == (jnp.bfloat16 if kernel else jnp.float32) for part in jax.tree.leaves(x))
-    program = apply(layers_apart.config_for(config, mesh))
-    whole = layers_apart.place(params, stacked, mesh)
+    program = apply(placement.config_for(config, mesh))
+    whole = placement.place(params, stacked, mesh, "float32")
     np.testing.assert_array_equal(program(nest(cast), *inputs()), program(nest(whole), *inputs()))
     assert all(x.dtype == np.float32 for x in params.values())
 
@@ -88,19 +88,19 @@ def test_kernels_are_cast_once_to_the_dtype_of_their_products(of_devices):
 def test_no_layer_is_copied_out_of_a_stack():
     params, stacked = drawn(CONFIG)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    config = layers_apart.config_for(CONFIG, mesh)
+    config = placement.config_for(CONFIG, mesh)
     size = sum(params[name].nbytes for name in stacked)
 
     def temporaries(params):
         return apply(config).lower(nest(params), *inputs()).compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(params) > size * 0.9
-    assert temporaries(layers_apart.place(params, stacked, mesh)) < size / 8
+    assert temporaries(placement.place(params, stacked, mesh, "float32")) < size / 8
 
 
 def test_nor_within_the_loop_over_the_parts_of_a_batch():
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    objective = Classification(layers_apart.config_for(CONFIG, mesh), 2)
+    objective = Classification(placement.config_for(CONFIG, mesh), 2)
     shapes = jax.eval_shape(lambda: sharding.unbox(objective.init(jax.random.key(0))))
     ids = inputs(rows=64, length=64)[0]  # four parts
     lengths = np.full(64, 64, np.int32)
@@ -109,7 +109,7 @@ def test_nor_within_the_loop_over_the_parts_of_a_batch():
     layers = shapes["encoder"]["layers"]
     size = sum(4 * x.size for x in jax.tree.leaves(layers))
     slices = jax.tree.map(
-        lambda x: layers_apart.Apart((jax.ShapeDtypeStruct(x.shape[1:], x.dtype),) * x.shape[0]), layers
+        lambda x: placement.Apart((jax.ShapeDtypeStruct(x.shape[1:], x.dtype),) * x.shape[0]), layers
     )
     apart = shapes | {"encoder": shapes["encoder"] | {"layers": slices}}
 
