@@ -144,7 +144,7 @@ def test_the_metrics_of_two_phases(phases, capsys):
         expected = first if step < BORDER else first | second if step == 6 else second
         assert {name for name in line if name in first | second} == expected
         assert 0 < line["goodput"] <= 1 and line["tokens_per_second"] > 0
-    assert train[1]["loss"] == train[1]["clm_loss"]
+    assert train[1]["loss"] == pytest.approx(train[1]["clm_loss"], rel=1e-6)  # two sums over the devices
     assert train[1]["loss"] == pytest.approx(math.log(100), rel=0.05)
     assert train[8]["loss"] == pytest.approx(train[8]["mlm_loss"] + train[8]["nsp_loss"])
     mixed = train[6]

@@ -231,18 +231,19 @@ def test_a_directory_in_use_is_refused(whole, records):
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_killed_at_many_moments(whole, records, tmp_path, devices):
     """From the start of the process to its end: while compiling, stepping, saving, deleting, evaluating."""
-    workdir, rng, resumed = tmp_path / "run", random.Random(100 + devices), []
+    workdir, rng, resumed, startup = tmp_path / "run", random.Random(100 + devices), [], 0.0
     for number in range(40):
-        attempt = Attempt(workdir, records, devices)
-        # Within these seconds the whole run may come to its end: not before what is asserted below.
-        if number % 4 == 3 and len(set(resumed) - {None}) >= 3:
-            time.sleep(rng.uniform(0, 8))
+        attempt, began = Attempt(workdir, records, devices), time.monotonic()
+        if number % 4 == 3:
+            # In 8 seconds the whole run may come to its end: not before what is asserted below.
+            time.sleep(rng.uniform(0, 8 if len(set(resumed) - {None}) >= 3 else startup))
         else:
             with contextlib.suppress(AssertionError):  # it came to its end
                 if number % 4 == 0:
                     kill_in_a_save(attempt)
                 else:
                     attempt.read_until("step ")
+                    startup = time.monotonic() - began
                     time.sleep(rng.uniform(0, 0.3))
         code = attempt.kill()
         assert code in (0, -signal.SIGKILL), attempt.text
