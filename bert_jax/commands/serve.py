@@ -47,7 +47,7 @@ with epy.lazy_imports():
 
 _GRACE_SECONDS = 30
 _LAST_PORT = 65535
-_CANNOT = "cannot be listened on"
+_CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
 
 
 def define_flags(define: Define) -> None:
@@ -95,7 +95,7 @@ def _check_address(host: str, port: int) -> None:
         number = getattr(error, "errno", None) or 0
         # In place of the text of create_server, which repeats the address.
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
-        raise UserError(f"--host={host} --port={port}: {_CANNOT} ({reason}); choose another") from None
+        raise UserError(_CANNOT_LISTEN.format(host, port, f" ({reason})")) from None
 
 
 def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
@@ -143,6 +143,6 @@ def _serve(application: Any, host: str, port: int, names: list[str]) -> int:
     try:
         server.run()
     except SystemExit:
-        raise UserError(f"--host={host} --port={port}: {_CANNOT}; choose another") from None
+        raise UserError(_CANNOT_LISTEN.format(host, port, "")) from None
     log("stopped")
     return 0

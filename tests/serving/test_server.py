@@ -245,7 +245,6 @@ def test_sigterm_finishes_what_is_being_answered(folders):
         (["--checkpoint=x", "--queue=0"], "--queue=0: expected 1 or more"),
         (["--checkpoint=x", "--port=-1"], "--port=-1: expected 0 or more"),
         (["--checkpoint=x", "--port=70000"], "--port=70000: expected at most 65535"),
-        (["--checkpoint=x", "--host=a..b"], "--host=a..b --port=8000: cannot be listened on ("),
     ],
 )
 def test_mistakes(flags, message, capsys):
@@ -255,11 +254,12 @@ def test_mistakes(flags, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told_before_a_model_is_read(capsys):
+@pytest.mark.parametrize("host, reason", [("127.0.0.1", "Address already in use"), ("a..b", ".+")])
+def test_an_address_is_refused_before_a_model_is_read(host, reason, capsys):
     from bert_jax import cli
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"--host=127.0.0.1 --port={taken.getsockname()[1]}"
-        assert cli.main(["serve", "--checkpoint=none", *address.split()]) == 2
-    expected = f"{address}: cannot be listened on (Address already in use); choose another\n"
-    assert capsys.readouterr().err.endswith(expected)
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--checkpoint=none", f"--host={host}", f"--port={port}"]) == 2
+    what = rf"--host={re.escape(host)} --port={port}: cannot be listened on \({reason}\); choose another"
+    assert re.fullmatch(rf"bert-jax: error: {what}\n", capsys.readouterr().err)

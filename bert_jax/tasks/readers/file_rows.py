@@ -165,7 +165,9 @@ class TableRows:
         """
         header = self._header
         if header is not None and (missing := {x: y for x, y in wanted.items() if not _has(header, y)}):
-            raise UserError(f"{self._path}:1: {self._lacks(header, missing)}")
+            shown = ", ".join(repr(name[:40]) for name in header[:20])
+            what = f"{_no_columns(missing, self._flags)}; the header has {shown}"
+            raise UserError(f"{self._path}:1: {what}{self._hint(header, missing)}")
         places = {field: self._find(field, column) for field, column in wanted.items()}
 
         def select(row: list[str]) -> dict[str, str]:
@@ -195,8 +197,8 @@ class TableRows:
             )
         return header.index(column) if column in header else int(column)
 
-    def _lacks(self, header: Sequence[str], missing: Mapping[str, str]) -> str:
-        """Returns that a header has no columns for these fields, and what may help, for a message."""
+    def _hint(self, header: Sequence[str], missing: Mapping[str, str]) -> str:
+        """Returns what may help if the columns of these fields are missing, to end a message; or ""."""
         hint = "; a file without labels is one for `bert-jax predict`" if [*missing] == ["label"] else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
@@ -204,10 +206,8 @@ class TableRows:
         elif len(header) == 1 and ";" in header[0]:
             hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
         if self._flags != TRAINING_FLAGS and "text_a" in missing:
-            hint += "; if the first line is not a header, give --noheader and columns by number, such as "
-            hint += "--text_a=0"
-        shown = ", ".join(repr(name[:40]) for name in header[:20])
-        return f"{_no_columns(missing, self._flags)}; the header has {shown}{hint}"
+            hint += "; if the first line is not a header, give --noheader and numbers, such as --text_a=0"
+        return hint
 
 
 def _setting(field: str, flags: str) -> str:
@@ -216,6 +216,7 @@ def _setting(field: str, flags: str) -> str:
 
 
 def _no_columns(missing: Mapping[str, str], flags: str) -> str:
+    """Returns the beginning of a message that names the missing columns and their fields."""
     named = [f"{column!r} for {_setting(field, flags)}" for field, column in missing.items()]
     return f"no column{'s' if len(named) > 1 else ''} {', '.join(named)}"
 

@@ -61,7 +61,7 @@ def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
     pairs = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], **options)
     for given, hint in (
         ({}, "give the format .* with --format"),
-        ({"format": "tsv"}, "for --text_a, .* give --noheader and columns by number, such as --text_a=0"),
+        ({"format": "tsv"}, "for --text_a, .* give --noheader and numbers, such as --text_a=0"),
         ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
     ):
         with pytest.raises(UserError, match=hint) as caught:
