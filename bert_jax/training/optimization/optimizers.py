@@ -25,6 +25,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
+from bert_jax.training.optimization.layerwise import by_layer
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
 from bert_jax.training.optimization.schedules import Schedule, make_schedule
 
@@ -173,10 +174,13 @@ _OWN = (*_ADAM, _STABLE_ADAMW)
 _OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
     "muon": lambda layers: {"muon_weight_dimension_numbers": muon_dimensions(layers)},
 }
-_BY_LAYER = "it computes one norm for each array, and here an array holds a parameter of all layers"
+
+# Those that compute norms of parameters, so that the layers of a stacked one have to be apart.
+_BY_LAYER = ("adafactor",)
 
 # Optimizers of optax that these train states do not hold, or that would compute something else with them.
-_UNUSABLE = dict.fromkeys(("lars", "novograd"), _BY_LAYER) | {
+_UNUSABLE = dict.fromkeys(("lars", "novograd"), "its norms or moments contain the weight decay") | {
+    "galore": "it projects matrices, and here an array holds those of all layers",
     "sm3": "the form of its state changes with the first step",
     "noisy_sgd": "its state holds a random key",
 }
@@ -237,7 +241,7 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
             f"optimizer.name={name!r} cannot be used: it does not only multiply by its learning rate, which "
             f"follows a schedule here; choose another, such as {', '.join(_EXAMPLES)}"
         )
-    return optax.chain(optimizer, optax.scale(-1.0))
+    return optax.chain(by_layer(optimizer, layers) if name in _BY_LAYER else optimizer, optax.scale(-1.0))
 
 
 def _follows_rate(optimizer: optax.GradientTransformation, slower: optax.GradientTransformation) -> bool:

@@ -87,7 +87,8 @@ def test_schedules(name, rates):
         (dict(name="lion", args="b1='x'"), "name='lion' with optimizer.args=.* cannot be used"),
         (dict(name="momo"), "cannot be used"),
         (dict(name="rprop"), "name='rprop' cannot be used: it does not only multiply by its learning rate"),
-        (dict(name="lars"), "name='lars' cannot be used: it computes one norm for each array"),
+        (dict(name="lars"), "name='lars' cannot be used: its norms or moments contain the weight decay"),
+        (dict(name="galore"), "name='galore' cannot be used: it projects matrices"),
         (dict(name="sm3"), "name='sm3' cannot be used: the form of its state changes"),
         (dict(name="noisy_sgd"), "name='noisy_sgd' cannot be used: its state holds a random key"),
         (dict(name="fromage"), "name='fromage' cannot be used: it does not only multiply"),
@@ -141,11 +142,6 @@ def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_ra
     [
         ("lion", "b1=0.95", lambda mask: optax.lion(0.2, b1=0.95, weight_decay=0.01, mask=mask)),
         ("sgd", "momentum=0.9, nesterov=True", lambda mask: optax.sgd(0.2, 0.9, True)),
-        (
-            "adafactor",
-            "min_dim_size_to_factor=2",
-            lambda mask: optax.adafactor(0.2, min_dim_size_to_factor=2),
-        ),
     ],
 )
 def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
@@ -171,6 +167,46 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
         jax.tree.map(
             lambda u, e: np.testing.assert_allclose(-0.2 * u, e, rtol=2e-6, atol=1e-7), updates, expected
         )
+
+
+def test_adafactor_has_norms_of_single_layers():
+    """As if no parameter were stacked: updates are clipped by their norms and scaled by the parameters'."""
+    number = 4
+    layers = param_groups.Layers.of(Stacked())
+    start = jnp.arange(1.0, 1 + number)[:, None, None] * jnp.linspace(-1, 2, 6).reshape(3, 2)
+    name = "encoder/layers/stack/layer/query/kernel"
+    params = {name: start, "classifier": jnp.ones((3, 2))}
+    tx = optimizers.from_optax("adafactor", layers, "min_dim_size_to_factor=2, momentum=0.5")
+    reference = optax.adafactor(1.0, min_dim_size_to_factor=2, momentum=0.5)
+
+    def apart(tree):
+        layer = {f"layer {each}": tree[name][each] for each in range(number)}
+        return layer | {"classifier": tree["classifier"]}
+
+    state, other = tx.init(params), reference.init(apart(params))
+    for step in range(3):
+        grads = jax.tree.map(lambda p, step=step: jnp.cos(p * 3 + step) * 10 ** (p - 3), params)
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        expected, other = jax.jit(reference.update)(apart(grads), other, apart(params))
+        jax.tree.map(
+            lambda mine, theirs: np.testing.assert_allclose(-mine, theirs, rtol=2e-6, atol=1e-7),
+            apart(updates),
+            expected,
+        )
+
+
+@pytest.mark.parametrize("name", ["adabelief", "adan", "amsgrad", "lion", "radam", "sgd", "signum", "yogi"])
+def test_others_have_no_norms_of_single_parameters(name):
+    """Else a parameter that is stacked over layers would be trained as one."""
+    tx = optimizers.from_optax(name, param_groups.Layers())
+    draw = np.random.default_rng(0).normal
+    params = [jnp.asarray(draw(size=(4, 8)) * 10.0**size, jnp.float32) for size in range(3)]
+    together, alone = tx.init(jnp.stack(params)), tx.init(params)
+    for _ in range(3):
+        grads = [jnp.asarray(draw(size=(4, 8)) * 10.0**size, jnp.float32) for size in range(3)]
+        mine, together = tx.update(jnp.stack(grads), together, jnp.stack(params))
+        theirs, alone = tx.update(grads, alone, params)
+        np.testing.assert_allclose(mine, jnp.stack(theirs), rtol=1e-5)
 
 
 def test_muon_orthogonalizes_the_matrices_of_each_layer():

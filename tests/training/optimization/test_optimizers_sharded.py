@@ -36,15 +36,15 @@ class Words(Objective):
         shape = (LAYERS, HIDDEN, HEADS, SIZE)
         kernel, back = 0.1 * jax.random.normal(keys[1], shape), 0.1 * jax.random.normal(keys[2], shape)
         layer = {
-            "query": {"kernel": nn.Partitioned(kernel, names=("layers", "embed", "heads", "kv"))},
+            "query": {"kernel": nn.LogicallyPartitioned(kernel, names=("layers", "embed", "heads", "kv"))},
             "attention_output": {
-                "kernel": nn.Partitioned(
+                "kernel": nn.LogicallyPartitioned(
                     back.transpose(0, 2, 3, 1), names=("layers", "heads", "kv", "embed")
                 ),
-                "bias": nn.Partitioned(jnp.zeros((LAYERS, HIDDEN)), names=("layers", "embed")),
+                "bias": nn.LogicallyPartitioned(jnp.zeros((LAYERS, HIDDEN)), names=("layers", "embed")),
             },
         }
-        table = nn.Partitioned(table, names=("vocab", "embed"))
+        table = nn.LogicallyPartitioned(table, names=("vocab", "embed"))
         return {"encoder": {"embeddings": {"word_embeddings": table}, "layers": {"stack": {"layer": layer}}}}
 
     def prepare(self, batch, key, train):
@@ -135,5 +135,5 @@ def test_moments_lie_where_their_parameters_do():
             assert specs == {
                 (LAYERS, HEADS, SIZE): PartitionSpec(None, "tensor", None),
                 (LAYERS, HIDDEN, HEADS): PartitionSpec(None, "fsdp", "tensor"),
-                (1,): PartitionSpec(),
+                (LAYERS, 1): PartitionSpec(),
             }
