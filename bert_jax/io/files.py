@@ -137,6 +137,8 @@ def remote_errors(path: PathLike) -> Iterator[None]:
         number = getattr(error, "errno", None) or next(
             (number for kind, number in _NUMBERS.items() if isinstance(error, kind)), None
         )
+        if number is not None and number < 0:  # of the resolver of names, not of the system
+            number = errno.EIO
         if number is None:
             code = str(getattr(error, "code", None) or getattr(error, "status", None) or "")
             number = _STATUS_NUMBERS.get(int(code) if code.isdigit() else 0, errno.EIO)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 from pathlib import Path
 
 import fsspec
@@ -106,15 +107,21 @@ class Forbidden(Exception):
 
 
 @pytest.mark.parametrize(
-    "error, number", [(Forbidden("no"), errno.EACCES), (ConnectionResetError("gone"), errno.EIO)]
+    "error, number, said",
+    [
+        (Forbidden("no"), errno.EACCES, "no"),
+        (ConnectionResetError("gone"), errno.EIO, "gone"),
+        (socket.gaierror(socket.EAI_NONAME, "name not known"), errno.EIO, "name not known"),
+    ],
 )
-def test_a_failing_network_is_no_absence(monkeypatch, error, number):
+def test_a_failing_network_is_no_absence(monkeypatch, error, number, said):
     """A run that took it for one would begin again."""
     monkeypatch.setattr(files, "file_system", lambda path: (Failing(error), path))
     for call in (files.exists, files.is_directory, files.names, files.walk):
         with pytest.raises(OSError) as caught:
             call("gs://bucket/run")
         assert caught.value.errno == number and caught.value.filename == "gs://bucket/run"
+        assert said in str(caught.value.strerror)
 
 
 def test_outputs_are_checked_before_anything_is_computed(root):
