@@ -70,9 +70,9 @@ class Server:
 
     def __init__(self):
         self._process = subprocess.Popen(
-            [sys.executable, "-u", __file__],
+            [sys.executable, "-u", "-m", "support.kills"],
             cwd=ROOT,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
