@@ -34,7 +34,10 @@ def of_records(data_dir: str, manifest: Mapping[str, Any]) -> Tokenizer:
 
 
 def check(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless a checkpoint has the vocabulary and the form of rows of the data.
+    """Raises UserError unless a checkpoint has the vocabulary, the text and the form of rows of the data.
+
+    Accents that the records keep and the checkpoint does not are refused. The reverse is not, since `data`
+    has no flag for it; where it matters, the vocabulary has tokens with accents, and `data` keeps them.
 
     Args:
         field: the field of the configuration, or the flag, that names the checkpoint.
@@ -46,6 +49,19 @@ def check(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tok
         raise UserError(
             f"{field}={path} was trained with another vocabulary than that of the records; make the records "
             "with its vocabulary"
+        )
+    for setting in ("lower_case", "normalizer"):
+        wanted, found = getattr(theirs, setting), getattr(tokenizer, setting)
+        if wanted != found:
+            flag = f"--{setting}={str(wanted).lower()}"
+            raise UserError(
+                f"{field}={path} was trained on text with {setting}={wanted}, and the records were made with "
+                f"{setting}={found}; make them again with `bert-jax data {flag}`"
+            )
+    if theirs.strip_accents and not tokenizer.strip_accents:
+        raise UserError(
+            f"{field}={path} was trained on text without accents, and the records have them; make them again "
+            "with `bert-jax data --lower_case`"
         )
     if theirs.template != tokenizer.template:
         raise UserError(
