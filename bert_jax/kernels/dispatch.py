@@ -171,6 +171,8 @@ def _splash(case: AttentionCase, target: Target) -> str | None:
 
 
 def _no_nvidia_ampere(target: Target) -> str | None:
+    if target.platform == "cpu":  # its interpreter computes any kernel
+        return None
     if target.is_before_ampere:
         return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):

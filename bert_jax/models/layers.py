@@ -52,39 +52,64 @@ _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initialize
 }
 
 
-@jax.custom_vjp
-def gelu(x: jax.Array) -> jax.Array:
-    """Returns x Phi(x), the exact GELU (Hendrycks and Gimpel 2016).
+def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]):
+    """Returns the activation x gate(x), of which a backward pass keeps x alone.
 
-    It uses erf, because `jax.nn.gelu` uses erfc, which is slower. Phi is computed in float32, because its sum
-    with erf in bfloat16 would lose the values below 0 to rounding.
+    The gate is computed in float32: in bfloat16 a sum with a number near -1 would lose the values below 0 to
+    rounding. Autodiff would keep more arrays, and x is the widest activation of a layer.
+
+    Args:
+        gate: a function of float32 arrays.
+        slope: its derivative.
     """
-    return x * _normal_cdf(x.astype(jnp.float32)).astype(x.dtype)
+
+    @jax.custom_vjp
+    def activation(x: jax.Array) -> jax.Array:
+        return x * gate(x.astype(jnp.float32)).astype(x.dtype)
+
+    def backward(kept, g):
+        x = unpack(kept)
+        if x.dtype != jnp.float32:
+            # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
+            x = jax.lax.optimization_barrier(x)
+        wide = x.astype(jnp.float32)
+        return (g * (gate(wide) + wide * slope(wide)).astype(x.dtype),)
+
+    activation.defvjp(lambda x: (activation(x), pack(x)), backward)
+    return activation
 
 
 def _normal_cdf(x):
+    # By erf, because the erfc of `jax.nn.gelu` is slower.
     return 0.5 * (1 + jax.lax.erf(x * jnp.float32(math.sqrt(0.5))))
 
 
-def _gelu_bwd(kept, g):
-    x = unpack(kept)
-    if x.dtype != jnp.float32:
-        # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
-        x = jax.lax.optimization_barrier(x)
-    wide = x.astype(jnp.float32)
-    density = jnp.exp(-0.5 * jnp.square(wide)) * jnp.float32(1 / math.sqrt(2 * math.pi))
-    return (g * (_normal_cdf(wide) + wide * density).astype(x.dtype),)
+def _normal_density(x):
+    return jnp.exp(-0.5 * jnp.square(x)) * jnp.float32(1 / math.sqrt(2 * math.pi))
 
 
-# Autodiff would keep erf(x) in addition to x, and x is the widest activation of a layer.
-gelu.defvjp(lambda x: (gelu(x), pack(x)), _gelu_bwd)
+_TANH_SCALE, _TANH_CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
 
+def _tanh_cdf(x):
+    # (1 + tanh(y)) / 2 is the sigmoid of 2 y, which does not lose its values near 0 to rounding.
+    return jax.nn.sigmoid(_TANH_SCALE * (x + _TANH_CUBE * x**3))
+
+
+def _tanh_density(x):
+    return _sigmoid_slope(_tanh_cdf(x)) * _TANH_SCALE * (1 + 3 * _TANH_CUBE * jnp.square(x))
+
+
+def _sigmoid_slope(sigmoid):
+    return sigmoid * (1 - sigmoid)
+
+
+# GELU, exact and by tanh: Hendrycks and Gimpel 2016; SiLU: Elfwing et al. 2017.
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": gelu,
-    "gelu_tanh": jax.nn.gelu,
+    "gelu": _gated_by_itself(_normal_cdf, _normal_density),
+    "gelu_tanh": _gated_by_itself(_tanh_cdf, _tanh_density),
     "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
+    "silu": _gated_by_itself(jax.nn.sigmoid, lambda x: _sigmoid_slope(jax.nn.sigmoid(x))),
     "tanh": jnp.tanh,
 }
 

@@ -98,5 +98,6 @@ class Classification(RowObjective):
         if self.kind == "regression":
             return outputs
         if self.kind == "multilabel":
-            return super().logits_of(outputs) - super().logits_of(1 - outputs)
+            # A probability that is rounded to 1 differs from it by at most 2^-25.
+            return super().logits_of(outputs) - super().logits_of(jnp.maximum(1 - outputs, 2.0**-25))
         return super().logits_of(outputs)

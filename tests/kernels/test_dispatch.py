@@ -130,8 +130,15 @@ def test_what_is_requested_by_name_is_chosen():
     assert attention(TPU, "splash").implementation == "splash"
     assert attention(H100, "cudnn").implementation == "cudnn"
     assert attention(H100, "triton").implementation == "triton"
+
+
+@pytest.mark.parametrize("target", [CPU, Target("cpu", "bfloat16")])
+def test_a_cpu_interprets_every_pallas_kernel(target):
     for name in ("pallas", "splash", "triton"):
-        assert attention(CPU, name).implementation == name  # interpreted
+        assert attention(target, name).implementation == name
+    residual = ResidualCase(512, 768)
+    for name in ("pallas", "triton"):
+        assert dispatch.choose("residual", name, residual, target).implementation == name
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ refuses shows here. Rows have 128 tokens and heads 64 numbers, for which both pl
 
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,12 @@ def kernels(text):
     return {name for name, call in CALLS.items() if call in text}
 
 
+def float32_products(text):
+    """The shapes of the operands of products of float32 arrays in the text of a program."""
+    found = re.findall(r"stablehlo.dot_general.*: \(tensor<([0-9x]+)xf32>, tensor<([0-9x]+)xf32>\)", text)
+    return [tuple(map(int, shape.split("x"))) for shapes in found for shape in shapes]
+
+
 def expected_kernels(accelerator, dtype, rate):
     """`rate` is that of dropout on the attention probabilities."""
     if accelerator == "tpu":
@@ -105,6 +112,8 @@ def test_pretraining(name, accelerator):
     parts, strategy = min(config.accumulate_steps, 2), config.masking.strategy
     text = lower_train_step(accelerator, model, name_optimizer(config.optimizer), parts, strategy)
     assert kernels(text) == expected_kernels(accelerator, "bfloat16", model.attention_probs_dropout_prob)
+    # The token types' alone; the gradients of logits among the others are in the dtype of the products.
+    assert all(model.vocab_size not in shape for shape in float32_products(text))
     # What else differs between the configs is in no kernel, and neither are activations.
     fields["hidden_act"] = "gelu"
     for dtype, dropout in (("float32", {}), ("float32", NO_DROPOUT), ("bfloat16", NO_DROPOUT)):

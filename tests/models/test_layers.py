@@ -21,17 +21,35 @@ def normal(*shape, seed=0):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-def test_gelu_in_bfloat16_keeps_its_values_below_0():
+def in_float64(name, x):
+    """The value and the slope of an activation x gate(x)."""
+    if name == "gelu":
+        gate = 0.5 * np.array([math.erfc(-each / math.sqrt(2)) for each in x])
+        return x * gate, gate + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+    scale = 2 * math.sqrt(2 / math.pi)
+    inner, slope = (
+        (x, 1) if name == "silu" else (scale * (x + 0.044715 * x**3), scale * (1 + 0.134145 * x**2))
+    )
+    gate = 1 / (1 + np.exp(-inner))
+    return x * gate, gate + x * gate * (1 - gate) * slope
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
+def test_activations_in_bfloat16_keep_their_values_below_0(name):
     x = jnp.asarray(np.linspace(-6, 3, 400), jnp.bfloat16)
-    exact = np.asarray(x, np.float64)
-    cdf = 0.5 * np.array([math.erfc(-each / math.sqrt(2)) for each in exact])
-    density = np.exp(-0.5 * exact**2) / math.sqrt(2 * math.pi)
-    value, pull = jax.vjp(layers.gelu, x)
+    value, pull = jax.vjp(layers.ACTIVATIONS[name], x)
     (slope,) = pull(jnp.ones_like(x))
-    for found, expected in ((value, exact * cdf), (slope, cdf + exact * density)):
+    for found, expected in zip((value, slope), in_float64(name, np.asarray(x, np.float64)), strict=True):
         assert found.dtype == jnp.bfloat16
         # Two roundings; and those of float32, in which 1 + erf(x) has an error of 1e-7.
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=2**-7, atol=6e-7)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
+def test_a_backward_pass_keeps_one_array_of_an_activation(name):
+    """The widest one of a layer."""
+    _, pull = jax.vjp(layers.ACTIVATIONS[name], jnp.ones((4, 8), jnp.bfloat16))
+    assert len([kept for kept in jax.tree.leaves(pull) if np.shape(kept) == (4, 8)]) == 1
 
 
 def assert_same_gradients(mine, theirs, args, atol=2e-5):
@@ -87,11 +105,14 @@ def test_layer_norm_of_bfloat16_is_as_good_as_its_numbers(platform):
     np.testing.assert_allclose(normalized, exact, atol=2e-3)  # neighbors of 30 are 0.125 apart
 
 
-def test_gelu_exact_and_tanh():
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
+def test_activations_in_float32(name):
     x = jnp.linspace(-6, 6, 101)
-    assert_same_gradients(layers.gelu, lambda x: jax.nn.gelu(x, approximate=False), (x,), atol=2e-6)
-    difference = np.abs(layers.ACTIVATIONS["gelu"](x) - layers.ACTIVATIONS["gelu_tanh"](x)).max()
-    assert 1e-4 < difference < 1e-3
+    value, pull = jax.vjp(layers.ACTIVATIONS[name], x)
+    for found, expected in zip(
+        (value, *pull(jnp.ones_like(x))), in_float64(name, np.asarray(x, np.float64)), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 def test_initial_distribution():

@@ -73,7 +73,7 @@ class Lstm(Module):
 def _begins(segments, reverse):
     """Returns bool [B, L], the first token of each segment in the order of reading."""
     changes = segments[:, 1:] != segments[:, :-1]
-    edge = jnp.ones_like(changes[:, :1])
+    edge = jnp.ones_like(segments[:, :1], bool)
     return jnp.concatenate([changes, edge] if reverse else [edge, changes], axis=1)
 
 

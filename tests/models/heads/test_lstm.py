@@ -31,6 +31,15 @@ def test_lstm_is_the_textbooks(reverse):
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
+def test_rows_of_one_token(reverse):
+    x = np.random.default_rng(1).normal(size=(2, 1, 3)).astype(np.float32)
+    module = Lstm(CONFIG, features=4, reverse=reverse)
+    variables, mask = drawn(module, x, np.ones((2, 1), bool)), np.ones((2, 1), bool)
+    alone, segments = module.apply(variables, x, mask), np.array([[1], [2]])
+    np.testing.assert_array_equal(module.apply(variables, x, mask, segments), alone)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 def test_each_segment_is_read_by_itself(reverse):
     """Also where its first, a middle or its last token is masked, and at the ends of the row."""
     x = np.random.default_rng(1).normal(size=(1, 12, 3)).astype(np.float32)

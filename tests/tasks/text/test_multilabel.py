@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import fine_tuned
+from support.models import tiny_config
 
 from bert_jax import cli
 from bert_jax.objectives import losses
+from bert_jax.objectives.classification import Classification
 from bert_jax.tasks.readers.file_rows import json_text
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.text.multilabel import MultiLabel
@@ -130,3 +132,17 @@ def test_a_comma_in_a_label_is_refused():
     assert json_text(["a b", "c"], "label", "tags") == "a b,c"
     with pytest.raises(Malformed, match="'food, drink' in 'tags' has a ',', which separates labels"):
         json_text(["a", "food, drink"], "label", "tags")
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0])
+def test_the_loss_of_an_evaluation_is_that_of_training(target):
+    """Up to the float32 probabilities that an evaluation has; one of 1 is not taken for a certainty."""
+    objective = Classification(tiny_config(), 3, kind="multilabel")
+    targets, weights = jnp.full((1, 3), target), jnp.ones(1)
+    for logit in (*range(-30, 18), 25, 100):
+        logits = jnp.full((1, 3), float(logit))
+        trained = float(losses.mean(objective.criterion(logits, targets, weights)))
+        found = objective.evaluation_loss(objective.outputs(logits), targets)
+        if logit <= 17:
+            np.testing.assert_allclose(found, trained, rtol=0.04, atol=1e-6)
+        assert found < trained + 1
