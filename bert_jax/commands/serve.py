@@ -109,7 +109,8 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
             filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
             found.append(services.FillMask(filler))
     if flags.workdir:
-        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log, dtype=flags.dtype)))
+        options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
+        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log, **options)))
     return found
 
 

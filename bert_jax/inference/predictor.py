@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import few_lengths
+from bert_jax.inference.engine import few_lengths, few_sizes
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -206,8 +206,8 @@ class Predictor:
     def warm_up(self) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
-        From then on, a batch has either one group of rows per device or `batch_size` groups, and rows are
-        padded to 32, 64, ..., `max_seq_length` tokens.
+        From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does, to at most
+        `batch_size` groups of rows.
 
         Returns:
             The number of programs that were compiled. Those of another run are not compiled again.
@@ -215,7 +215,7 @@ class Predictor:
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
         self._buckets = tuple(few_lengths(longest))
-        self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
+        self._sizes = tuple(few_sizes(self.batch_size, self._mesh.size))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         shapes = [

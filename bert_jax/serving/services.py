@@ -116,7 +116,7 @@ class Prediction:
         return self.predictor.records_of(items)
 
     def warm_up(self, most: int) -> int:
-        """Compiles the model for all shapes; its batch size is that of the run."""
+        """Compiles the model for all shapes; the largest batch is that of the predictor."""
         return self.predictor.warm_up()
 
 

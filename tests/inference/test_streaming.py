@@ -191,6 +191,16 @@ def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(ru
     assert not compiled
 
 
+def test_few_rows_after_a_warm_up_make_a_small_batch(run_of):
+    model, devices = predictor.Predictor(str(run_of("classification")), batch_size=20 * 8), jax.device_count()
+    assert model.warm_up() == 4
+    sizes, predict = [], model._predict
+    model._predict = lambda params, batch: sizes.append(batch["input_ids"].shape[0]) or predict(params, batch)
+    for rows in (1, devices + 1, 4 * devices + 1, 20 * devices, 20 * devices + 1):
+        assert len(model.predict_rows(["the cat"] * rows)) == rows
+    assert [size // devices for size in sizes] == [1, 4, 16, 20, 20, 20]
+
+
 class _Broken(io.BytesIO):
     def __next__(self):
         raise OSError(5, "Input/output error")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import convert
+from bert_jax.commands import serve
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference.embedding import Embedder
@@ -236,6 +238,12 @@ def test_sigterm_finishes_what_is_being_answered(folders):
     assert answers == [200] * 4
     running.process.wait()
     assert any("stopped" in line for line in running.lines)
+
+
+def test_batches_of_predictions_are_those_of_batch_size(folders):
+    flags = types.SimpleNamespace(checkpoint=None, workdir=str(folders[1]), dtype="auto", batch_size=24)
+    (service,) = serve._services(flags)
+    assert service.predictor.batch_size == 24 and service.predictor.config.batch_size == 16
 
 
 @pytest.mark.parametrize(
