@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import bisect
 import collections
@@ -10,7 +11,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ class Server:
                 found, status = _error("too many requests are waiting; try again"), 503
                 headers["Retry-After"] = _RETRY_SECONDS
             except requests.ClientDisconnect:
-                found, status = _error("the client hung up before its request was complete"), _HUNG_UP
+                found, status = _error("the client hung up"), _HUNG_UP
             except Exception:
                 _logger.exception("%s failed", path)
                 found, status = _error("the server failed; its log has the reason"), 500
@@ -180,8 +181,16 @@ class Server:
             raise _Refused(400, "expected a JSON object")
         return found
 
-    async def _results(self, name: str, items: Any, prefix: str = "", field: str = "") -> list[Any]:
-        """Returns the results of the items of a request, which are in `field`; by default the service's."""
+    async def _results(
+        self, request: Any, name: str, items: Any, prefix: str = "", field: str = ""
+    ) -> list[Any]:
+        """Returns the results of the items of a request, which are in `field`; by default the service's.
+
+        Raises:
+            _Refused: there are no items or too many, or one is malformed.
+            Overloaded: too many items are waiting.
+            requests.ClientDisconnect: the client hung up; items that still wait are not computed.
+        """
         service = self._services[name]
         field = field or service.field
         if not isinstance(items, list) or not items:
@@ -196,7 +205,7 @@ class Server:
                 raise _Refused(400, f"{field}[{number}]: {error}") from None
         if prefix:
             parsed = [prefix + text for text in parsed]
-        return await self._batchers[name].submit(parsed)
+        return await _while_connected(request, self._batchers[name].submit(parsed))
 
     # Answers
 
@@ -204,7 +213,7 @@ class Server:
         body = await self._body(request)
         service = self._services["embed"]
         assert isinstance(service, Embedding)
-        found = await self._results("embed", body.get("texts"), service.prompt(body.get("prompt")))
+        found = await self._results(request, "embed", body.get("texts"), service.prompt(body.get("prompt")))
         return {"vectors": [as_list(one.values) for one in found]}
 
     async def _openai(self, request: Any) -> dict[str, Any]:
@@ -220,7 +229,9 @@ class Server:
             raise _Refused(400, f"dimensions: expected 1 to {width}")
         if encoding not in ("float", "base64"):
             raise _Refused(400, "encoding_format: expected float or base64")
-        found = await self._results("embed", [items] if isinstance(items, str) else items, field="input")
+        found = await self._results(
+            request, "embed", [items] if isinstance(items, str) else items, field="input"
+        )
         tokens = sum(len(one.token_ids) for one in found)
         vectors = [_cut(one.values, size) for one in found]
         return {
@@ -247,7 +258,7 @@ class Server:
         top = body.get("top", 5)
         if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= FillMask.most:
             raise _Refused(400, f"top: expected 1 to {FillMask.most}")
-        found = await self._results("fill-mask", body.get("texts"))
+        found = await self._results(request, "fill-mask", body.get("texts"))
         results = [
             [
                 [{"token": one.token, "probability": round(one.probability, 6)} for one in mask[:top]]
@@ -259,7 +270,7 @@ class Server:
 
     async def _predict(self, request: Any) -> dict[str, Any]:
         body = await self._body(request)
-        return {"predictions": await self._results("predict", body.get("rows"))}
+        return {"predictions": await self._results(request, "predict", body.get("rows"))}
 
     async def _health(self, request: Any) -> dict[str, Any]:
         return {"status": "ok", "model": self._model, "services": list(self._services)}
@@ -278,6 +289,24 @@ class Server:
             for service, batcher in self._batchers.items():
                 lines.append(f'{total}{{service="{service}"}} {getattr(batcher, name)}')
         return "\n".join(lines) + "\n"
+
+
+async def _while_connected(request: Any, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+    """Returns what a coroutine does. Cancels it and raises ClientDisconnect if the client hangs up before."""
+
+    async def hung_up():
+        while (await request.receive())["type"] != "http.disconnect":  # the request was read to its end
+            pass
+
+    working, gone = asyncio.create_task(work), asyncio.create_task(hung_up())
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise requests.ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
 def _cut(vector: np.ndarray, size: int) -> np.ndarray:

@@ -47,7 +47,7 @@ class Batcher:
         return len(self._waiting)
 
     async def submit(self, items: Sequence[Any]) -> list[Any]:
-        """Returns the results of some items.
+        """Returns the results of some items. If it is cancelled, those that still wait are not computed.
 
         Raises:
             Overloaded: too many items are waiting.
@@ -62,8 +62,9 @@ class Batcher:
         try:
             return list(await asyncio.gather(*futures))
         except BaseException:
-            for future in futures:  # those that still wait are not computed
+            for future in futures:  # those that still wait are not computed, and leave their places to others
                 future.cancel()
+            self._waiting = collections.deque(each for each in self._waiting if not each[1].done())
             raise
 
     async def start(self) -> None:
