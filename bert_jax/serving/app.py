@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,26 +122,23 @@ class Server:
     def _route(self, path: str, answer: Callable[[Any], Awaitable[Any]], method: str = "POST") -> Any:
         async def handle(request: requests.Request) -> responses.Response:
             began = time.monotonic()
-            headers = {}
             try:
-                found, status = await answer(request), 200
+                response = _response(await answer(request))
             except _Refused as error:
-                found, status = _error(error.message), error.status
+                response = _error(error.message, error.status)
             except Malformed as error:
-                found, status = _error(str(error)), 400
+                response = _error(str(error), 400)
             except Overloaded:
-                found, status = _error("too many requests are waiting; try again"), 503
-                headers["Retry-After"] = _RETRY_SECONDS
+                retry = {"Retry-After": _RETRY_SECONDS}
+                response = _error("too many requests are waiting; try again", 503, retry)
             except requests.ClientDisconnect:
-                found, status = _error("the client hung up"), _HUNG_UP
+                response = _error("the client hung up", _HUNG_UP)
             except Exception:
                 _logger.exception("%s failed", path)
-                found, status = _error("the server failed; its log has the reason"), 500
-            self._answers[path, status] += 1
+                response = _error("the server failed; its log has the reason", 500)
+            self._answers[path, response.status_code] += 1
             self._times.setdefault(path, _Histogram()).add(time.monotonic() - began)
-            if isinstance(found, str):
-                return responses.PlainTextResponse(found, status, headers)
-            return responses.JSONResponse(found, status, headers)
+            return response
 
         return routing.Route(path, handle, methods=[method])
 
@@ -154,7 +151,7 @@ class Server:
                 message += f"; {path} needs bert-jax serve {_NEEDED[path]}"
         elif error.status_code == 405:
             message = f"{path}: expected {error.headers['Allow']}, found {request.method}"
-        return responses.JSONResponse(_error(message), error.status_code, error.headers)
+        return _error(message, error.status_code, error.headers)
 
     # Requests
 
@@ -316,5 +313,11 @@ def _cut(vector: np.ndarray, size: int) -> np.ndarray:
     return unit_length(vector[:size])
 
 
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message}}
+def _response(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> responses.Response:
+    """Returns an answer: a string as plain text, anything else as JSON."""
+    kind = responses.PlainTextResponse if isinstance(found, str) else responses.JSONResponse
+    return kind(found, status, headers)
+
+
+def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> responses.Response:
+    return _response({"error": {"message": message}}, status, headers)

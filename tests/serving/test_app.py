@@ -94,3 +94,12 @@ def test_items_of_clients_that_hang_up_are_not_computed_and_leave_their_places()
         assert ask(port, "/predict", {"rows": ["e", "f", "g", "h"]})[0] == 200
         assert service.seen == ["a", "e", "f", "g", "h"]
         wait_for(port, 'bert_jax_requests_total{path="/predict",status="200"} 1')
+
+
+def test_a_result_that_is_no_json_is_an_error_of_the_server(caplog):
+    with serving(Echo()) as port:
+        status, kind, content = ask(port, "/predict", {"rows": [{"probability": float("nan")}]})
+        assert (status, kind) == (500, "application/json")
+        assert json.loads(content)["error"]["message"] == "the server failed; its log has the reason"
+        wait_for(port, 'bert_jax_requests_total{path="/predict",status="500"} 1')
+    assert "/predict failed" in caplog.text and "not JSON compliant" in caplog.text
