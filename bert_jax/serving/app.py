@@ -123,7 +123,8 @@ class Server:
         async def handle(request: requests.Request) -> responses.Response:
             began = time.monotonic()
             try:
-                response = _response(await answer(request))
+                # Other requests do not wait while a large answer is written.
+                response = await asyncio.to_thread(_response, await answer(request))
             except _Refused as error:
                 response = _error(error.message, error.status)
             except Malformed as error:
@@ -211,7 +212,7 @@ class Server:
         service = self._services["embed"]
         assert isinstance(service, Embedding)
         found = await self._results(request, "embed", body.get("texts"), service.prompt(body.get("prompt")))
-        return {"vectors": [as_list(one.values) for one in found]}
+        return {"vectors": [one.values for one in found]}
 
     async def _openai(self, request: Any) -> dict[str, Any]:
         """Answers a request as the embeddings endpoint of OpenAI does."""
@@ -237,7 +238,7 @@ class Server:
                 {
                     "object": "embedding",
                     "index": number,
-                    "embedding": as_list(vector)
+                    "embedding": vector
                     if encoding == "float"
                     else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
                 }
@@ -314,9 +315,11 @@ def _cut(vector: np.ndarray, size: int) -> np.ndarray:
 
 
 def _response(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> responses.Response:
-    """Returns an answer: a string as plain text, anything else as JSON."""
-    kind = responses.PlainTextResponse if isinstance(found, str) else responses.JSONResponse
-    return kind(found, status, headers)
+    """Returns an answer: a string as plain text, anything else as JSON, in which vectors are lists."""
+    if isinstance(found, str):
+        return responses.PlainTextResponse(found, status, headers)
+    text = json.dumps(found, default=as_list, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return responses.Response(text.encode("utf-8", "replace"), status, headers, "application/json")
 
 
 def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> responses.Response:

@@ -7,12 +7,13 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-from bert_jax.serving import app  # noqa: E402
+from bert_jax.serving import app, services  # noqa: E402
 
 
 class Echo:
@@ -103,3 +104,36 @@ def test_a_result_that_is_no_json_is_an_error_of_the_server(caplog):
         assert json.loads(content)["error"]["message"] == "the server failed; its log has the reason"
         wait_for(port, 'bert_jax_requests_total{path="/predict",status="500"} 1')
     assert "/predict failed" in caplog.text and "not JSON compliant" in caplog.text
+
+
+def test_lists_of_numbers_are_exact_and_short():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
+    ends = np.array([0, -0.0, 1, -1, 0.1, 1e-45, 3.4028235e38, 1 - 2**-24], np.float32)
+    for values in (bits[np.isfinite(bits)], ends, rng.normal(0, 0.05, 100_000).astype(np.float32)):
+        found = services.as_list(values)
+        assert np.array_equal(np.array(found, np.float32).view(np.uint32), values.view(np.uint32))
+    assert all(float(f"{x:.9g}") == x for x in found)
+
+
+def test_other_requests_do_not_wait_while_an_answer_is_written(monkeypatch):
+    began, end = threading.Event(), threading.Event()
+
+    def slow(vector):
+        began.set()
+        assert end.wait(5)
+        return vector.tolist()
+
+    class Vectors(Echo):
+        def compute(self, items):
+            return [np.zeros(2, np.float32)] * len(items)
+
+    monkeypatch.setattr(app, "as_list", slow)
+    answers = []
+    with serving(Vectors()) as port:
+        asking = threading.Thread(target=lambda: answers.append(ask(port, "/predict", {"rows": ["a"]})))
+        asking.start()
+        assert began.wait(10) and ask(port, "/health")[0] == 200
+        end.set()
+        asking.join()
+    assert answers == [(200, "application/json", '{"predictions":[[0.0,0.0]]}')]
