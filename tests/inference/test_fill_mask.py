@@ -44,6 +44,21 @@ def test_each_mask_has_the_most_likely_tokens(filler):
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("top", [1, 3, 40, 50, 60])
+@pytest.mark.parametrize("values", [2, 7, 1000])
+def test_equal_candidates_come_by_id(top, values):
+    class Tokenizer:
+        vocab_size, spelling = 50, staticmethod(str)
+
+    probabilities = np.random.default_rng(top).integers(0, values, 64).astype(np.float32)
+    probabilities[50:] = values  # after the vocabulary
+    found = fill_mask.most_likely(Tokenizer(), probabilities, top)
+    order = np.argsort(-probabilities[:50], kind="stable")[:top]
+    assert [(each.token, each.probability) for each in found] == [(str(i), probabilities[i]) for i in order]
+    unknown = fill_mask.most_likely(Tokenizer(), np.full(64, np.nan, np.float32), top)
+    assert [each.token for each in unknown] == [str(i) for i in range(50)][:top]
+
+
 def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
     """However many masks the texts have: an output has a number for each mask and each token."""
     sizes, computed = [], pipelining.computed
