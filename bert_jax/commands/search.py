@@ -100,7 +100,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
         most = max(flags.top, reranker.candidates) if reranker else flags.top
-        for query, results in zip(queries, found.search(vectors, most, flags.approximate), strict=True):
+        for query, results in zip(queries, found.search(vectors, most), strict=True):
             if reranker:
                 results = reranker.rerank(query.text, results)
             _show(query, results[: flags.top], flags.json)
@@ -115,11 +115,11 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
         if files.names(flags.index) and not flags.overwrite and not _is_unfinished(flags.index):
             raise UserError(f"--index={flags.index} has other files; choose another directory")
         return None
-    found = index.Index(flags.index)
+    if flags.corpus and flags.overwrite:  # also one that is damaged
+        return None
+    found = index.Index(flags.index, flags.approximate)
     if not flags.corpus:
         return found
-    if flags.overwrite:
-        return None
     if flags.corpus == "-":
         raise UserError(
             f"--index={flags.index}: there is one already; leave --corpus out to search in it, or make it "
@@ -161,8 +161,6 @@ def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_fl
                 f"{given}: made with {found.settings['prefix']!r} before each document, and now it is "
                 f"{prefix!r}; make it anew with --corpus and --overwrite"
             )
-    if flags.approximate and not found.has_graph:
-        raise UserError(f"{given}: made without --approximate; make it anew with --corpus and --overwrite")
 
 
 def _make(flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str) -> index.Index:

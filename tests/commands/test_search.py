@@ -182,6 +182,7 @@ def test_a_damaged_index_is_told_in_one_line(search, tmp_path, name, left):
         path.write_bytes(content[:left])
     error = search("--query=one", corpus="", code=2).err
     assert name in error and "make the index anew" in error and "Traceback" not in error
+    assert len(search("--query=one", "--overwrite", "--json")[0]["results"]) == 10
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -60,60 +61,66 @@ _ANEW = "make the index anew, with --corpus and --overwrite"
 
 
 class Index:
-    """An index in a directory, whose vectors are mapped into memory.
+    """An index in a directory, whose files are mapped into memory.
+
+    They are mapped at once, so that the index stays as it is if `make` replaces them meanwhile.
 
     Args:
         directory: a local directory that `make` has filled.
+        approximate: whether to search with the graph, which is much faster in large corpora, and may miss
+            some documents.
+
+    Attributes:
+        vectors: float32 [N, H], one of each document.
 
     Raises:
-        UserError: there is no index, or a file of it is missing.
+        UserError: there is no index, a file of it is missing, or it was made without a graph.
     """
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, approximate: bool = False):
         self.directory = directory
         self.settings = json_files.read(os.path.join(directory, INDEX), _SCHEMA)
         if self.settings["version"] != _VERSION:
             raise UserError(f"{directory}: an index of another version of bert-jax; make it anew")
-        self.vectors, self._offsets = (self._load(name) for name in (VECTORS, OFFSETS))
+        self.vectors, self._offsets = (
+            self._mapped(name, functools.partial(np.load, mmap_mode="r")) for name in (VECTORS, OFFSETS)
+        )
         if len(self.vectors) != self.settings["documents"] or len(self._offsets) != len(self.vectors) + 1:
             raise UserError(f"{directory}: {VECTORS} and {OFFSETS} do not belong to {INDEX}; make it anew")
-        texts = os.path.join(directory, TEXTS)
-        if not files.exists(texts) or files.size(texts) != self._offsets[-1]:
-            raise UserError(f"{texts}: missing, or not that of {INDEX}; {_ANEW}")
+        self._texts = self._mapped(TEXTS, functools.partial(np.memmap, mode="r"))
+        if len(self._texts) != self._offsets[-1]:
+            raise UserError(f"{os.path.join(directory, TEXTS)}: not that of {INDEX}; {_ANEW}")
         self._graph: Any = None
+        if approximate:
+            graph = os.path.join(directory, GRAPH)
+            if not files.exists(graph):
+                raise UserError(f"{directory}: made without --approximate; {_ANEW}")
+            self._graph = usearch.Index.restore(graph, view=True)
 
-    def _load(self, name: str) -> np.ndarray:
+    def _mapped(self, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
         path = os.path.join(self.directory, name)
         try:
-            return np.load(path, mmap_mode="r")
+            return read(path)
         except (OSError, ValueError, EOFError):
             raise UserError(f"{path}: missing or damaged; {_ANEW}") from None
 
     def __len__(self) -> int:
         return len(self.vectors)
 
-    @property
-    def has_graph(self) -> bool:
-        """Returns whether there is a graph for approximate search."""
-        return files.exists(os.path.join(self.directory, GRAPH))
-
     def document(self, number: int) -> Document:
         """Returns the document with a number from 0."""
-        begin, end = (int(place) for place in self._offsets[number : number + 2])
-        with files.open_read(os.path.join(self.directory, TEXTS)) as file:
-            file.seek(begin)
-            return Document(**json.loads(file.read(end - begin)))
+        begin, end = self._offsets[number : number + 2]
+        return Document(**json.loads(self._texts[begin:end].tobytes()))
 
-    def search(self, queries: np.ndarray, most: int, approximate: bool = False) -> Iterator[list[Result]]:
+    def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
         """Yields the documents with the largest inner products for each query, the largest first.
 
         Args:
             queries: float32 [Q, H].
             most: number of documents to find.
-            approximate: whether to use the graph, which is much faster in large corpora, and may miss some.
         """
         numbers, scores = (
-            self._approximate(queries, most) if approximate else nearest(queries, self.vectors, most)
+            nearest(queries, self.vectors, most) if self._graph is None else self._approximate(queries, most)
         )
         for of_query, values in zip(numbers.tolist(), scores.tolist(), strict=True):
             yield [
@@ -121,8 +128,6 @@ class Index:
             ]
 
     def _approximate(self, queries: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._graph is None:
-            self._graph = usearch.Index.restore(os.path.join(self.directory, GRAPH), view=True)
         numbers = np.full((len(queries), min(most, len(self))), -1, np.int64)
         scores = np.full(numbers.shape, -np.inf, np.float32)
         for row, query in enumerate(np.ascontiguousarray(queries, np.float32)):
@@ -220,7 +225,7 @@ def make(
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
-    return Index(directory)
+    return Index(directory, approximate=graph)
 
 
 def corpus_bytes(path: str) -> int:

@@ -1,0 +1,37 @@
+"""An index stays as it was opened."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bert_jax.inference.search import index
+from bert_jax.inference.search.corpus import Document
+
+
+class Embedder:
+    """Gives texts the rows of a matrix, by their last character."""
+
+    width = 8
+
+    def stream(self, texts, progress, prefix=""):
+        for text in texts:
+            yield types.SimpleNamespace(values=np.eye(8, dtype=np.float32)[int(text[-1])])
+
+
+def make(directory, texts, graph):
+    documents = [Document(str(number), text) for number, text in enumerate(texts)]
+    return index.make(str(directory), documents, Embedder(), "model", "-", graph=graph, log=lambda line: None)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["exact", "graph"])
+def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, graph):
+    if graph:
+        pytest.importorskip("usearch")
+    make(tmp_path / "index", [f"old {number}" for number in range(8)], graph)
+    opened = index.Index(str(tmp_path / "index"), approximate=graph)
+    new = make(tmp_path / "index", [f"new and longer {7 - number}" for number in range(5)], graph)
+    queries = np.eye(8, dtype=np.float32)
+    for found, begin in ((opened, "old"), (new, "new and longer")):
+        for number, (first, *_) in enumerate(found.search(queries[3:], 3), 3):
+            assert (first.document.text, first.score) == (f"{begin} {number}", 1.0)
