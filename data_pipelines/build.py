@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import google, manifests, packed, verification
+from bert_jax.data import google, manifests, packed, tfrecord, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
-from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished
+from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
 
@@ -68,7 +68,8 @@ def build(
         workers: the number of local processes.
         progress: shows the progress; None creates one.
         beam_args: the arguments of Apache Beam pipelines that run the build; None for local processes.
-        overwrite: whether records with other settings in the directory are replaced.
+        overwrite: whether records with other settings in the directory are replaced, once the new ones are
+            made.
         warn: called before the build with a line for each sign that the text has another format.
 
     Raises:
@@ -372,19 +373,21 @@ class _Build:
         return max(1, wanted * rows[split] // rows["train"])
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:
-        """Moves the shards to the output directory and writes and returns the manifest."""
+        """Moves the shards to the output directory, in place of old ones; writes and returns the manifest."""
         directory = self.options.output_dir
+        moved: list[str] = []
         for split in splits.values():
             for file in split["files"]:
                 done = os.path.join(directory, file["name"])
                 made = self._path(file["name"])
                 file["crc32c"] = verification.file_digest(made if files.exists(made) else done)
-                for suffix in ("", ".index"):
-                    source = self._path(file["name"] + suffix)
-                    if files.exists(source):
-                        files.move(source, os.path.join(directory, file["name"] + suffix))
-        vocabulary = os.path.join(directory, self.settings["vocabulary"]["file"])
-        atomic.write_file(vocabulary, files.read(self.tokenizer.path))
+                moved += [file["name"], file["name"] + tfrecord.INDEX_SUFFIX]
+        vocabulary = self.settings["vocabulary"]["file"]
+        remove_replaced(directory, [*moved, vocabulary])
+        for name in moved:
+            if files.exists(self._path(name)):
+                files.move(self._path(name), os.path.join(directory, name))
+        atomic.write_file(os.path.join(directory, vocabulary), files.read(self.tokenizer.path))
         names = (*tokenizing.TEXT_COUNTS, *readers.COUNTS)
         manifest = self.settings | {
             "fingerprint": digest(self.settings),

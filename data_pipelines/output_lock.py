@@ -6,11 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import bert_jax
-from bert_jax.data import manifests
+from bert_jax.data import manifests, tfrecord
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.cleaning import report
@@ -18,6 +18,8 @@ from data_pipelines.settings import difference
 
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
 SETTINGS = "settings.json"  # in it
+_LOCK = "lock"  # in it
+_REPLACED = "replaced"  # in it: the manifest of records that are being removed
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
@@ -26,11 +28,11 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     Args:
         directory: the output directory.
         settings: the settings of the build.
-        overwrite: whether records with other settings are removed.
+        overwrite: whether records with other settings are to be replaced.
 
     Returns:
-        The manifest, or None if there are no such records or a file is missing or truncated; in that case
-        all records are removed.
+        The manifest, or None if the build has to make the records: there are none, a file of them is missing
+        or truncated, or they have other settings and are to be replaced. They stay until `remove_replaced`.
 
     Raises:
         UserError: there are records with other settings, and `overwrite` is not set.
@@ -38,31 +40,69 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     if not files.exists(os.path.join(directory, manifests.FILE)):
         return None
     manifest = manifests.read(directory)
-    differing = difference(settings, manifest)
-    if differing and overwrite:
-        _remove_records(directory)
+    if _is_replaced(directory, manifest, settings, overwrite):
         return None
-    if differing:
+    if differing := difference(settings, manifest):
         raise UserError(
             f"{directory} holds other records ({differing}): --overwrite replaces them, or choose another "
             "--output_dir"
         )
-    files.remove_tree(os.path.join(directory, UNFINISHED))
-    for split in manifest["splits"].values():
-        for file in split["files"]:
-            path = os.path.join(directory, file["name"])
-            if not files.exists(path) or files.size(path) != file["bytes"]:
-                _remove_records(directory)  # the build makes them again
-                return None
+    unfinished = os.path.join(directory, UNFINISHED)
+    begun = os.path.join(unfinished, SETTINGS)
+    # Unfinished work with other settings is that of a build that is to replace these records.
+    if not files.exists(begun) or not difference(settings, json.loads(files.read(begun))):
+        files.remove_tree(unfinished)
     return manifest
 
 
-def _remove_records(directory: str) -> None:
-    """Removes finished records, the manifest first, since without it no one takes the rest for finished."""
-    files.remove(os.path.join(directory, manifests.FILE), missing_ok=True)
-    for name in files.names(directory):
-        if ".tfrecord" in name or name == report.REPORT:
-            files.remove(os.path.join(directory, name))
+def _is_replaced(directory: str, manifest: dict[str, Any], settings: dict[str, Any], overwrite: bool) -> bool:
+    """Returns whether a build with these settings replaces the finished records of a directory."""
+    if difference(settings, manifest):
+        return overwrite
+    listed = [file for split in manifest["splits"].values() for file in split["files"]]
+    paths = [os.path.join(directory, file["name"]) for file in listed]
+    return not all(
+        files.exists(path) and files.size(path) == file["bytes"]
+        for path, file in zip(paths, listed, strict=True)
+    )
+
+
+def remove_replaced(directory: str, new: Collection[str]) -> None:
+    """Removes the records that a build replaces, just before it moves its own into the output directory.
+
+    The manifest goes first, since without it no one takes the rest for finished. It is moved to the
+    unfinished work, so that a build that was killed meanwhile removes the rest when it goes on.
+
+    Args:
+        directory: the output directory.
+        new: the names of the files that are moved there, or were before the build was killed.
+    """
+    manifest, moved = os.path.join(directory, manifests.FILE), os.path.join(directory, UNFINISHED, _REPLACED)
+    if files.exists(manifest):
+        files.move(manifest, moved)
+    if files.exists(moved):
+        old = json.loads(files.read(moved))
+        names = [file["name"] for split in old["splits"].values() for file in split["files"]]
+        indices = [name + tfrecord.INDEX_SUFFIX for name in names]
+        for name in {old["vocabulary"]["file"], report.REPORT, *names, *indices}.difference(new):
+            files.remove(os.path.join(directory, name), missing_ok=True)
+
+
+def _discard(directory: str) -> None:
+    """Removes the unfinished work of another run, and what it has moved into the output directory.
+
+    The results of tasks go first, those of early stages before those of late ones, and the settings stay: if
+    it is killed meanwhile, either run makes anew what is missing.
+    """
+    unfinished = os.path.join(directory, UNFINISHED)
+    stale = [name for name in files.names(unfinished) if name not in (_LOCK, SETTINGS, _REPLACED)]
+    for name in sorted(stale, key=lambda name: not name.endswith(".json")):
+        path = os.path.join(unfinished, name)
+        (files.remove_tree if files.is_directory(path) else files.remove)(path)
+    if not files.exists(os.path.join(directory, manifests.FILE)):
+        for name in files.names(directory):
+            if ".tfrecord" in name or name == report.REPORT:
+                files.remove(os.path.join(directory, name))
 
 
 @contextlib.contextmanager
@@ -79,14 +119,14 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             holds record files without a manifest, or its unfinished work has other settings.
     """
     unfinished = os.path.join(directory, UNFINISHED)
-    settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
+    begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
     path = os.path.join(unfinished, SETTINGS)
     try:
         begun = files.is_directory(unfinished)
         files.make_directory(unfinished)
         # An object store does not support locks.
         local = not files.is_remote(directory)
-        lock: Any = open(os.path.join(unfinished, "lock"), "w") if local else contextlib.nullcontext()  # noqa: SIM115
+        lock: Any = open(os.path.join(unfinished, _LOCK), "w") if local else contextlib.nullcontext()  # noqa: SIM115
     except OSError as error:
         raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
     with lock:
@@ -100,11 +140,13 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
             ) from None
-        if files.exists(os.path.join(directory, manifests.FILE)):  # finished since the call of `finished`
+        old = files.exists(os.path.join(directory, manifests.FILE))
+        if old and not _is_replaced(directory, manifests.read(directory), settings, overwrite):
+            # They were finished since the call of `finished`.
             files.remove_tree(unfinished)
             raise UserError(f"another `bert-jax data` has just finished {directory}: run the command again")
         stray = [name for name in files.names(directory) if ".tfrecord" in name]
-        if stray and not begun:
+        if stray and not begun and not old:
             files.remove_tree(unfinished)
             raise UserError(
                 f"{directory} holds {stray[0]} and no {manifests.FILE}: choose an empty --output_dir"
@@ -113,18 +155,14 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             for name in files.names(unfinished):
                 if ".tmp-" in name:
                     files.remove(os.path.join(unfinished, name))
-        differing = difference(settings, json.loads(files.read(path))) if files.exists(path) else ""
+        differing = difference(begun_with, json.loads(files.read(path))) if files.exists(path) else ""
         if differing and not overwrite:
             raise UserError(
                 f"{directory} holds the unfinished work of another run ({differing}): give the same flags to "
                 "finish it, or --overwrite to begin anew"
             )
         if differing:
-            _remove_records(directory)  # those that the other run had moved there
-            for name in files.names(unfinished):
-                stale = os.path.join(unfinished, name)
-                if name != "lock":
-                    (files.remove_tree if files.is_directory(stale) else files.remove)(stale)
-        if not files.exists(path):
-            atomic.write_file(path, json.dumps(settings).encode())
+            _discard(directory)
+        if differing or not files.exists(path):
+            atomic.write_file(path, json.dumps(begun_with).encode())
         yield unfinished

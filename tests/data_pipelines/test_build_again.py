@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from support.builds import contents, interrupted
 
 from bert_jax.errors import UserError
+from bert_jax.tokenization import byte_bpe_files, templates
 from data_pipelines import build, output_lock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +65,128 @@ def test_nothing_of_replaced_records_stays(options):
     (directory / "train-00001-of-00003.tfrecord").write_text("old")
     build.build(options, overwrite=True)
     assert "train-00001-of-00003.tfrecord" not in os.listdir(directory)
+
+
+def test_records_stay_when_those_that_would_replace_them_cannot_be_made(options):
+    build.build(options)
+    before = contents(options.output_dir)
+    with pytest.raises(UserError, match="no text in"):
+        build.build(dataclasses.replace(options, input_format="wikiextractor"), overwrite=True)
+    assert contents(options.output_dir) == before and build.build(options).already_done
+
+
+def test_work_that_is_to_replace_records_is_kept_beside_them(options):
+    build.build(options)
+    before = contents(options.output_dir)
+    others = dataclasses.replace(options, seed=8)
+    with interrupted(3):
+        build.build(others, overwrite=True)
+    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    done = contents(unfinished)
+    assert len(done) > 2 and before.items() <= contents(options.output_dir).items()
+    assert build.build(options).already_done
+    with pytest.raises(UserError, match="holds other records"):
+        build.build(others)
+    assert contents(unfinished) == done
+    third = dataclasses.replace(options, seed=9)
+    with interrupted(1):
+        build.build(third, overwrite=True)
+    assert before.items() <= contents(options.output_dir).items()
+    assert build.build(third, overwrite=True).manifest["seed"] == 9
+
+
+@pytest.fixture
+def about_to_replace(options, tmp_path):
+    """Returns (options, a function that restores a build that is about to replace records, the old files)."""
+    ids = {token: i for i, token in enumerate(byte_bpe_files.ROBERTA_TOKENS.values())}
+    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe_files.characters_of_bytes().values())}
+    content = byte_bpe_files.tokenizer_json(ids, [], byte_bpe_files.ROBERTA_TOKENS, templates.ROBERTA)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    old = {"vocab": str(tmp_path / "tokenizer.json"), "clean": "unicode", "num_shards": 3}
+    build.build(dataclasses.replace(options, **old))
+    before = contents(options.output_dir)
+    options = dataclasses.replace(options, num_shards=2)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build, "remove_replaced", stop)
+        build.build(options, overwrite=True)
+    assert before.items() <= contents(options.output_dir).items()
+    os.rename(options.output_dir, tmp_path / "saved")
+
+    def restore():
+        shutil.rmtree(options.output_dir, ignore_errors=True)
+        shutil.copytree(tmp_path / "saved", options.output_dir)
+
+    return options, restore, before
+
+
+def stopped(moment, function):
+    """Whether a call of `function` was stopped at its n-th file that was about to be renamed or removed."""
+    count = iter(range(10**6))
+
+    def stopping(change):
+        def changed(*args, **kwargs):
+            if next(count) == moment:
+                raise KeyboardInterrupt
+            change(*args, **kwargs)
+
+        return changed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", stopping(os.replace))
+        patch.setattr(os, "unlink", stopping(os.unlink))
+        try:
+            function()
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path):
+    options, restore, before = about_to_replace
+    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    build.build(expected)
+    moment, removing = 0, 0
+    while restore() or stopped(moment, lambda: build.build(options, overwrite=True)):
+        left = contents(options.output_dir)
+        if left.get("manifest.json") == before["manifest.json"]:
+            assert before.items() <= left.items()
+            with pytest.raises(UserError, match="holds other records"):
+                build.build(options)
+            build.build(options, overwrite=True)
+        else:
+            removing += 1
+            build.build(options)  # no --overwrite: nothing is left to keep
+        assert contents(options.output_dir) == contents(expected.output_dir)
+        moment += 1
+    assert removing > 12  # eight old files and seven new ones
+    assert contents(options.output_dir) == contents(expected.output_dir)
+
+
+def test_killed_while_it_drops_unfinished_work_either_run_goes_on(about_to_replace, tmp_path):
+    options, restore, _ = about_to_replace
+    others = dataclasses.replace(options, seed=8)
+    wanted = []
+    for one in (options, others):
+        made = dataclasses.replace(one, output_dir=str(tmp_path / f"expected-{one.seed}"))
+        build.build(made)
+        wanted.append(contents(made.output_dir))
+
+    def moving():
+        """Leaves unfinished work whose first files are already in the output directory."""
+        restore()
+        assert stopped(11, lambda: build.build(options, overwrite=True))
+        assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
+
+    for moment in range(0, 24, 3):
+        for one, expected in zip((options, others), wanted, strict=True):
+            moving()
+            assert stopped(moment, lambda: build.build(others, overwrite=True))
+            build.build(one, overwrite=True)
+            assert contents(options.output_dir) == expected
 
 
 def test_records_that_are_not_whole_are_made_again(options):
