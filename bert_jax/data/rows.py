@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
+import resource
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +13,10 @@ import numpy as np
 
 from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.io.wording import counted
+
+_OTHER_FILES = 512  # that a run may open besides its records
 
 
 class Dataset(abc.ABC):
@@ -29,6 +34,9 @@ class Dataset(abc.ABC):
         max_sequences_per_row: S.
         vocab_size: the number of tokens in the vocabulary.
         files: the open record files.
+
+    Raises:
+        UserError: this process may not open so many files, or a file is not the one in its manifest.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
@@ -37,11 +45,13 @@ class Dataset(abc.ABC):
         self.max_seq_length = int(self.manifest["max_seq_length"])
         self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
         self.vocab_size = int(self.manifest["vocabulary"]["size"])
-        self.files = [
-            open_file(os.path.join(directory, entry["name"]), entry, index_dir)
+        listed = [
+            (os.path.join(directory, entry["name"]), entry)
             for directory, manifest in directories
             for entry in manifest["splits"].get(split, {"files": []})["files"]
         ]
+        _allow_open_files(len(listed), f"the split {split!r} of {','.join(name for name, _ in directories)}")
+        self.files = [open_file(path, entry, index_dir) for path, entry in listed]
         self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
 
     def __len__(self) -> int:
@@ -80,6 +90,28 @@ class Dataset(abc.ABC):
         for index in indices[indices >= 0].tolist():
             if reason := self.row_fault(index):
                 raise tfrecord.CorruptRecordError(*self.locate(index), reason)
+
+
+def _allow_open_files(count: int, where: str) -> None:
+    """Raises this process's limit on open files if `count` memory-mapped files need it.
+
+    Raises:
+        UserError: the hard limit, which only an administrator can raise, is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(files.names("/dev/fd"))
+    wanted = opened + count + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < opened + count:
+        raise UserError(
+            f"{where} has {counted(count, 'file')}, and a process may open {hard} here: start it where "
+            f"`ulimit -n {wanted}` is allowed, or make the records anew in fewer files (--num_shards)"
+        )
+    with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than the one that it reports
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
 
 
 def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:

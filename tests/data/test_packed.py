@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -211,3 +214,32 @@ def test_a_record_that_is_no_example(make_records):
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
     with pytest.raises(tfrecord.CorruptRecordError, match="not a packed row"):
         records.open_dataset(directory, "train").batch(np.array([0]))
+
+
+OPEN = """
+import resource, sys
+from bert_jax.data import records
+from bert_jax.errors import UserError
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
+try:
+    dataset = records.open_dataset(sys.argv[1], "train")
+    print(len(dataset), len(dataset.batch(range(len(dataset)))["lengths"]))
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("hard", [4096, 64])
+def test_more_files_than_a_process_may_open_raise_the_limit(make_records, hard):
+    directory, _ = make_records(splits=(("train", (2,) * 100),))
+    opened = subprocess.run(
+        [sys.executable, "-c", OPEN, directory, str(hard)], capture_output=True, text=True, check=True
+    )
+    if hard == 4096:
+        assert opened.stdout == "200 200\n"
+    else:
+        assert re.fullmatch(
+            f"the split 'train' of {directory} has 100 files, and a process may open 64 here: start it where "
+            r"`ulimit -n 6\d\d` is allowed, or make the records anew in fewer files \(--num_shards\)\n",
+            opened.stdout,
+        )
