@@ -334,13 +334,15 @@ class _Build:
         """Returns the splits as the manifest stores them."""
         tasks: list[shards.ShardTask] = []
         owners: list[str] = []
-        static_masks = self.settings["schema"] == google.SCHEMA
         for split, results in parts.items():
             number = self._shards(split, parts)
             rows = [(path, result["rows"]) for path, result in results]
             # Rows to evaluate on are read in order, and a run may read only the first ones.
             mixed = bool(self.languages) and split == "eval"
-            for place, share in enumerate(shards.share_rows(rows, number, static_masks or mixed)):
+            # The reference deals the rows of a bucket out to the files. Rows of many buckets are not: each file
+            # would read all buckets, since the pages that it skips are read, too.
+            dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
+            for place, share in enumerate(shards.share_rows(rows, number, dealt or mixed)):
                 if mixed:
                     share = shards.spread(share)
                 name = f"{split}-{place:05d}-of-{number:05d}.tfrecord"

@@ -111,7 +111,13 @@ def test_several_buckets_on_several_workers(google_options, monkeypatch):
     whole = build.build(google_options(dupe_factor=2)).manifest
     monkeypatch.setattr(buckets, "BUCKET_TOKENS", (500, 500))
     monkeypatch.setattr(buckets, "MIN_BUCKET_DOCUMENTS", 3)
-    manifest = build.build(first).manifest
+    tasks = []
+    with monkeypatch.context() as patch:
+        make = shards.make_shard
+        patch.setattr(shards, "make_shard", lambda task: (tasks.append(task), make(task))[1])
+        manifest = build.build(first).manifest
+    read = [path for task in tasks for path, *_ in task.parts]
+    assert len(set(read)) > 3 and len(read) <= len(set(read)) + 2  # two files begin within a bucket
     assert build.build(other).manifest == manifest
     assert digest(read_instances(first.output_dir)) == digest(read_instances(other.output_dir))
     assert manifest["splits"]["train"]["documents"] == whole["splits"]["train"]["documents"] == 60
