@@ -166,6 +166,9 @@ class _Build:
         tokenized = self._tokenize([group for of_language in groups for group in of_language])
         if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
             tokenized = duplicates.drop(tokenized, self.cleaning, self._path, self._run)
+        for result in tokenized:
+            result["runs"] = [self._path(name) for name in result["runs"]]
+            result["histogram"] = self._path(result["histogram"])
         documents = sum(result["documents"] for result in tokenized)
         if not documents and self.cleaning:
             counts = cleaning.merge_counts([result["cleaning"] for result in tokenized])
@@ -339,8 +342,8 @@ class _Build:
             rows = [(path, result["rows"]) for path, result in results]
             # Rows to evaluate on are read in order, and a run may read only the first ones.
             mixed = bool(self.languages) and split == "eval"
-            # The reference deals the rows of a bucket out to the files. Rows of many buckets are not: each file
-            # would read all buckets, since the pages that it skips are read, too.
+            # The reference deals the rows of a bucket out to the files. Rows of many buckets are not dealt
+            # out: each file would read nearly all buckets, since the pages that it skips are read, too.
             dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
             for place, share in enumerate(shards.share_rows(rows, number, dealt or mixed)):
                 if mixed:

@@ -95,7 +95,7 @@ def drop(
     Returns:
         `tokenized` without the counts of the duplicates, and with the counts of the cleaning steps.
     """
-    runs = tuple(run for result in tokenized for run in result["runs"])
+    runs = tuple(path(run) for result in tokenized for run in result["runs"])
     if not runs:
         return list(tokenized)
     documents = sum(result["stored_documents"] for result in tokenized)
@@ -342,7 +342,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     return {
         "dropped": dropped_counts,
         "smallest_keys": smallest,
-        "histogram": f"{task.output}.histogram",
+        "histogram": files.name(f"{task.output}.histogram"),
         "steps": {step: found.result() for step, found in steps.items()},
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.data import packed
+from bert_jax.io import files
 from data_pipelines import cleaning, readers, sentences, sorted_runs
 from data_pipelines.cleaning import minhash
 
@@ -40,6 +41,10 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     A text of over 10,000 tokens, which is not a real sentence, is split into sentences of that length,
     because a segment is built from whole sentences, and truncating it would drop most of such a text one
     token at a time.
+
+    Returns:
+        The counts; `smallest_keys`, the two smallest keys of documents; `runs` and `histogram`, the names of
+        files beside `task.output`. They have no folder, since an interrupted build may be moved.
     """
     tokenizer = task.tokenizer
     dtype = packed.id_dtype(tokenizer.vocab_size)
@@ -52,10 +57,11 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     writer, marks = sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
     def flush() -> tuple[sorted_runs.RunWriter, minhash.Writer | None]:
-        runs.append(f"{task.output}-{len(runs):04d}")
-        writer.write(runs[-1])
+        path = f"{task.output}-{len(runs):04d}"
+        runs.append(files.name(path))
+        writer.write(path)
         if marks:
-            marks.write(runs[-1])
+            marks.write(path)
         return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
     documents = itertools.chain.from_iterable(
@@ -92,7 +98,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     return counts | {
         "runs": runs,
         "smallest_keys": keys,
-        "histogram": f"{task.output}.histogram",
+        "histogram": files.name(f"{task.output}.histogram"),
     }
 
 

@@ -76,7 +76,8 @@ def test_records_hold_pairs_of_the_text(options, several_buckets, request):
 def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_steps):
     build.build(dataclasses.replace(options, dupe_factor=30, eval_fraction=0.0))
     tokenizer = tokenization.load(options.vocab)
-    planned = buckets.plan([tokenizing.tokenize(t) for t in tokenize_tasks(options)], 0.0)
+    made = [(Path(task.output).parent, tokenizing.tokenize(task)) for task in tokenize_tasks(options)]
+    planned = buckets.plan([one | {"histogram": str(folder / one["histogram"])} for folder, one in made], 0.0)
     assert len(planned) > 4
 
     def bucket(number):

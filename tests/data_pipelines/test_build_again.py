@@ -223,6 +223,28 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
     assert contents(options.output_dir) == contents(expected.output_dir)
 
 
+@pytest.mark.parametrize("clean", ["", "exact"])
+def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkeypatch, clean):
+    """From another working directory, and after it was renamed."""
+    options = dataclasses.replace(options, clean=clean)
+    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    build.build(expected)
+    begun, other = tmp_path / "begun", tmp_path / "other"
+    begun.mkdir(), other.mkdir()
+    for renamed in (False, True):
+        monkeypatch.chdir(begun)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(build._Build, "_make_rows", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            build.build(dataclasses.replace(options, output_dir="out"))
+        monkeypatch.chdir(other)
+        if renamed:
+            os.rename(begun / "out", begun / "moved")
+        found = begun / ("moved" if renamed else "out")
+        build.build(dataclasses.replace(options, output_dir=str(found)))
+        assert contents(found) == contents(expected.output_dir)
+        shutil.rmtree(found)
+
+
 def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"), dupe_factor=20)
     build.build(expected)
