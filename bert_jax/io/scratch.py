@@ -31,7 +31,7 @@ def directory(parent: str | None = None) -> Iterator[str]:
     """
     parent = parent or tempfile.gettempdir()
     remove_leftovers(parent, prefix=_PREFIX)
-    path = tempfile.mkdtemp(prefix=f"{_PREFIX}{owners.token()}-", dir=parent)
+    path = tempfile.mkdtemp(prefix=_owned_prefix(), dir=parent)
     try:
         yield path
     finally:
@@ -40,11 +40,16 @@ def directory(parent: str | None = None) -> Iterator[str]:
 
 def kept_file(name: str, content: bytes) -> str:
     """Returns the path of a new temporary file, which exists until this process ends."""
-    _kept.append(tempfile.TemporaryDirectory(prefix="bert_jax-kept-"))
+    remove_leftovers(tempfile.gettempdir(), prefix=_PREFIX)
+    _kept.append(tempfile.TemporaryDirectory(prefix=_owned_prefix()))
     path = os.path.join(_kept[-1].name, name)
     with open(path, "wb") as file:
         file.write(content)
     return path
+
+
+def _owned_prefix() -> str:
+    return f"{_PREFIX}{owners.token()}-"
 
 
 def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:

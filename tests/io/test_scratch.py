@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,26 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path, holder):
     with scratch.directory(str(tmp_path)):
         pass
     assert set(os.listdir(tmp_path)) == {"other", "out.npy"}
+
+
+KEEP = """
+import os, signal
+from bert_jax.io import scratch
+print(scratch.kept_file("tokenizer.json", b"{}"), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_kept_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_kept", [])
+    killed = subprocess.run([sys.executable, "-c", KEEP], capture_output=True, text=True, check=False)
+    left = killed.stdout.strip()
+    assert killed.returncode == -signal.SIGKILL and os.path.exists(left)
+    first, second = (scratch.kept_file("tokenizer.json", b"{}") for _ in range(2))
+    assert os.path.exists(first) and os.path.exists(second)
+    assert sorted(os.listdir(tmp_path)) == sorted(Path(path).parent.name for path in (first, second))
 
 
 def test_those_of_another_machine_are_removed_after_a_day(tmp_path):
