@@ -14,11 +14,12 @@ import numpy as np
 import optax
 
 from bert_jax import checkpoint
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
-from bert_jax.training.state import TrainState, abstract_model, has_frozen_values, init_state, place_frozen
+from bert_jax.training.state import TrainState, abstract_model, init_state, place_frozen, without_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Start:
         """Returns the initial step and state, from the first of four sources that applies.
 
         The sources are, in order: the newest checkpoint of this run, the state of another run
-        (`resume_from`), given weights, and a random initialization.
+        (`resume_from`), given weights, and a random initialization. The frozen values that the objective has,
+        those of a teacher, come before those of another run.
 
         Args:
             directory: the work directory, for the message.
@@ -75,7 +77,7 @@ class Start:
             self.log(f"went on from {source}, step {step}")
             if self.config.init_from:
                 self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
-            return step, state
+            return step, self._with_own_frozen(state)
         return 0, self._new()
 
     def _check_frozen(self) -> None:
@@ -84,11 +86,19 @@ class Start:
         If the run has saved frozen parameters, the objective may have only their shapes.
         """
         frozen = self.abstract.frozen
-        if frozen is None or not self.checkpointer.agreed_steps() or not has_frozen_values(self.objective):
+        if frozen is None or not self.checkpointer.agreed_steps() or without_values(self.objective):
             return
         given = place_frozen(self.objective, jax.tree.map(lambda x: x.sharding, frozen))
         self.checkpointer.check_frozen(given)
         jax.tree.map(lambda x: x.delete(), given)  # The saved ones are restored in their place.
+
+    def _with_own_frozen(self, state: TrainState) -> TrainState:
+        """Returns a state of another run with the frozen values that the objective has."""
+        shardings = jax.tree.map(lambda x: x.sharding, state.frozen)
+        kept = flatten(state.frozen)
+        for name in kept.keys() - without_values(self.objective):
+            kept.pop(name).delete()  # A device may not have memory for two teachers.
+        return state.replace(frozen=place_frozen(self.objective, shardings, kept))
 
     def _new(self) -> TrainState:
         given = self.initial_params

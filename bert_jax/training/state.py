@@ -173,8 +173,7 @@ def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Para
     """Returns, by name, the frozen parameters that are given and those that the objective lacks."""
     places = flatten(shardings)
     values = {name: jax.device_put(x, places[name]) for name, x in given.items() if name in places}
-    leaves = flatten(unbox(objective.frozen()))
-    without = {name for name, x in leaves.items() if isinstance(x, jax.ShapeDtypeStruct)} - values.keys()
+    without = without_values(objective) - values.keys()
 
     def init(seed):
         params = objective.init_model(jax.random.key(seed, impl="threefry2x32"))
@@ -187,10 +186,10 @@ def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Para
     return values | jax.jit(init, out_shardings={name: places[name] for name in made})(np.uint32(seed))
 
 
-def has_frozen_values(objective: Objective) -> bool:
-    """Returns whether the objective's frozen parameters are arrays, rather than only shapes."""
-    leaves = jax.tree.leaves(unbox(objective.frozen()))
-    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+def without_values(objective: Objective) -> set[str]:
+    """Returns the names of the objective's frozen parameters that are only shapes, rather than arrays."""
+    leaves = flatten(unbox(objective.frozen()))
+    return {name for name, x in leaves.items() if isinstance(x, jax.ShapeDtypeStruct)}
 
 
 def place_frozen(

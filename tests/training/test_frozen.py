@@ -50,6 +50,17 @@ class Head(Objective):
         return {"mse": (jnp.sum(error**2), jnp.float32(error.shape[0]))}, {}
 
 
+class Taught(Head):
+    """With a teacher beside the frozen layer."""
+
+    def __init__(self, teacher, values=True):
+        super().__init__(values=values)
+        self._teacher = Head(teacher)
+
+    def frozen(self):
+        return super().frozen() | {"teacher": self._teacher.frozen()["layer"]}
+
+
 def make_batch(number):
     rng = np.random.default_rng(number)
     x = rng.normal(size=(16, 8)).astype(np.float32)
@@ -141,3 +152,11 @@ def test_another_run_goes_on_from_the_state(tmp_path):
     said = []
     second = fit(tmp_path / "second", 6, said=said, resume_from=str(tmp_path / "first"))
     assert_same(second, fit(tmp_path / "whole", 6))
+
+
+def test_another_run_goes_on_with_its_own_teacher(tmp_path):
+    first = fit(tmp_path / "first", 4, Taught(2))
+    second = fit(tmp_path / "second", 6, Taught(3, values=False), resume_from=str(tmp_path / "first"))
+    assert_same(second.frozen["layer"], first.frozen["layer"])
+    assert_same(second.frozen["teacher"], Taught(3).frozen()["teacher"].value)
+    assert_same(second, fit(tmp_path / "second", 6, Taught(3, values=False)))  # it is saved
