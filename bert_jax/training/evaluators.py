@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
@@ -29,10 +30,9 @@ from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step
 from bert_jax.training.watchdog import Watchdog
-from bert_jax.workdir.run_directory import BEST, WorkDir
+from bert_jax.workdir.run_directory import BEST, BEST_FILE, WorkDir
 
-BEST_FILE = "best.json"
-_BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
+_BEST = {"step": int, "last_step": int, "since_best?": int, "metric?": str, "scores": {str: (float, None)}}
 
 
 class Batches(Iterator[dict[str, np.ndarray]], Protocol):
@@ -201,7 +201,8 @@ class BestCheckpoint(Evaluator):
     """Wraps an evaluator and saves the parameters with its best score.
 
     The parameters are saved in `best/STEP` of the work directory, and the step and the scores in best.json.
-    The run stops early after `patience` evaluations in a row without a better score.
+    The run stops early after `patience` evaluations in a row without a better score. With several processes,
+    all of them construct it.
 
     Args:
         evaluator: the evaluator that returns the scores. Its metric `loss` is written to metrics.jsonl, but
@@ -231,8 +232,16 @@ class BestCheckpoint(Evaluator):
         self._evaluator, self._workdir, self._log = evaluator, workdir, log
         self._metric, self._sign, self._patience = metric, -1 if lower_is_better else 1, patience
         self._on_best = on_best
+        # Process 0 may just have removed the files of an earlier run.
+        multihost_utils.sync_global_devices("best_checkpoint")
         self.best: dict[str, Any] | None = read_best(workdir.path)
         place = os.path.join(workdir.path, BEST)
+        if self.best and (found := self.best.get("metric")) != metric:
+            log(
+                f"warning: {os.path.join(workdir.path, BEST_FILE)} has the best step by {found}, and this "
+                f"run compares {metric}; the next evaluation counts as the best"
+            )
+            self.best = None
         if self.best and self.best["step"] not in checkpoint.list_steps(place):
             log(f"warning: {place} lacks step {self.best['step']}; the next evaluation counts as the best")
             self.best = None

@@ -22,9 +22,7 @@ from bert_jax.io import files
 from bert_jax.io.wording import counted
 from bert_jax.training.evaluators import Batches
 from bert_jax.training.metrics.throughput import TooManySkipped
-from bert_jax.workdir.run_directory import WorkDir
-
-FILE = "recovery.json"
+from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Recovery:
 
     def write(self, workdir: WorkDir) -> None:
         """Writes recovery.json."""
-        workdir.write_json(FILE, dataclasses.asdict(self))
+        workdir.write_json(RECOVERY_FILE, dataclasses.asdict(self))
 
     def batches(
         self, train_data: Callable[[int, np.ndarray], Batches], step: int, own: np.ndarray
@@ -69,12 +67,13 @@ def read(workdir: WorkDir) -> Recovery | None:
     """
     found = None
     if jax.process_index() == 0:
-        path = os.path.join(os.fspath(workdir.path), FILE)
+        path = os.path.join(os.fspath(workdir.path), RECOVERY_FILE)
         try:
             if files.exists(path):
                 found = Recovery(**json.loads(files.read(path)))
         except (ValueError, TypeError) as error:
-            raise UserError(f"{path}: not a {FILE} of bert-jax ({error}); restore it from a copy") from error
+            message = f"{path}: not a {RECOVERY_FILE} of bert-jax ({error}); restore it from a copy"
+            raise UserError(message) from error
     if jax.process_count() == 1:
         return found
     numbers = (-1, 0, 0) if found is None else (found.step, found.left_out, int(found.complete))

@@ -4,6 +4,9 @@ config.json        the command, the resolved config, and the digests of the inpu
 vocab.txt          a copy of the vocabulary, or vocab.model or tokenizer.json
 checkpoints/STEP/  see bert_jax/checkpoint/
 initialized.json   the parameters that were loaded from another checkpoint, if the run started from one
+best/STEP/         the checkpoint of a fine-tuning run with the best score
+best.json          its step and its scores
+recovery.json      the return to an earlier checkpoint, if the run went back to one
 metrics.jsonl, tables.jsonl, tensorboard/
 README.md          the model card of a fine-tuning run
 """
@@ -63,6 +66,8 @@ _RUN = {
 _RENAMED = {"max_length": "max_seq_length"}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
+BEST_FILE = "best.json"  # Describes that checkpoint.
+RECOVERY_FILE = "recovery.json"  # See `bert_jax.training.recovery`.
 REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
 # The possible names of a vocabulary in a work directory.
@@ -125,7 +130,8 @@ class WorkDir:
         """Writes `run` to config.json after checking that the directory does not belong to another run.
 
         If the run resumes, config.json is written later, by `confirm_run`, when its checkpoint has been
-        restored. A directory whose run ended before its first step can be used by any run.
+        restored. A directory whose run ended before its first step can be used by any run. What that run has
+        left is removed; it may have done steps that were lost, because none of them was saved.
 
         Args:
             run: a JSON-serializable dict with `command`, `config` (every field resolved) and the identity of
@@ -160,6 +166,10 @@ class WorkDir:
             self._run, self._confirmed = run, not goes_on
             if self._confirmed:
                 files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
+                if before:  # Without a config.json, these may be a user's own.
+                    for name in (BEST_FILE, RECOVERY_FILE):
+                        files.remove(os.path.join(self.path, name), missing_ok=True)
+                    files.remove_tree(os.path.join(self.path, BEST))
                 self._write_run()
 
     def confirm_run(self) -> None:

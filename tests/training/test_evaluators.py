@@ -153,3 +153,15 @@ def test_a_score_that_is_not_a_number_is_not_the_best_for_ever(tmp_path):
     best = best_of(run, {2: float("nan"), 4: 0.1})
     run.fit()
     assert best.best["step"] == 4
+
+
+def test_a_best_checkpoint_by_another_metric_counts_as_none(tmp_path):
+    run = Run(tmp_path / "run", steps=2)
+    best_of(run, {2: 0.9})
+    run.fit()
+    best = {"step": 2, "metric": "matthews", "scores": {"matthews": 1.0}, "since_best": 0, "last_step": 2}
+    (run.path / "best.json").write_text(json.dumps(best))
+    best = best_of(run, {2: 0.9})
+    run.fit()
+    assert run.logged("best.json has the best step by matthews, and this run compares accuracy")
+    assert best.best["scores"] == {"accuracy": 0.9}

@@ -244,21 +244,44 @@ def test_config_json_is_plain(opened):
 
 @pytest.mark.parametrize("suffix", [".txt", ".model"])
 def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
-    """Neither its config nor its vocabulary nor its report."""
+    """Neither its config nor its vocabulary nor its report nor the best checkpoint of steps that are lost."""
     (tmp_path / "v.txt").write_text("words")
     (tmp_path / f"w{suffix}").write_text("others")
     with WorkDir(tmp_path / "run") as held:
         held.open_run(make_run(), FIELDS)
         held.copy_vocabulary(tmp_path / "v.txt")
-        held.write_json(run_directory.REPORT_FILE, {})
+        left = [run_directory.REPORT_FILE, run_directory.BEST_FILE, run_directory.RECOVERY_FILE]
+        for name in left:
+            held.write_json(name, {})
+        (Path(held.path) / run_directory.BEST / "8").mkdir(parents=True)
         Path(held.checkpoints).mkdir()
     changed = make_run(config__seed=1, config__model__hidden_size=64)
     with WorkDir(tmp_path / "run") as held:
         held.open_run(changed, FIELDS)
         held.copy_vocabulary(tmp_path / f"w{suffix}")
         assert Path(run_directory.find_vocabulary(held.path)).read_text() == "others"
-        assert not (Path(held.path) / run_directory.REPORT_FILE).exists()
+        assert not any((Path(held.path) / name).exists() for name in (*left, run_directory.BEST))
     assert run_directory.read_run(tmp_path / "run") == changed
+
+
+def test_files_that_are_of_no_run_are_kept(tmp_path):
+    (tmp_path / run_directory.BEST).mkdir()
+    (tmp_path / run_directory.BEST / "notes.txt").write_text("mine")
+    with WorkDir(tmp_path) as held:
+        held.open_run(make_run(), FIELDS)
+    assert (tmp_path / run_directory.BEST / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("started", [{"metrics.jsonl": "{}\n"}, {"checkpoints/8": ""}])
+def test_a_run_that_goes_on_keeps_its_best_checkpoint(tmp_path, started):
+    with WorkDir(tmp_path) as held:
+        held.open_run(make_run(), FIELDS)
+        held.write_json(run_directory.BEST_FILE, {})
+        for name, content in started.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content)
+        held.open_run(make_run(), FIELDS)
+    assert (tmp_path / run_directory.BEST_FILE).exists()
 
 
 @pytest.mark.parametrize("left", ["checkpoints/10", "checkpoints/bad-10", "metrics.jsonl"])
