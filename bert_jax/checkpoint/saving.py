@@ -120,7 +120,7 @@ class Checkpointer:
         self._orbax.save(epath.Path(path), args=arguments, custom_metadata={METADATA_KEY: described})
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
-        """Writes the frozen parameters next to the steps, unless they already exist.
+        """Writes the frozen parameters next to the steps, unless those of earlier steps already exist.
 
         Returns:
             The description of the frozen parameters that each step records.
@@ -131,7 +131,8 @@ class Checkpointer:
         described = _describe(leaves)
         path = os.path.join(self._directory, FROZEN)
         if self._has_frozen is None:
-            self._has_frozen = self._primary_sees(os.path.join(path, FILES))
+            # Without a step, they are of a run that was killed before its first one, and may be others.
+            self._has_frozen = bool(self.agreed_steps()) and self._primary_sees(os.path.join(path, FILES))
         if self._has_frozen:
             return described
         self._begun, self._has_failed = FROZEN, False

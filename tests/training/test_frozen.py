@@ -1,6 +1,7 @@
 """Frozen parameters in a work directory: saved once, checked when the run goes on, and read back."""
 
 import json
+import shutil
 
 import flax.linen as nn
 import jax
@@ -131,6 +132,15 @@ def test_others_are_refused_and_nothing_is_lost(tmp_path):
     with pytest.raises(UserError, match="no values"):
         fit(tmp_path / "new", 4, Head(values=False))
     fit(tmp_path, 4)
+    checkpoint.verify(tmp_path / "checkpoints" / "4")
+
+
+def test_those_that_no_step_was_saved_with_are_replaced(tmp_path):
+    """Killed between the first save of the frozen parameters and that of the step."""
+    fit(tmp_path, 2)
+    shutil.rmtree(tmp_path / "checkpoints" / "2")
+    straight = fit(tmp_path, 4, Head(seed=2))
+    assert_same(fit(tmp_path, 4, Head(seed=2)), straight)
     checkpoint.verify(tmp_path / "checkpoints" / "4")
 
 
