@@ -177,6 +177,6 @@ class FillsMasks(Evaluator):
         """Returns whether the wrapped evaluator is done."""
         return self._evaluator.is_done(step)
 
-    def should_stop(self) -> bool:
+    def should_stop(self, step: int) -> bool:
         """Returns whether the wrapped evaluator stops the run."""
-        return self._evaluator.should_stop()
+        return self._evaluator.should_stop(step)

@@ -113,8 +113,14 @@ class Evaluator(Protocol):
         """
         return True
 
-    def should_stop(self) -> bool:
-        """Returns whether the run should end before its last step. It is called after each evaluation."""
+    def should_stop(self, step: int) -> bool:
+        """Returns whether the run should end before its last step.
+
+        The method is called after each evaluation, and when a run resumes.
+
+        Args:
+            step: the number of steps done.
+        """
         return False
 
 
@@ -275,9 +281,14 @@ class BestCheckpoint(Evaluator):
         """Returns whether best.json includes the evaluation of a step."""
         return self.best is not None and self.best["last_step"] >= step
 
-    def should_stop(self) -> bool:
-        """Returns whether `patience` evaluations in a row have not improved the score."""
-        return bool(self._patience and self.best and self.best["since_best"] >= self._patience)
+    def should_stop(self, step: int) -> bool:
+        """Returns whether `patience` evaluations in a row have not improved the score.
+
+        A run that was killed before it saved the last step that was evaluated trains up to that step again.
+        """
+        if not (self._patience and self.best and step >= self.best["last_step"]):
+            return False
+        return self.best["since_best"] >= self._patience
 
 
 class Evaluations:
@@ -324,9 +335,9 @@ class Evaluations:
             metrics = evaluator.evaluate(step, state, self._context)
             self._context.writer.write(step, metrics, kind=evaluator.name)
 
-    def should_stop(self) -> bool:
-        """Returns whether any evaluator stops the run."""
-        return any(evaluator.should_stop() for evaluator in self._evaluators)
+    def should_stop(self, step: int) -> bool:
+        """Returns whether any evaluator stops the run at a step."""
+        return any(evaluator.should_stop(step) for evaluator in self._evaluators)
 
 
 def is_due(step: int, every: int, last: int) -> bool:

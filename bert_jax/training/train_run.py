@@ -99,7 +99,7 @@ class TrainRun:
 
     def is_finished(self) -> bool:
         """Returns whether there is nothing left to train, and logs the reason."""
-        if self.evaluations.should_stop():
+        if self.evaluations.should_stop(self.step):
             self.writer.message("nothing to train: the run was stopped early")
             return True
         if self.step >= self.last < self.config.steps:
@@ -231,7 +231,7 @@ class TrainRun:
             if evaluators:
                 with self._stopping(), self._step_metrics.timed("eval"):
                     self.evaluations.run(evaluators, self.step, self.state)
-        return bool(evaluators) and self.evaluations.should_stop()
+        return bool(evaluators) and self.evaluations.should_stop(self.step)
 
     def _save(self) -> None:
         self._warn_of_skipped()

@@ -134,7 +134,7 @@ class Recorder(Evaluator):
         self._action()
         return {"score": step / 2}
 
-    def should_stop(self):
+    def should_stop(self, step):
         return len(self.steps) >= self._until
 
 

@@ -120,6 +120,20 @@ def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
     assert best.best["step"] == 10
 
 
+@pytest.mark.parametrize("every", [0, 2])
+def test_an_early_stop_that_was_not_saved_is_made_up_for(tmp_path, every):
+    """Killed between best.json of the last evaluation and the checkpoint of that step."""
+    run = Run(tmp_path / "run", checkpoint__every=every)
+    scores = {2: 0.9, 4: 0.6, 6: 0.7}
+    best_of(run, scores, patience=2)
+    run.fit()
+    shutil.rmtree(run.path / "checkpoints" / "6")
+    run.output.clear()
+    best_of(run, scores, patience=2)
+    assert int(run.fit().step) == 6 and run.saved()[-1] == 6 and run.steps_of("scores") == [2, 4, 6]
+    assert run.logged("stopped early, at step 6 of 12") and not run.logged("nothing to train")
+
+
 @pytest.mark.parametrize("again, kept", [({2: 0.5, 4: 0.9}, "4"), ({2: 0.9, 4: 0.5}, "2")])
 def test_of_steps_that_come_again_the_best_checkpoint_has_the_weights_that_scored(tmp_path, again, kept):
     """On another number of devices a step may have other weights, and another score."""

@@ -174,7 +174,7 @@ class _StopAt(Evaluator):
         self._ends = True
         return {}
 
-    def should_stop(self) -> bool:
+    def should_stop(self, step: int) -> bool:
         """Returns whether the run has reached the step."""
         return self._ends
 
