@@ -263,7 +263,9 @@ class BestCheckpoint(Evaluator):
         best = self.best
         score, before = metrics[self._metric], best["scores"][self._metric] if best else None
         is_best = before is None or math.isnan(before) or self._sign * score > self._sign * before
-        last_step = best["last_step"] if best else 0
+        # Of equal scores, that of the first step is the best, also if a killed run comes to the step again.
+        is_best = is_best or (best is not None and score == before and step <= best["step"])
+        last_step = best["last_step"] if best and not is_best else 0
         if best is None or is_best:
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
             saved.delete_from(step)  # of a part of the run that was lost

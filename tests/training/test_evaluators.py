@@ -121,6 +121,25 @@ def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
 
 
 @pytest.mark.parametrize("every", [0, 2])
+def test_the_best_step_is_the_best_again_when_its_evaluation_is_repeated(tmp_path, every):
+    """Killed between best.json and the line of metrics."""
+    run = Run(tmp_path / "run", steps=4, checkpoint__every=every)
+    scores = {2: 0.5, 4: 0.7, 6: 0.7, 8: 0.7}
+    best_of(run, scores, patience=2)
+    run.fit()
+    metrics = run.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(line for line in lines if '"step": 4, "kind": "scores"' not in line))
+    if not every:
+        shutil.rmtree(run.path / "checkpoints")
+    run.config.steps = 12
+    best = best_of(run, scores, patience=2)
+    assert int(run.fit().step) == 8
+    assert [line["best_so_far"] for line in run.lines("scores")] == [every > 0, 1, 0, 0]
+    assert (best.best["step"], best.best["since_best"]) == (4, 2)
+
+
+@pytest.mark.parametrize("every", [0, 2])
 def test_an_early_stop_that_was_not_saved_is_made_up_for(tmp_path, every):
     """Killed between best.json of the last evaluation and the checkpoint of that step."""
     run = Run(tmp_path / "run", checkpoint__every=every)
