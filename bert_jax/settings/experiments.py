@@ -17,6 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 
 EVERY = "*"  # in `Arm.tune`: all fine-tunings
+PRETRAINING = "pretraining"  # beside the measures, the name of the pre-training's costs and of its folder
+TIMING = "timing"  # beside the arms, the folder in which steps are timed, which is deleted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +270,8 @@ class Experiment:
 
     def __post_init__(self):
         names = [arm.name for arm in self.arms]
-        _check_unique("arms", names)
-        _check_unique("measures", [measure.name for measure in self.measures])
+        _check_unique("arms", names, TIMING)
+        _check_unique("measures", [measure.name for measure in self.measures], PRETRAINING)
         for number, arm in enumerate(self.arms):
             if arm.start:
                 check_known(f"arm {arm.name!r}: start", arm.start, names[:number])
@@ -338,9 +340,20 @@ class Experiment:
         return list(dict.fromkeys(tuned))
 
 
-def _check_unique(what: str, names: Sequence[str]) -> None:
-    if len({*names}) < len(names) or not all(names):
-        raise UserError(f"{what} called {', '.join(names)}: expected different names")
+def folder_name(name: str) -> str:
+    """Returns the name of the folder of an arm or of a measure."""
+    return name.replace(" ", "-").replace("/", "-")
+
+
+def _check_unique(what: str, names: Sequence[str], *taken: str) -> None:
+    """Raises UserError if a name is empty, or has the folder of another one or of one that is taken."""
+    folders = [folder_name(name) for name in (*names, *taken)]
+    if len({*folders}) < len(folders) or not all(names):
+        others = "".join(f", none of them {name}" for name in taken)
+        raise UserError(
+            f"{what} called {', '.join(names)}: expected different names{others}, also where their folders "
+            "have - for spaces and slashes"
+        )
 
 
 def check_known(what: str, name: str, known: Sequence[str]) -> None:

@@ -245,7 +245,7 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
     assert not work.has_model("teacher", 0)
     with pytest.raises(UserError, match="arm 'student' needs the model of 'teacher', which has not run"):
         work.run(["student"])
-    work.results.add("teacher", 0, runner.PRETRAINING, {"steps": 3.0})
+    work.results.add("teacher", 0, experiments.PRETRAINING, {"steps": 3.0})
     work._pretraining_config(arms[1], 0, 3)
     assert seen == [str(tmp_path / "teacher" / "seed-0" / "pretraining")]
 
@@ -264,6 +264,8 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
     "arms, message",
     [
         ([Arm("one"), Arm("one")], "arms called one, one: expected different names"),
+        ([Arm("a b"), Arm("a/b")], "arms called a b, a/b: expected different names, .*also where their"),
+        ([Arm("timing")], "arms called timing: expected different names, none of them timing"),
         ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
         ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
         ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
@@ -273,6 +275,8 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
 def test_an_experiment_is_checked_when_it_is_made(arms, message):
     with pytest.raises(UserError, match=message):
         Experiment("Mistakes", arms, [])
+    with pytest.raises(UserError, match=r"called pretraining: expected .*, none of them pretraining"):
+        Experiment("Mistakes", [Arm("one")], [HeldOut("pretraining", "rows")], records={"rows": ()})
     with pytest.raises(UserError, match="measure 'loss': records 'rowz' is unknown; did you mean rows"):
         Experiment("Mistakes", [Arm("one")], [HeldOut("loss", "rowz")], records={"rows": ()})
 
@@ -375,7 +379,7 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     work = runner.Runner(small, str(tmp_path / "sweep"), inputs)
     work.run()
     trained = [arm.name for arm in experiment.arms if arm.pretrain]
-    assert [row["arm"] for row in work.results.rows if row["measure"] == runner.PRETRAINING] == trained
+    assert [row["arm"] for row in work.results.rows if row["measure"] == experiments.PRETRAINING] == trained
     table = report.write(work)
     assert all(f"| {arm} |" in table for arm in trained)
     assert all(f"\n| {one.name} | " in table for one in small.comparisons)

@@ -25,14 +25,22 @@ from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import step_times
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Experiment, Finetuning, Measure, MinimalPairs, Run
+from bert_jax.settings.experiments import (
+    PRETRAINING,
+    Arm,
+    Experiment,
+    Finetuning,
+    Measure,
+    MinimalPairs,
+    Run,
+    folder_name,
+)
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
-PRETRAINING = "pretraining"  # in results, the name under which the costs of pre-training are stored
 
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
@@ -217,7 +225,7 @@ class Runner:
             self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
 
     def _folder(self, arm: str, seed: int) -> str:
-        return os.path.join(self.directory, _file_name(arm), f"seed-{seed}")
+        return os.path.join(self.directory, folder_name(arm), f"seed-{seed}")
 
     def _pretrain(self, arm: Arm, seed: int) -> None:
         self._pretraining_config(arm, seed, _TIMED_STEPS)  # before steps are timed, it says what it lacks
@@ -313,7 +321,7 @@ class Runner:
         config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, seed), seed=seed)
         if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
             config.train_rows = min(limits)
-        directory = os.path.join(self._folder(arm.name, seed), _file_name(measure.name))
+        directory = os.path.join(self._folder(arm.name, seed), folder_name(measure.name))
         scores = finetune.finetune(config, directory)["scores"]
         for name in ("checkpoints", "best"):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
@@ -341,10 +349,6 @@ def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
         seconds.append(seconds[-1] + took)
         tokens.append(tokens[-1] + took * line["tokens_per_second"])
     return steps[1:], seconds[1:], tokens[1:]
-
-
-def _file_name(name: str) -> str:
-    return name.replace(" ", "-").replace("/", "-")
 
 
 def _listed(scores: Mapping[str, float]) -> str:

@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import pretrain
-from bert_jax.settings.experiments import Budget
+from bert_jax.settings.experiments import TIMING, Budget
 from bert_jax.settings.ramps import Ramp
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.evaluators import Evaluator
@@ -148,7 +148,7 @@ class StepTimes:
             atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
 
     def _time(self, arm: str, config: ml_collections.ConfigDict) -> float:
-        scratch = os.path.join(self._directory, "timing")
+        scratch = os.path.join(self._directory, TIMING)
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.redirect_stdout(io.StringIO()):
             stop = _StopAt(_LOG_EVERY * _LINES)
