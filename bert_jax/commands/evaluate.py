@@ -55,7 +55,7 @@ _USED = {
     ),
     "minimal_pairs": ("checkpoint", "input", "output", "overwrite", "dtype"),
     "similarity": ("checkpoint", "columns", "dtype"),
-    "retrieval": ("checkpoint", "split", "rerank", "candidates", "dtype"),
+    "retrieval": ("checkpoint", "split", "rerank", "candidates", "relevant", "dtype"),
     "clusters": ("checkpoint", "columns", "seed", "dtype"),
 }
 

@@ -55,6 +55,7 @@ def define_flags(define: Define) -> None:
     define.integer("depth", "Number of nearest texts to look at.", 100)
     define.number("share", "Largest cosine of a negative, as a share of that of the pair. Default: 0.95.")
     define.string("rerank", "Work directory of a fine-tuned model of pairs, whose scores are used instead.")
+    models.add_relevant(define)
     define.number("margin", "With --rerank: smallest difference of the scores. Default: 0.1.")
 
 
@@ -67,7 +68,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     examples.warn(log)
     compiler_options.enable_compilation_cache()
     embedder = embedding.Embedder(convert.load(flags.checkpoint, log=log), dtype=flags.dtype, log=log)
-    scorer = reranking.Reranker(predictor.Predictor(flags.rerank, log=log)).scores if flags.rerank else None
+    scorer = None
+    if flags.rerank:
+        ranker = predictor.Predictor(flags.rerank, log=log)
+        scorer = reranking.Reranker(ranker, relevant=flags.relevant, log=log).scores
 
     began = time.monotonic()
     # A corpus counts its blank lines, too.
@@ -106,7 +110,11 @@ def _options(flags: absl_flags.FlagValues) -> mining.Mining:
     if flags.depth < flags.skip + flags.negatives:
         least = flags.skip + flags.negatives
         raise UserError(f"--depth={flags.depth}: expected at least --skip + --negatives = {least}")
-    for name, other in (("share", flags.rerank), ("margin", not flags.rerank)):
+    for name, other in (
+        ("share", flags.rerank),
+        ("margin", not flags.rerank),
+        ("relevant", not flags.rerank),
+    ):
         if getattr(flags, name) is not None and other:
             raise UserError(
                 f"--{name} is {'not ' if name == 'share' else 'only '}used with --rerank; leave it out"

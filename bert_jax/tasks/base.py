@@ -213,7 +213,7 @@ class FinetuneTask(abc.ABC):
 
     @property
     def scores_pairs(self) -> bool:
-        """Returns whether the last output of a prediction is a score, which is larger for better pairs."""
+        """Returns whether the outputs of a pair of texts are one score, or probabilities of two labels."""
         return self.export_head == "sequence_classification" and len(self.labels) <= 2
 
     @property

@@ -34,6 +34,8 @@ class TaskSpec:
         test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
             same.
         labels: the labels in the order of the logits; None if they are inferred from the training rows.
+        relevant: the one of two labels that pairs of a query and a relevant document have; empty if none is
+            known as such.
         folder: a subfolder of `data_dir` in which the files may also be.
         file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
             configuration names each file.
@@ -48,6 +50,7 @@ class TaskSpec:
     columns: Columns | None = None
     test_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
+    relevant: str = ""
     folder: str = ""
     file_name: str = ""
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -114,10 +114,13 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary,
     for labels, more, message in (
         (("a", "b", "c"), {"text_b": "b"}, "with 3 labels; expected reranking, late interaction"),
         (("a", "b"), {}, "a model of single texts; expected one of pairs of texts"),
+        (("match", "other"), {"text_b": "b"}, "'match' or 'other'? give --relevant=LABEL"),
     ):
         fields = {"text_a": "a", "label": "c"} | more
-        other = make_run(tmp_path / f"other{len(labels)}", vocabulary, "classification", labels, **fields)
+        other = make_run(tmp_path / f"other {labels}", vocabulary, "classification", labels, **fields)
         assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
+    shown = search("--query=x", f"--rerank={other}", "--relevant=match", corpus="")
+    assert "the score is the probability of 'match'" in shown.err
 
 
 @pytest.mark.parametrize("unit", [True, False], ids=["pretrained", "inner product"])

@@ -119,6 +119,8 @@ def test_documents_in_the_order_of_a_second_model(checkpoint, tmp_path, vocabula
     assert found == {"documents": 9, "queries": 3} | expected_scores(order_of)
     for flags, message in (
         (["--candidates=4"], "--candidates is only used with --rerank"),
+        (["--relevant=1"], "--relevant is only used with --rerank"),
+        ([f"--rerank={run}", "--relevant=1"], "--relevant=1: a run of regression has no labels"),
         ([f"--rerank={run}", "--candidates=0"], "--candidates=0: expected 1 or more"),
     ):
         assert message in evaluate(capsys, checkpoint, f"--retrieval={folder}", *flags, code=2)

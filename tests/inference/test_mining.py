@@ -107,6 +107,7 @@ def test_a_model_of_pairs_decides(run, vocabulary):  # noqa: F811
         (["--negatives=0"], "--negatives=0: expected 1 or more"),
         (["--depth=3"], "--depth=3: expected at least --skip + --negatives = 4"),
         (["--margin=1"], "--margin is only used with --rerank; leave it out"),
+        (["--relevant=1"], "--relevant is only used with --rerank; leave it out"),
         (["--rerank=x", "--share=1"], "--share is not used with --rerank; leave it out"),
         (["--corpus=none.txt"], "--corpus=none.txt: no such file"),
     ],

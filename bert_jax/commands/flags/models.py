@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags as absl_flags
@@ -38,25 +39,36 @@ def add_dtype(define: Define) -> None:
 
 
 def add_reranker(define: Define) -> None:
-    """Defines --rerank and --candidates, of commands that order documents."""
+    """Defines --rerank, --relevant and --candidates, of commands that order documents."""
     define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
+    add_relevant(define)
     define.integer("candidates", "Number of documents that --rerank orders for each query. Default: 100.")
 
 
-def load_reranker(flags: absl_flags.FlagValues, **options) -> reranking.Reranker | None:
+def add_relevant(define: Define) -> None:
+    """Defines --relevant."""
+    define.string(
+        "relevant",
+        "With --rerank, of a classification: the label of relevant documents. Default: that of the task, or "
+        "the larger one of two integers.",
+    )
+
+
+def load_reranker(flags: absl_flags.FlagValues, log: Callable[[str], None]) -> reranking.Reranker | None:
     """Returns the model that the flags of `add_reranker` choose; None without --rerank.
 
     Raises:
-        UserError: the model does not score pairs, or --candidates does not fit.
+        UserError: the model does not score pairs, or --candidates or --relevant does not fit.
     """
     if flags.candidates is not None and flags.candidates < 1:
         raise UserError(f"--candidates={flags.candidates}: expected 1 or more")
     if not flags.rerank:
-        if flags.candidates:
-            raise UserError("--candidates is only used with --rerank; leave it out")
+        for name in ("candidates", "relevant"):
+            if flags[name].present:
+                raise UserError(f"--{name} is only used with --rerank; leave it out")
         return None
     most = flags.candidates or reranking.CANDIDATES
-    return reranking.Reranker(predictor.Predictor(flags.rerank, **options), most)
+    return reranking.Reranker(predictor.Predictor(flags.rerank, log=log), most, flags.relevant, log)
 
 
 def add_finetuned(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search.index import Result
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers.tables import Examples
 
@@ -22,14 +23,23 @@ class Reranker:
 
     Args:
         model: a run of reranking, of late interaction, of a regression on pairs, whose number is the score,
-            or of a classification with two labels, where it is the probability of the second one.
+            or of a classification with two labels, where it is the probability of one of them.
         candidates: number of documents of each query to order, from the first on.
+        relevant: the label of a classification that a relevant document has. By default the label that the
+            task knows as such, or the larger one of two integers.
+        log: called with a line that names this label.
 
     Raises:
-        UserError: the run is of another kind.
+        UserError: the run is of another kind, or which label a relevant document has is not known.
     """
 
-    def __init__(self, model: Predictor, candidates: int = CANDIDATES):
+    def __init__(
+        self,
+        model: Predictor,
+        candidates: int = CANDIDATES,
+        relevant: str | None = None,
+        log: Callable[[str], None] = print,
+    ):
         self.candidates = candidates
         task = model.task
         labels = len(task.labels)
@@ -44,7 +54,13 @@ class Reranker:
             raise UserError(
                 f"--rerank={model.source}: a model of single texts; expected one of pairs of texts"
             )
-        self._model = model
+        self._model, self._output = model, 0
+        if labels:
+            found = _relevant(model, relevant)
+            log(f"--rerank={model.source}: the score is the probability of {found!r}")
+            self._output = task.labels.index(found)
+        elif relevant is not None:
+            raise UserError(f"--relevant={relevant}: a run of {task.title} has no labels; leave it out")
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Returns the score of each pair: float32 [N]."""
@@ -55,7 +71,7 @@ class Reranker:
         examples = Examples("the pairs", ids, first, second, [], list(range(1, len(pairs) + 1)))
         predictions = self._model.predict(examples)
         assert isinstance(predictions, TablePredictions)
-        return predictions.outputs[:, -1].astype(np.float32)
+        return predictions.outputs[:, self._output].astype(np.float32)
 
     def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
         """Returns the candidates with the scores of this model, the largest first, and then the others."""
@@ -66,3 +82,20 @@ class Reranker:
             for result, score in zip(first, scores, strict=True)
         ]
         return [*sorted(found, key=lambda result: -result.score), *others]
+
+
+def _relevant(model: Predictor, given: str | None) -> str:
+    """Returns the label of relevant documents: the given one, that of the task, or the larger integer."""
+    labels, known = model.task.labels, model.task.spec.relevant
+    names = alternatives(map(repr, labels))
+    if given is not None:
+        if given not in labels:
+            raise UserError(f"--relevant={given}: expected a label of {model.source}, {names}")
+        return given
+    if known in labels:
+        return known
+    if all(re.fullmatch(r"-?\d+", label) for label in labels):
+        return max(labels, key=int)
+    raise UserError(
+        f"--rerank={model.source}: which label does a relevant document have, {names}? give --relevant=LABEL"
+    )

@@ -33,7 +33,9 @@ def _task(
     test_columns = test_columns or Columns(columns.text_a, columns.text_b, id=columns.id or "index")
     task = TextClassification if labels else TextRegression
     file = "{split}.tsv"
-    return TaskSpec(name, task, metrics, columns, test_columns, labels, folder, file, splits, prepared=True)
+    relevant = _ENTAILMENT[0] if labels == _ENTAILMENT else ""
+    described = (columns, test_columns, labels, relevant, folder, file, splits)
+    return TaskSpec(name, task, metrics, *described, prepared=True)
 
 
 GLUE = (

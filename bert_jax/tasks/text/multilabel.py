@@ -91,6 +91,11 @@ class MultiLabel(TextTask):
         "exact_match": _exact_match,
     }
 
+    @property
+    def scores_pairs(self) -> bool:
+        """Returns False: no label is the opposite of another one."""
+        return False
+
     def read_training(self, path: str) -> Examples:
         """Returns the examples; the labels are all labels of the file, sorted."""
         examples = super().read_training(path)
