@@ -120,8 +120,8 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     model = models.load_finetuned(flags, log=progress.log, shared=shared)
     others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log)
     # The flags name columns of the files of --workdir alone.
-    reader = model.task.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
-    adapters = {name: (one, one.task.line_reader(flags.format)) for name, one in others.items()}
+    reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
+    adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
     began = time.monotonic()
     programs = model.warm_up()
     for name, one in others.items():

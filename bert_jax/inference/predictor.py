@@ -89,7 +89,7 @@ class Predictor:
         # Parameters that runs share stay as they are stored.
         if shared is None:
             model = placement.config_for(model, self._mesh)
-        self.config = config
+        self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
@@ -141,9 +141,16 @@ class Predictor:
         rows = self.task.encode(examples)
         return self.task.decode(examples, rows, self(rows, on_batch))
 
+    def line_reader(self, file_format: str = "auto", **columns: Any) -> LineReader:
+        """Returns a reader of lines, as the task does, and logs what their predictions lack."""
+        if warning := self.task.stream_warning:
+            self._log(f"warning: {warning}")
+        return self.task.line_reader(file_format, **columns)
+
     @functools.cached_property
-    def _reader(self) -> LineReader:
-        return self.task.line_reader()
+    def reader(self) -> LineReader:
+        """Returns the reader of `row_of`. Raises UserError if the run predicts no rows."""
+        return self.line_reader()
 
     def row_of(self, item: str | Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of a text, or of {column: value}, as a line of standard input has them.
@@ -151,7 +158,7 @@ class Predictor:
         Raises:
             Malformed: the item is not a row of this task.
         """
-        reader = self._reader
+        reader = self.reader
         if isinstance(item, str):
             return reader.from_text(item)
         if not isinstance(item, Mapping):
@@ -160,7 +167,7 @@ class Predictor:
 
     def records_of(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the prediction of each row of `row_of`, without an id if it has none."""
-        examples = self._reader.examples(list(enumerate(rows, 1)))
+        examples = self.reader.examples(list(enumerate(rows, 1)))
         return [
             record if "id" in row else {name: value for name, value in record.items() if name != "id"}
             for record, row in zip(self.predict(examples).records(), rows, strict=True)

@@ -106,6 +106,7 @@ class Prediction:
 
     def __init__(self, predictor: Predictor):
         self.predictor = predictor
+        predictor.reader  # noqa: B018 (it raises, or warns, before the first request)
 
     def parse(self, item: Any) -> dict[str, Any]:
         """Returns the values of a row."""

@@ -182,6 +182,11 @@ class FinetuneTask(abc.ABC):
         """Returns a one-line summary of a file's labels, or an empty string."""
         return ""
 
+    @property
+    def stream_warning(self) -> str:
+        """Returns what the examples of a stream lack that those of a file have, or an empty string."""
+        return ""
+
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
         """Returns a reader for the lines of a stream.
 

@@ -29,7 +29,14 @@ from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.tagging import entities, frozen_encoder, word_files
 from bert_jax.tasks.tagging.encoding import TaggedRows, encode
 from bert_jax.tasks.tagging.predictions import TagPredictions
-from bert_jax.tasks.tagging.word_files import WORDS, TaggedSentences, json_list, read_sentences
+from bert_jax.tasks.tagging.word_files import (
+    DOCUMENT,
+    DOCUMENT_START,
+    WORDS,
+    TaggedSentences,
+    json_list,
+    read_sentences,
+)
 
 _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
@@ -120,7 +127,7 @@ class TaggingTask(FinetuneTask):
         else:
             self.labels = tuple(sorted(counts))
         self.check(examples)
-        return examples
+        return self._checked_context(examples)
 
     @property
     def of_entities(self) -> bool:
@@ -166,7 +173,7 @@ class TaggingTask(FinetuneTask):
         """Returns the sentences of a file, with their tags."""
         examples = self._read(path)
         self.check(examples)
-        return examples
+        return self._checked_context(examples)
 
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
@@ -177,11 +184,27 @@ class TaggingTask(FinetuneTask):
                 raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")
         format, data = self.format_of_unlabeled(path, format, columns), self.config.data
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
-        return read_sentences(path, word=word, id=id, format=format, tagged=False)
+        return self._checked_context(read_sentences(path, word=word, id=id, format=format, tagged=False))
 
     def _read(self, path: str) -> TaggedSentences:
         data = self.config.data
         return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
+
+    def _checked_context(self, examples: TaggedSentences) -> TaggedSentences:
+        """Returns the examples, with a note if rows have context and the file does not mark documents."""
+        if self.config.document_context and not examples.has_documents:
+            examples.notes.append(
+                f"document_context=true: neither {DOCUMENT_START} nor a key {DOCUMENT!r} is there, so that "
+                "all sentences are read as one document"
+            )
+        return examples
+
+    @property
+    def stream_warning(self) -> str:
+        """Returns that the sentences of a stream have no context, if those of a file have."""
+        if not self.config.document_context:
+            return ""
+        return f"document_context=true: in {SOURCE} and requests, a sentence is read without those around it"
 
     def check(self, examples: TaggedSentences) -> None:
         """Converts entity tags to BIO2, and leaves out sentences with tags that the model lacks.

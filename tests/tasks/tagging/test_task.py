@@ -6,11 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
-from support.fine_tuned import command_that_learns, make_task, mistake
+from support.fine_tuned import command_that_learns, make_run, make_task, mistake
 from support.stored_params import stored_params
 from support.tags import to_iob1
 
 from bert_jax import cli
+from bert_jax.inference.predictor import Predictor
+from bert_jax.serving import services
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import read_sentences
 
@@ -260,6 +262,26 @@ def test_training_files_that_teach_nothing(pretrained, tmp_path, capsys, text, m
 
 
 @pytest.mark.long
+def test_context_without_marks_of_documents_gets_a_warning(vocabulary, tmp_path):
+    (tmp_path / "none.conll").write_text("cat O\n\ndog B-X\n")
+    (tmp_path / "one.conll").write_text("-DOCSTART- O\n\ncat O\n\ndog B-X\n")
+    for context in (True, False):
+        task = make_task(vocabulary, "tagging", ("O", "B-X", "I-X"), {"document_context": context})
+        for read in (task.read_training, task.read, task.read_unlabeled):
+            warning = read(str(tmp_path / "none.conll")).warning()
+            assert ("all sentences are read as one document" in warning) == context
+            assert not read(str(tmp_path / "one.conll")).warning()
+
+
+def test_a_stream_without_context_gets_a_warning(vocabulary, tmp_path):
+    fields, lines = {"document_context": True}, []
+    run = make_run(tmp_path / "run", vocabulary, "tagging", ("O", "B-X", "I-X"), fields)
+    model = Predictor(str(run), log=lines.append)
+    assert not any(line.startswith("warning") for line in lines)
+    services.Prediction(model)
+    assert "a sentence is read without those around it" in lines[-1]
+
+
 def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
     text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
     (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)
