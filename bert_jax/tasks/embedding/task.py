@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers import labels
+from bert_jax.tasks.readers.lines import LineReader
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -160,13 +161,30 @@ class EmbeddingTask(GroupsTask):
         return super().read(path)
 
     def read_unlabeled(self, path: str, **options: Any) -> Examples:
-        """Returns the pairs of a file, without their similarities."""
-        if not (self.eval_columns.text_b or options.get("text_b")):
-            raise UserError(
-                f"{path}: predict compares pairs of texts, and the run has none; `bert-jax embed` gives the "
-                "vectors of single texts"
-            )
+        """Returns the pairs of a file, without their similarities.
+
+        Raises:
+            UserError: the run has single texts.
+        """
+        self._check_pairs(options)
         return super().read_unlabeled(path, **options)
+
+    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+        """Returns a reader of the pairs of a stream.
+
+        Raises:
+            UserError: the run has single texts.
+        """
+        self._check_pairs(columns)
+        return super().line_reader(file_format, **columns)
+
+    def _check_pairs(self, given: Mapping[str, Any]) -> None:
+        """Raises UserError unless the run or the given columns name second texts."""
+        if not (self.eval_columns.text_b or given.get("text_b")):
+            raise UserError(
+                "predictions compare pairs of texts, and the run has none; `bert-jax embed`, or `serve` with "
+                "the run as --checkpoint, gives the vectors of single texts"
+            )
 
     @property
     def repeats_single_texts(self) -> bool:

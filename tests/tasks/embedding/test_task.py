@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.fine_tuned import NO_DROPOUT, make_task, mistake
+from support.fine_tuned import NO_DROPOUT, make_run, make_task, mistake
 from support.pretrained import write
 
 import bert_jax
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.inference.predictor import Predictor
+from bert_jax.serving import services
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
 from bert_jax.tasks.readers.tables import Examples
 
@@ -173,8 +175,26 @@ def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
         task.read_training(str(files / "train.tsv"))
     with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
-    with pytest.raises(UserError, match="`bert-jax embed` gives the vectors of single texts"):
-        make_task(vocabulary, "embedding", text_a="first").read_unlabeled(str(files / "dev.tsv"))
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "denoising"])
+def test_single_texts_are_not_predicted(files, vocabulary, tmp_path, capsys, loss):
+    run = make_run(tmp_path / "run", vocabulary, "embedding", None, {"loss": loss}, text_a="first")
+    model = Predictor(str(run), log=lambda line: None)
+    message = "predictions compare pairs of texts, and the run has none; `bert-jax embed`"
+    for call in (
+        lambda: model.task.read_unlabeled(str(files / "dev.tsv")),
+        lambda: model.predict_rows(["the cat"]),
+        lambda: services.Prediction(model),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    predict = ["predict", f"--workdir={run}", "--input=-"]
+    assert message in mistake(predict, capsys)
+    assert model.line_reader(text_b="second").parse(b"the cat\ta dog") == {
+        "text_a": "the cat",
+        "text_b": "a dog",
+    }
 
 
 def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
