@@ -25,6 +25,8 @@ _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size take
 class Texts:
     """Iterates over the texts of a file, including blank ones, so that results correspond to lines.
 
+    Blank lines of a file of JSON objects are no texts.
+
     Args:
         path: the path of a file with one text per line, or with one JSON object per line if the name ends in
             .jsonl; "-" for lines from standard input. Files with the suffix .gz, .bz2, .xz or .zst are
@@ -64,7 +66,7 @@ class Texts:
             yield text
 
     def count(self) -> int | None:
-        """Returns the number of texts of the file, or None if counting them would take long."""
+        """Returns the largest number of texts that the file can have, or None if counting would take long."""
         return count_lines(self.path)
 
     def _text(self, line: str, place: str) -> Text:

@@ -30,15 +30,19 @@ def has_objects(path: str) -> bool:
 def read(path: str) -> Iterator[tuple[str, str]]:
     """Yields (place, line) of a file, which may be compressed, or of standard input.
 
-    The place is that of the line in words, for messages. Lines are without their newlines.
+    The place is that of the line in words, for messages. Lines are without their newlines. Blank lines are
+    left out if each line is a JSON object, as other readers of such files do; elsewhere they are texts.
 
     Raises:
         UserError: a line is not UTF-8, or too long.
     """
     stdin = path == "-"
     name = "standard input" if stdin else path
+    objects = has_objects(path)
     with contextlib.nullcontext(sys.stdin.buffer) if stdin else open_file(path) as file:
         for number, line in enumerate(read_lines(name, file), 1):
+            if objects and not line.strip():
+                continue
             place = f"line {number} of {name}"
             try:
                 yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -129,6 +129,7 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
         ("windows.txt", b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n", {}),
         ("packed.txt.gz", gzip.compress(lines), {}),
         ("objects.jsonl", objects, dict(text_a="sentence")),
+        ("blank.jsonl", b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n", dict(text_a="sentence")),
         ("objects.jsonl.gz", gzip.compress(objects), dict(text_a="sentence")),
     ):
         (tmp_path / name).write_bytes(content)

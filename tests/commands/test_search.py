@@ -85,7 +85,8 @@ def test_queries_of_flags_and_of_standard_input_and_what_the_terminal_shows(sear
 def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
     rows = [{"_id": f"d{i}", "title": "the big", "text": text.removeprefix("the big ")} if i < 9 else
             {"id": i, "title": "", "text": text} for i, text in enumerate(DOCUMENTS)]  # fmt: skip
-    (tmp_path / "docs.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows[-1].pop("id")  # its number, without the blank lines
+    (tmp_path / "docs.json").write_text("".join(json.dumps(row) + "\n\n" for row in rows) + " \n")
     queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(QUERIES)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     found = search(f"--queries={tmp_path / 'q.jsonl'}", "--json", corpus="docs.json")

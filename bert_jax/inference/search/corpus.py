@@ -18,7 +18,7 @@ class Document:
     """A document or a query.
 
     Attributes:
-        id: the id in the file; without one, the number of the line from 0.
+        id: the id in the file; without one, the number of the line or of the JSON object from 0.
         text: the text, after the title if there is one.
     """
 
@@ -29,9 +29,9 @@ class Document:
 def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Document]:
     """Yields the documents of a file, blank ones included, so that numbers are those of lines.
 
-    A file whose name ends in .jsonl, .ndjson or .json has an object on each line, with the text in `field`,
-    perhaps a `title`, and an id in `_id` or `id`. Any other file has one text per line. Both may be
-    compressed.
+    A file whose name ends in .jsonl, .ndjson or .json has an object on each line that is not blank, with the
+    text in `field`, perhaps a `title`, and an id in `_id` or `id`. Any other file has one text per line. Both
+    may be compressed.
 
     Args:
         path: the file; "-" for lines of standard input.
