@@ -27,8 +27,11 @@ class RankingPredictions(TablePredictions):
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N]."""
-        return np.sum(self.outputs >= self.outputs[:, :1], axis=1)
+        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N].
+
+        It is the last one if its score is NaN, and a candidate whose score is NaN comes before it.
+        """
+        return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
 
     def values(self) -> list[float]:
         """Returns the scores of the first candidates, rounded."""

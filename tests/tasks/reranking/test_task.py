@@ -127,6 +127,12 @@ def test_ranks_count_equal_scores_as_better():
     assert RankingPredictions(examples, scores[2:], np.zeros(1, int)).is_degenerate({})
 
 
+def test_scores_that_are_no_numbers_have_the_last_rank():
+    scores = np.array([[np.nan] * 3, [np.nan, 1, 2], [1, np.nan, 0]], np.float32)
+    examples = Examples("x.tsv", list("012"), list("abc"), list("def"), [0] * 3, [2, 3, 4])
+    assert RankingPredictions(examples, scores, np.zeros(3, int)).predicted.tolist() == [3, 3, 2]
+
+
 @pytest.mark.parametrize(
     "more, message",
     [
