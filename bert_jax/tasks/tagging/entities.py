@@ -3,14 +3,15 @@
 A tag is O, or a prefix and a type, such as B-PER; the type may be missing. In BIO2 every entity begins with
 B; in IOB1, the scheme of the CoNLL-2003 files, only an entity that directly follows another one of its type
 does. Both are parsed by the same rule: an entity begins at a B, and at an I whose predecessor is not a B or I
-of the same type. conlleval treats invalid sequences in the same way.
+of the same type. In IOBES, an entity also ends with its E or S. conlleval treats invalid sequences in the
+same way.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -18,6 +19,7 @@ _TAG = re.compile(r"([BIMESLU])(?:-(.+))?\Z")
 # An entity of a single word has S in IOBES and BMES, and U in BILOU; the last word of a longer one has E and
 # L.
 _PREFIXES = {"B": "B", "S": "B", "U": "B", "I": "I", "M": "I", "E": "I", "L": "I"}
+_LAST = "ESLU"  # the prefixes of the last word of an entity
 
 
 class Span(NamedTuple):
@@ -81,14 +83,21 @@ def to_bio2(tags: Sequence[str]) -> list[str]:
 
     Invalid sequences are interpreted in the same way as conlleval does.
     """
-    out, previous = [], (OUTSIDE, "")
-    for tag in tags:
-        prefix, type = split(tag)
-        if prefix == "I" and (previous[0] == OUTSIDE or previous[1] != type):
+    out = []
+    for prefix, type, is_open in _parsed(tags):
+        if prefix == "I" and not is_open:
             prefix = "B"
         out.append(OUTSIDE if prefix == OUTSIDE else join(prefix, type))
-        previous = (prefix, type)
     return out
+
+
+def _parsed(tags: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yields `split` of each tag of a sentence, and whether an entity of its type is open before it."""
+    open_type = None
+    for tag in tags:
+        prefix, type = split(tag)
+        yield prefix, type, type == open_type
+        open_type = None if prefix == OUTSIDE or tag[0] in _LAST else type
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
@@ -100,14 +109,10 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
     wrong = Counter(IOB1=0, BIO2=0)
     other = 0
     for tags in sentences:
-        before, previous = OUTSIDE, ""
-        for tag in tags:
-            prefix, type = split(tag)
-            alone = before == OUTSIDE or previous != type
-            wrong["BIO2"] += prefix == "I" and alone
-            wrong["IOB1"] += prefix == "B" and alone
-            other += tag[0] in "MESLU" and prefix != OUTSIDE
-            before, previous = prefix, type
+        for tag, (prefix, _, is_open) in zip(tags, _parsed(tags), strict=True):
+            wrong["BIO2"] += prefix == "I" and not is_open
+            wrong["IOB1"] += prefix == "B" and not is_open
+            other += tag[0] in f"M{_LAST}" and prefix != OUTSIDE
     scheme = "IOB1" if wrong["IOB1"] < wrong["BIO2"] else "BIO2"
     return ("IOBES", wrong["BIO2"]) if other else (scheme, wrong[scheme])
 

@@ -6,17 +6,18 @@ from support.tags import to_iob1
 from bert_jax.tasks.tagging import entities
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+IOBES = [*TAGS, "E-PER", "S-PER", "E-LOC", "S-LOC"]
 sequences = st.lists(st.sampled_from(TAGS), max_size=12)
 
 
 def conlleval_spans(tags):
-    """Chunks by the rules of conlleval's startOfChunk and endOfChunk, for B, I and O."""
+    """Chunks by the rules of conlleval's startOfChunk and endOfChunk."""
     found, start = set(), None
     pairs = [tag.split("-") if "-" in tag else (tag, "") for tag in [*tags, "O"]]
     before = ("O", "")
     for place, (prefix, type) in enumerate(pairs):
-        ends = before[0] in "BI" and (prefix in "BO" or type != before[1])
-        starts = prefix == "B" or (prefix == "I" and (before[0] == "O" or type != before[1]))
+        ends = before[0] in "ES" or (before[0] in "BI" and (prefix in "BSO" or type != before[1]))
+        starts = prefix in "BS" or (prefix in "IE" and (before[0] in "OES" or type != before[1]))
         if ends:
             found.add((before[1], start, place))
         if starts:
@@ -25,7 +26,7 @@ def conlleval_spans(tags):
     return found
 
 
-@given(sequences)
+@given(st.lists(st.sampled_from(IOBES), max_size=12))
 def test_spans_are_those_of_conlleval(tags):
     assert set(entities.spans(tags)) == conlleval_spans(tags)
 
@@ -47,7 +48,10 @@ def test_schemes_spell_the_same_entities(tags):
         ("I-PER I-LOC", "B-PER B-LOC"),
         ("B-PER I-LOC I-LOC", "B-PER B-LOC I-LOC"),
         ("O I-LOC", "O B-LOC"),
-        ("S-PER B-LOC E-LOC O U-PER L-PER", "B-PER B-LOC I-LOC O B-PER I-PER"),
+        ("S-PER B-LOC E-LOC O U-PER B-PER L-PER", "B-PER B-LOC I-LOC O B-PER B-PER I-PER"),
+        ("S-PER I-PER O U-PER L-PER", "B-PER B-PER O B-PER B-PER"),
+        ("B-PER E-PER I-PER E-PER E-PER", "B-PER I-PER B-PER I-PER B-PER"),
+        ("B S E", "B B B"),
         ("B I I O I", "B I I O B"),
         ("B M M E S O M-LOC", "B I I I B O B-LOC"),
         ("I-B-2 I-B-2", "B-B-2 I-B-2"),
@@ -74,6 +78,7 @@ def test_an_m_alone_is_no_part_of_an_entity():
         (["B-PER I-PER", "B-PER", "O I-PER"], ("BIO2", 1)),
         (["S-PER B-LOC E-LOC"], ("IOBES", 0)),
         (["B M E S"], ("IOBES", 0)),
+        (["S-PER I-PER", "B-PER E-PER I-PER", "S-PER E-PER", "B-PER E-PER S-PER"], ("IOBES", 3)),
     ],
     ids=str,
 )
@@ -119,7 +124,7 @@ def test_the_labels_have_both_tags_of_every_type():
 
 @pytest.mark.peer
 @settings(deadline=None)
-@given(st.lists(st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), min_size=1, max_size=9), min_size=1))
+@given(st.lists(st.lists(st.tuples(*[st.sampled_from(IOBES)] * 2), min_size=1, max_size=9), min_size=1))
 def test_scores_are_those_of_seqeval(sentences):
     seqeval = pytest.importorskip("seqeval.metrics")
     gold, guess = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
