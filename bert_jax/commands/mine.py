@@ -15,7 +15,6 @@ out, and counted.
 
 from __future__ import annotations
 
-import json
 import time
 
 from absl import flags as absl_flags
@@ -23,7 +22,7 @@ from etils import epy
 
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import checks, files
 from bert_jax.io.progress import log
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
@@ -130,7 +129,5 @@ def _write(flags: absl_flags.FlagValues, kept: list[tuple[str, str, list[str]]],
         rows = ([" ".join(text.split()) for text in (a, b, *negatives)] for a, b, negatives in kept)
         writers.write_table(flags.output, header, rows)
         return
-    with atomic.replace_file(flags.output) as file:
-        for a, b, negatives in kept:
-            row = {names[0]: a, names[1]: b, "negatives": negatives}
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    objects = ({names[0]: a, names[1]: b, "negatives": negatives} for a, b, negatives in kept)
+    writers.write_json_lines(flags.output, objects)

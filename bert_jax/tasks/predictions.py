@@ -35,8 +35,8 @@ class Predictions(abc.ABC):
     error_columns: ClassVar[Sequence[str]]
 
     @abc.abstractmethod
-    def records(self) -> list[dict[str, Any]]:
-        """Returns the prediction of each example as a JSON object, with its `id`."""
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields the prediction of each example as a JSON object, with its `id`."""
 
     @abc.abstractmethod
     def write(self, path: str) -> None:
@@ -97,15 +97,13 @@ class TablePredictions(Predictions):
     def values(self) -> Sequence[Any]:
         """Returns the prediction of each example as a JSON value."""
 
-    def records(self) -> list[dict[str, Any]]:
-        """Returns the prediction of each example, with its language and probabilities, if there are any."""
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields the prediction of each example, with its language and probabilities, if there are any."""
         languages = [{"language": name} for name in self.examples.languages] or [{}] * len(self.examples)
         found = zip(self.examples.ids, languages, self.values(), self.outputs, strict=True)
-        return [
-            {"id": id_, **language, "prediction": value}
-            | ({"probabilities": self._by_label(row)} if self.labels else {})
-            for id_, language, value, row in found
-        ]
+        for id_, language, value, row in found:
+            probabilities = {"probabilities": self._by_label(row)} if self.labels else {}
+            yield {"id": id_, **language, "prediction": value} | probabilities
 
     def _by_label(self, row: np.ndarray) -> dict[str, float]:
         return {label: round(float(p), DIGITS) for label, p in zip(self.labels, row, strict=True)}

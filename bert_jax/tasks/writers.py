@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from bert_jax.io import atomic
 
 def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a JSON-lines file with one object for each row."""
-    atomic.write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    with atomic.replace_file(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def write_table(
@@ -29,10 +32,10 @@ def write_table(
         rows: the values of each row.
         as_csv: whether to write CSV instead of TSV.
     """
-    content = io.StringIO()
-    if as_csv:
-        csv.writer(content, lineterminator="\n").writerows((header, *rows))
-    else:
-        for row in (header, *rows):
-            content.write("\t".join(" ".join(str(value).split()) for value in row) + "\n")
-    atomic.write_text(path, content.getvalue())
+    lines = itertools.chain([header], rows)
+    with atomic.replace_file(path) as file:
+        if as_csv:
+            csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n").writerows(lines)
+            return
+        for row in lines:
+            file.write(("\t".join(" ".join(str(value).split()) for value in row) + "\n").encode())

@@ -132,7 +132,7 @@ def test_predictions_are_those_of_predict(server, folders):
     predictor = Predictor(str(folders[1]), log=lambda line: None)
     reader = predictor.task.line_reader()
     given = [reader.from_text(row) if isinstance(row, str) else reader.from_object(row) for row in rows]
-    expected = predictor.predict(reader.examples(list(enumerate(given, 1)))).records()
+    expected = [*predictor.predict(reader.examples(list(enumerate(given, 1)))).records()]
     assert [one["prediction"] for one in found["predictions"]] == [one["prediction"] for one in expected]
     assert [one.get("id") for one in found["predictions"]] == [None, "x", None]
     for one, other in zip(found["predictions"], expected, strict=True):

@@ -40,21 +40,21 @@ class AnswerPredictions(Predictions):
             for n_best, text in zip(self.answers.n_best, self.answers.texts, strict=True)
         ]
 
-    def records(self) -> list[dict[str, Any]]:
-        """Returns the answer of each question ("" for no answer) and its probability among the n best.
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields the answer of each question ("" for no answer) and its probability among the n best.
 
         For SQuAD 2.0 there are also the null odds.
         """
-        rows = [
-            {"id": id_, "prediction": text, "probability": round(probability, DIGITS)}
-            for id_, text, probability in zip(
-                self.examples.ids, self.answers.texts, self.probabilities(), strict=True
-            )
-        ]
-        if self.v2:
-            for row, odds in zip(rows, self.answers.null_odds, strict=True):
-                row["null_odds"] = round(odds, DIGITS)
-        return rows
+        odds = [{"null_odds": round(one, DIGITS)} for one in self.answers.null_odds]
+        found = zip(
+            self.examples.ids,
+            self.answers.texts,
+            self.probabilities(),
+            odds or [{}] * len(self.examples),
+            strict=True,
+        )
+        for id_, text, probability, of_null in found:
+            yield {"id": id_, "prediction": text, "probability": round(probability, DIGITS), **of_null}
 
     def write(self, path: str) -> None:
         """Writes the answers to `path`, and the n best answers and null odds beside it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 8192
+_MAX_PARTS = 1 << 15  # of rows, that are kept as arrays of their own
 
 
 class RowBuilder:
@@ -26,10 +28,9 @@ class RowBuilder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        self._blocks: list[np.ndarray] = []
         self._parts: list[np.ndarray] = []
-        self._lengths: list[int] = []
-        self._first_lengths: list[int] = []
-        self._examples: list[int] = []
+        self._lengths, self._first_lengths, self._examples = (array.array("q") for _ in range(3))
         self.total = 0
 
     def add(
@@ -53,6 +54,9 @@ class RowBuilder:
         parts = layout.parts(first, second)
         length = sum(map(len, parts))
         self._parts += parts
+        if len(self._parts) > _MAX_PARTS:  # each takes a hundred bytes beside its tokens
+            self._blocks.append(np.concatenate(self._parts))
+            self._parts = []
         self._lengths.append(length)
         self._first_lengths.append(layout.first_length(len(first), second is not None))
         self._examples.append(example)
@@ -61,10 +65,11 @@ class RowBuilder:
 
     def arrays(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the collected rows as keyword arguments of `EncodedRows`, with this `max_seq_length`."""
+        blocks = [*self._blocks, *self._parts]
         offsets = np.zeros(len(self._lengths) + 1, np.int64)
         np.cumsum(self._lengths, out=offsets[1:])
         return {
-            "tokens": np.concatenate(self._parts) if self._parts else np.zeros(0, np.int32),
+            "tokens": np.concatenate(blocks) if blocks else np.zeros(0, np.int32),
             "offsets": offsets,
             "first_lengths": np.array(self._first_lengths, np.int32),
             "pad_id": self._tokenizer.pad_id,

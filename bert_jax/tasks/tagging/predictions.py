@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
-import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,9 +53,9 @@ class TagPredictions(Predictions):
         """Returns whether the tags encode entities."""
         return entities.are_of_entities(self.labels)
 
-    def records(self) -> list[dict[str, Any]]:
-        """Returns the words, tags and entities of each sentence."""
-        rows, begin = [], 0
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields the words, tags and entities of each sentence."""
+        begin = 0
         for id_, words, tags in zip(self.examples.ids, self.examples.words, self.tags, strict=True):
             row: dict[str, Any] = {"id": id_, "words": words, "tags": tags}
             if self.of_entities:
@@ -69,18 +69,17 @@ class TagPredictions(Predictions):
                     }
                     for span in entities.spans(tags)
                 ]
-            rows.append(row)
+            yield row
             begin += len(words)
-        return rows
 
     def write(self, path: str) -> None:
         """Writes JSON-lines, or one word per line in the format of conlleval."""
         if files.suffix(path) == ".jsonl":
             writers.write_json_lines(path, self.records())
             return
-        content = io.StringIO()
-        _write_columns(content, self.examples, self.tags, files.suffix(path) == ".tsv")
-        atomic.write_text(path, content.getvalue())
+        with atomic.replace_file(path) as file:
+            out = codecs.getwriter("utf-8")(file)
+            _write_columns(out, self.examples, self.tags, files.suffix(path) == ".tsv")
 
     def breakdown(self) -> dict[str, dict[str, float]]:
         """Returns the scores and counts of each type of entity, or of each tag if tags encode no entities."""

@@ -1,4 +1,5 @@
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -51,6 +52,25 @@ def test_encoding():
         .dtype
         == np.float32
     )
+
+
+def test_rows_are_joined_as_they_come(monkeypatch):
+    monkeypatch.setattr(assembly, "_MAX_PARTS", 100)
+    tokenizer = WordTokenizer()
+    builder, rows = (
+        assembly.RowBuilder(tokenizer),
+        [([i] * (i % 4), [1] if i % 3 else None) for i in range(10_000)],
+    )
+    tracemalloc.start()
+    begins = [builder.add(i, *row) for i, row in enumerate(rows)]
+    found = builder.arrays(16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 * len(rows)  # an array for each text alone takes more than 112 bytes
+    tokens = [tokenizer.layout.row(*row) for row in rows]
+    np.testing.assert_array_equal(found["tokens"], np.concatenate(tokens))
+    assert np.diff(found["offsets"]).tolist() == [len(row) for row in tokens]
+    assert found["offsets"][:-1].tolist() == begins and found["examples"].tolist() == list(range(len(rows)))
 
 
 def test_batches_hold_the_tokens_and_padding_has_no_weight():
