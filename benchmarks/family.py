@@ -102,7 +102,7 @@ FAMILIES = {
         ("--nsp=none", "--full_sentences"),
         "pretrain/ettin_tiny",
         1280,
-        {"eval_masking.prob": 0.15},
+        {},
     ),
     "albert": Family(
         ("sentencepiece-albert.model", "--kind=sentencepiece", "--normalizer=albert"),

@@ -26,5 +26,5 @@ def get_config():
     c.optimizer.schedule = "triangle"
     c.optimizer.initial_rate = 0.25
     c.optimizer.warmup_steps = 45_000
-    c.masking.prob = 0.25
+    c.masking.prob, c.masking.never_chosen = 0.25, "none"
     return c

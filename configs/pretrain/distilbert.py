@@ -19,7 +19,7 @@ def get_config():
     c = defaults.pretrain("base", num_hidden_layers=6, type_vocab_size=0, model_type="distilbert")
     c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     c.distillation.init_layers = "spread"
-    c.masking.smoothing = 0.7
+    c.masking.smoothing, c.masking.never_chosen = 0.7, "special"
     c.batch_size, c.steps = 2000, 12_500
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.schedule = "warmup_then_decay"

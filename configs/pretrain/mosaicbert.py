@@ -23,6 +23,6 @@ def get_config():
     c.optimizer.schedule = "warmup_then_decay"
     c.optimizer.warmup_steps = 4_200
     c.optimizer.final_rate = 0.02
-    c.masking.prob = 0.3
+    c.masking.prob, c.masking.count, c.masking.never_chosen = 0.3, "bernoulli", "special"
     c.eval_masking.prob = 0.15
     return c

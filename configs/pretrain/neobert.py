@@ -27,6 +27,6 @@ def get_config():
     c.optimizer.warmup_steps = 2_000
     c.optimizer.decay_steps = 900_000
     c.optimizer.final_rate = 0.1
-    c.masking.prob = 0.2
+    c.masking.prob, c.masking.count, c.masking.never_chosen = 0.2, "bernoulli", "special"
     c.masking.replace = "1, 0, 0"
     return c

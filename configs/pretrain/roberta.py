@@ -7,9 +7,9 @@
 
 Sizes: base, large, and tiny, 4 layers of 256 for a laptop. The paper's settings (appendix B, table 9):
 500,000 steps of 8,192 rows, Adam with b2=0.98 and without clipping, every parameter decays. Masks are new in
-every step, and random tokens are none of the special ones, as in fairseq. The batch grows from 256 rows over
-the first 24,000 steps, which the paper's does not: --config.batch_ramp= switches that off. Where a batch
-does not fit, set accumulate_steps. docs/families/roberta.md has the rest.
+every step; as in fairseq, <s> and </s> may be chosen, and random tokens are none of the special ones. The
+batch grows from 256 rows over the first 24,000 steps, which the paper's does not: --config.batch_ramp=
+switches that off. Where a batch does not fit, set accumulate_steps. docs/families/roberta.md has the rest.
 """
 
 from bert_jax.errors import UserError
@@ -44,7 +44,7 @@ def get_config(size: str = "base"):
         (4e-4, 30_000) if size == "large" else (6e-4, 24_000)
     )
     c.optimizer.schedule = "warmup_then_decay"
-    c.masking.count = "fairseq"
+    c.masking.count, c.masking.never_chosen = "fairseq", "none"
     c.masking.exclude_special = True
     c.batch_size, c.steps = 8192, 500_000
     c.batch_ramp = "0=256, 6000=1024, 12000=2048, 18000=4096, 24000=8192"

@@ -1,13 +1,17 @@
 """The masks of training and of evaluation that a configuration describes."""
 
 import dataclasses
+import re
 
 import pytest
+from support import pages
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.settings import defaults
+from bert_jax.settings import config_files, defaults
 from bert_jax.settings.typed import pretrain_config
+
+MASKS_PAGE = pages.REPOSITORY / "docs" / "masks.md"
 
 
 def options(length=128, **fields):
@@ -73,3 +77,29 @@ def test_mistakes(fields, message):
     with pytest.raises(UserError) as error:
         options(**fields)
     assert message in str(error.value)
+
+
+def recipes():
+    """(config, fields of masking, fields of eval_masking) of the table of recipes on the page of masks."""
+    table = MASKS_PAGE.read_text(encoding="utf-8").partition("| config | `masking` |")[2].partition("\n\n")[0]
+    rows = [[re.findall("`(.+?)`", cell) for cell in row.split("|")[1:4]] for row in table.splitlines()[2:]]
+    return [(name, " ".join(training), " ".join(other)) for names, training, other in rows for name in names]
+
+
+def changed(config, part):
+    """The fields of a part of a config that are not at their default, as the page writes them."""
+    default = defaults.pretrain("tiny")[part]
+    fields = {name: value for name, value in config[part].items() if value != default[name]}
+    return {f"{name}={value}".replace(" ", "").lower() for name, value in fields.items()}
+
+
+def test_the_table_of_recipes_has_every_family():
+    named = "base albert roberta distilbert electra modernbert ettin_tiny mosaicbert neobert crammed_bert"
+    assert {name.partition(":")[0] for name, *_ in recipes()} == {*named.split()}
+
+
+@pytest.mark.parametrize("name, training, evaluation", recipes())
+def test_the_table_of_recipes_has_the_fields_of_the_configs(name, training, evaluation):
+    config = config_files.load(f"pretrain/{name}")
+    assert changed(config, "masking") == set(training.split())
+    assert changed(config, "eval_masking") == set(evaluation.split())

@@ -19,7 +19,10 @@ class MaskingConfig(Part):
         "(ALBERT's, of up to 3 words)",
     )
     max_predictions: int = option(
-        0, "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512", maximum=2**16
+        0,
+        "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512, and four "
+        "standard deviations more with `count=bernoulli`",
+        maximum=2**16,
     )
     count: str = option(
         "google",
