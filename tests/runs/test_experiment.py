@@ -4,17 +4,13 @@ import dataclasses
 import json
 import re
 import shutil
-from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.pretrained import write
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.runs.experiment import report, runner, step_times
-from bert_jax.runs.experiment.step_times import Kind
+from bert_jax.runs.experiment import report, runner
 from bert_jax.settings import config_files, defaults, experiments
 from bert_jax.settings.experiments import (
     Arm,
@@ -194,39 +190,8 @@ def test_another_budget_needs_another_directory(sweep, tmp_path):
     assert code == 2 and "holds an experiment with the budget" in error
 
 
-def small_config(steps=100, **fields):
-    config = defaults.pretrain("tiny")
-    config.steps = steps
-    for name, value in fields.items():
-        config[name] = value
-    return config
-
-
-def test_the_kinds_of_steps_are_counted():
-    ramps = {"batch_ramp": "0=4, 30=8", "batch_size": 8, "length_ramp": "0=64, 50=128"}
-    assert step_times.count_kinds(small_config(**ramps)) == Counter(
-        {Kind(4, 64, False): 30, Kind(8, 64, False): 20, Kind(8, 128, False): 50}
-    )
-    assert step_times.count_kinds(small_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.floats(0.5, 50), st.floats(0.01, 2), st.floats(0.01, 2))
-def test_no_further_step_fits_into_the_budget(seconds, early, late):
-    def make(steps):
-        ramp = f"0=4, {max(1, steps // 2)}=8"
-        return small_config(steps, batch_size=8, batch_ramp=ramp)
-
-    def cost(steps):
-        kinds = step_times.count_kinds(make(steps))
-        return sum(count * (early if kind.rows == 4 else late) for kind, count in kinds.items())
-
-    steps = step_times.steps_within(
-        Budget(seconds=seconds), make, lambda kind: early if kind.rows == 4 else late
-    )
-    assert steps == 1 or cost(steps) <= seconds
-    # One more step may turn a late step into an early one, so the cost grows by one of the two.
-    assert cost(steps + 1) > seconds - max(early, late)
+def tiny(run):
+    return defaults.pretrain("tiny")
 
 
 def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
@@ -234,10 +199,10 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
 
     def student(run):
         seen.append(run.model("teacher"))
-        return small_config()
+        return tiny(run)
 
     arms = [
-        Arm("teacher", Pretraining(lambda run: small_config(), "rows")),
+        Arm("teacher", Pretraining(tiny, "rows")),
         Arm("student", Pretraining(student, "rows")),
     ]
     one = Experiment("Students", arms, [], Budget(steps=3), vocabulary=(), records={"rows": ()})
@@ -269,7 +234,7 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
         ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
         ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
         ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
-        ([Arm("one", Pretraining(small_config, "rows"))], "arm 'one': records 'rows' is unknown"),
+        ([Arm("one", Pretraining(tiny, "rows"))], "arm 'one': records 'rows' is unknown"),
     ],
 )
 def test_an_experiment_is_checked_when_it_is_made(arms, message):

@@ -44,7 +44,6 @@ EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
 
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
-_TIMED_STEPS = 1000  # steps of the timed configuration, enough for all parts of a ramp
 _HELD_OUT = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
 _RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
 
@@ -228,7 +227,7 @@ class Runner:
         return os.path.join(self.directory, folder_name(arm), f"seed-{seed}")
 
     def _pretrain(self, arm: Arm, seed: int) -> None:
-        self._pretraining_config(arm, seed, _TIMED_STEPS)  # before steps are timed, it says what it lacks
+        self._timed_config(arm, seed)  # before steps are timed, it says what it lacks
         steps = self._steps(arm, seed)
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
@@ -261,6 +260,10 @@ class Runner:
         config.eval.batches = config.eval.batches or _EVALUATION_BATCHES
         return config
 
+    def _timed_config(self, arm: Arm, seed: int) -> ml_collections.ConfigDict:
+        """Returns the configuration of an arm's pre-training whose steps are timed."""
+        return self._pretraining_config(arm, seed, step_times.TIMED_STEPS)
+
     def _steps(self, arm: Arm, seed: int) -> int:
         """Returns the number of steps of an arm that fit into its budget."""
         budget = self.experiment.budget
@@ -268,7 +271,7 @@ class Runner:
         budget = budget.part(arm.pretrain.share)
         if budget.seconds:
             self._times.measure(dict(self._timed(seed)))
-        known = step_times.read_manifests(self._pretraining_config(arm, seed, _TIMED_STEPS).data.dir)
+        known = step_times.read_manifests(self._timed_config(arm, seed).data.dir)
 
         def spent(kind: step_times.Kind) -> float:
             if budget.seconds:
@@ -282,7 +285,7 @@ class Runner:
         for arm in self.experiment.arms:
             if arm.pretrain:
                 with contextlib.suppress(_NotYet):
-                    yield arm.name, self._pretraining_config(arm, seed, _TIMED_STEPS)
+                    yield arm.name, self._timed_config(arm, seed)
 
     # Measures
 

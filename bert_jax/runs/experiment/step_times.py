@@ -31,6 +31,7 @@ from bert_jax.training.evaluators import Evaluator
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 FILE = "step_times.json"
+TIMED_STEPS = 1000  # steps of the timed configuration, enough for all parts of a ramp
 _ROUNDS = 2  # how often each kind of step is timed, in turn with the others; the shortest time counts
 _LOG_EVERY, _LINES = 8, 4  # lines of metrics; the first one contains the warm-up
 _MOST_STEPS = 10**8
@@ -71,6 +72,9 @@ def steps_within(budget: Budget, make: MakeConfig, spent: Callable[[Kind], float
         budget: the budget; for one of steps, `spent` is not called.
         make: function (steps) that returns the configuration of a run with this number of steps.
         spent: function (kind) that returns the seconds or the tokens of a step of a kind.
+
+    Raises:
+        UserError: the configuration is not valid, or is not for so few steps as are within the budget.
     """
     if budget.steps:
         return budget.steps
@@ -79,12 +83,31 @@ def steps_within(budget: Budget, make: MakeConfig, spent: Callable[[Kind], float
     def cost(steps: int) -> float:
         return sum(count * spent(kind) for kind, count in count_kinds(make(steps)).items())
 
-    low, high = 1, 2
-    while high < _MOST_STEPS and cost(high) <= most:
-        low, high = high, 2 * high
+    def is_low(steps: int) -> bool:
+        try:
+            return cost(steps) <= most
+        except UserError:  # shares of so few steps are the same step
+            return True
+
+    if cost(TIMED_STEPS) <= most:
+        low, high = TIMED_STEPS, 2 * TIMED_STEPS
+        while high < _MOST_STEPS and cost(high) <= most:
+            low, high = high, 2 * high
+    else:
+        low, high = TIMED_STEPS // 2, TIMED_STEPS
+        while low > 1 and not is_low(low):
+            low, high = low // 2, low
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= most else (low, middle)
+        low, high = (middle, high) if is_low(middle) else (low, middle)
+    try:
+        cost(low)
+    except UserError as error:
+        unit = "seconds" if budget.seconds else "tokens"
+        raise UserError(
+            f"a budget of {most:,} {unit} is less than {counted(high, 'step')} of the arm, and fewer are "
+            f"refused: {error}; give more --{unit}"
+        ) from None
     return low
 
 
