@@ -56,6 +56,7 @@ class TaskEvaluator(Evaluator):
         self._task, self._rows, self._examples = task, rows, examples
         self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
+        self._compiled: set[tuple[int, ...]] = set()  # shapes of batches
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss, if the task has one, and every metric of the task.
@@ -63,24 +64,34 @@ class TaskEvaluator(Evaluator):
         The loss, like every metric, is computed from the outputs for whole examples. The confusion matrix of
         a task that has one is written to TensorBoard and the trackers.
         """
+        with context.batches() as on_batch:
+            found = outputs.predict_all(
+                functools.partial(self._dispatch, context, state.frozen),
+                state.params,
+                self._rows,
+                self._batch_size,
+                self._mesh,
+                self._buckets,
+                on_batch=on_batch,
+            )
         with context.watchdog.paused():
-            with context.batches() as on_batch:
-                found = outputs.predict_all(
-                    functools.partial(self._predict, frozen=state.frozen) if state.frozen else self._predict,
-                    state.params,
-                    self._rows,
-                    self._batch_size,
-                    self._mesh,
-                    self._buckets,
-                    on_batch=on_batch,
-                    run=context.guard.wait_for,
-                )
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)
             if self._workdir.primary:
                 self._write_confusions(step, context.writer)
             loss = self._task.loss(self._rows, found)
             return ({} if loss is None else {"loss": loss}) | self._scores
+
+    def _dispatch(self, context: EvaluationContext, frozen: Any, params: Any, batch: Any) -> jax.Array:
+        """Returns the outputs of a batch, for which a program is compiled if its shape is new."""
+        compute = functools.partial(self._predict, params, batch, **({"frozen": frozen} if frozen else {}))
+        shape = batch["input_ids"].shape
+        if shape in self._compiled:
+            return context.guard.wait_for(compute)
+        with context.watchdog.paused():
+            found = context.guard.wait_for(compute)
+        self._compiled.add(shape)
+        return found
 
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
         """Writes the confusion matrix as a picture."""

@@ -87,7 +87,6 @@ def predict_all(
     buckets: Sequence[int] = (),
     *,
     on_batch: Callable[[int, int], None] = lambda done, total: None,
-    run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
 ) -> np.ndarray:
     """Returns the outputs of all groups of rows, in their order.
 
@@ -100,8 +99,6 @@ def predict_all(
         buckets: the lengths that rows are padded to; chosen to suit the data if empty.
         on_batch: called with (batches done, all batches) at the start and after each batch. An exception that
             it raises ends the prediction.
-        run: called with a function that dispatches one batch, and compiles if its shape is new; must call it
-            and return its result.
 
     Returns:
         The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If
@@ -110,7 +107,7 @@ def predict_all(
     order = batches.eval_order(data, batch_size)
     local_rows = sharding.local_rows(mesh, batch_size)
     outputs = pipelining.computed(
-        lambda batch: run(lambda: predict(params, sharding.global_batch(batch, mesh))),
+        lambda batch: predict(params, sharding.global_batch(batch, mesh)),
         zip(
             order, batches.eval_batches(data, batch_size, local_rows=local_rows, buckets=buckets), strict=True
         ),
