@@ -15,6 +15,7 @@ import ast
 import errno
 import importlib
 import inspect
+import io
 import itertools
 import os
 import re
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     argv = sys.argv[1:]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr; file names may be no UTF-8
     try:
         if argv and argv[0] in _WITH_MALLOC_SETTINGS:
             signals.block()  # a signal that arrives now is handled by the program that replaces this one

@@ -143,7 +143,7 @@ class RecordFile:
         self.path = path
         self._index_paths = [path + INDEX_SUFFIX]
         if index_dir:
-            digest = hashlib.blake2b(files.absolute(path).encode(), digest_size=8).hexdigest()
+            digest = hashlib.blake2b(os.fsencode(files.absolute(path)), digest_size=8).hexdigest()
             name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
             self._index_paths.append(os.path.join(index_dir, name))
         self._bytes: mmap.mmap | bytes = b""

@@ -48,7 +48,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
         _cleaned.add(directory)
         scratch.remove_leftovers(directory, infix=_TEMPORARY)
     # A name may have 255 bytes in all.
-    name = os.path.basename(path).encode()[:_NAME_BYTES].decode(errors="ignore")
+    name = os.fsencode(os.path.basename(path))[:_NAME_BYTES].decode(errors="ignore")
     temporary = os.path.join(
         os.path.dirname(path), f"{name}{_TEMPORARY}{owners.token()}-{os.urandom(4).hex()}"
     )
@@ -86,8 +86,11 @@ def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:
 
 
 def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
-    """Writes `content` to `path` in UTF-8, atomically. For `sync`, see `replace_file`."""
-    write_file(path, content.encode(), sync)
+    """Writes `content` to `path` in UTF-8, atomically. For `sync`, see `replace_file`.
+
+    Bytes of a file name in `content` that are not UTF-8 are escaped by backslashes, as on the terminal.
+    """
+    write_file(path, content.encode(errors="backslashreplace"), sync)
 
 
 def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:

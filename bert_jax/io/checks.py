@@ -93,7 +93,7 @@ def check_input(path: files.PathLike, expected: str) -> None:
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:
-    """Raises a UserError for a URL that orbax and TensorStore, which write checkpoints, cannot access."""
+    """Raises a UserError for a path that orbax and TensorStore, which write checkpoints, cannot access."""
     if files.scheme(path) not in ("", "gs", "s3"):
         raise UserError(
             f"{path}: expected a local path, gs:// or s3://, where checkpoints can be stored; copy the "
@@ -101,6 +101,13 @@ def check_checkpoint_place(path: files.PathLike) -> None:
         )
     if files.is_remote(path):
         files.file_system(path)  # its error says how to install a missing client
+    try:
+        files.absolute(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{files.absolute(path)}: expected a path in UTF-8, where checkpoints can be stored; rename the "
+            "directory, or choose another"
+        ) from None
 
 
 def _either(words: Sequence[str]) -> str:

@@ -227,6 +227,14 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_a_name_that_is_not_utf_8_is_written_and_shown(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.py"
+    command = [sys.executable, "-m", "bert_jax", "configs", "pretrain/tiny", b"--output=" + path]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
+    assert done.returncode == 0 and b"wrote" in done.stdout and b"/caf\\udce9.py;" in done.stdout, done.stderr
+    assert os.path.exists(path)
+
+
 @pytest.mark.parametrize(
     "field, expected",
     [

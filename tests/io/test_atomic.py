@@ -33,6 +33,14 @@ def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
     assert error.value.filename == str(path)
 
 
+def test_names_that_are_not_utf_8(tmp_path):
+    path = os.path.join(tmp_path, os.fsdecode(b"caf\xe9"))
+    atomic.write_text(path, f"of {os.path.basename(path)}")
+    assert os.listdir(os.fsencode(tmp_path)) == [b"caf\xe9"]
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == "of caf\\udce9"
+
+
 def test_names_as_long_as_the_file_system_has_them(tmp_path):
     for name in ("あ" * 84, "x" * 255):
         atomic.write_text(tmp_path / name, "content")

@@ -51,7 +51,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         file = tfrecord.RecordFile(os.path.join(directory, name), index_dir)
         split = "eval" if name.startswith("eval") else "train"
         listed.setdefault(split, []).append({"name": name, "rows": len(file), "bytes": file.size})
-        digest.update(f"{name} {file.size} {len(file)}\n".encode())
+        digest.update(os.fsencode(f"{name} {file.size} {len(file)}\n"))
         if len(file):
             digest.update(file[0] + file[len(file) - 1])
             shape = shape or _shape(file)
