@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,30 @@ class Model:
         if changes.keys() & {"params", "config"}:
             changes = {"generator": None} | changes
         return dataclasses.replace(self, **changes)
+
+
+def params_of_head(
+    params: Mapping[str, Any], head: str, family: Family, source: str, log: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns the parameters without the groups that only other heads of the family have.
+
+    Files may hold such groups beside a head that does not use them, for example the pooler of XLM-R's
+    pre-training, or the masked LM head of a model that was fine-tuned.
+
+    Args:
+        params: the parameters by flat names.
+        head: the head of the model. If the family does not have it, nothing is left out.
+        family: the family of the model.
+        source: the file, for the message.
+        log: called with one line that names the groups, if there are any.
+    """
+    if head not in family.heads:
+        return dict(params)
+    others = set(family.groups) - set(family.allowed(head))
+    left = dict.fromkeys(group for name in params if (group := name.split("/")[0]) in others)
+    if left:
+        log(f"{source}: {', '.join(left)} left out, which a {family.name} with head {head} does not have")
+    return {name: x for name, x in params.items() if name.split("/")[0] not in left}
 
 
 def check_found(source: str, family: Family, found: Found, ignore: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.formats.huggingface_export import CONFIG, INDEX, WEIGHTS
 from bert_jax.convert.heads import HEADS, head_of
-from bert_jax.convert.model import Model, check_found
+from bert_jax.convert.model import Model, check_found, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
@@ -68,7 +68,7 @@ class HuggingFace(Format):
         return config, read_tokenizer(folder, family)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the model in float32.
+        """Reads the model in float32, without what only other heads have (see `params_of_head`).
 
         Raises:
             UserError: the family is unknown, there are no safetensors, or a tensor is missing, unknown or has
@@ -78,20 +78,18 @@ class HuggingFace(Format):
         config, family, fields = _read_config(folder)
         tensors = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in fields.get("architectures") or ()]
-        found = family.from_files(tensors, config, HUGGINGFACE, next(filter(None, heads), None))
+        named = next(filter(None, heads), None)
+        found = family.from_files(tensors, config, HUGGINGFACE, named)
         check_found(folder, family, found, ignore)
-        groups = {name.split("/")[0] for name in found.params}
-        head = head_of(
-            groups, *[name for name in heads if name and "classifier" in family.required(name)][:1]
-        )
+        head = _head_of(found.params, family, named)
+        params = params_of_head(found.params, head, family, folder, log)
         labels, problem_type = None, ""
-        if CLASSIFIER in found.params and HEADS[head].labeled:
-            labels = _labels(fields, found.params[CLASSIFIER].shape[0])
+        if CLASSIFIER in params and HEADS[head].labeled:
+            labels = _labels(fields, params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
-        model = Model(
-            config, found.params, head, read_tokenizer(folder, family, log), labels, folder, problem_type
-        )
+        tokenizer = read_tokenizer(folder, family, log)
+        model = Model(config, params, head, tokenizer, labels, folder, problem_type)
         return model.replace(sentence=sentences.read(folder))
 
     def warning(self, model: Model) -> str:
@@ -232,6 +230,15 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
         raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
     return scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode())
+
+
+def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
+    """Returns the head of a model, where `named` is the one of the class that config.json names."""
+    groups = {name.split("/")[0] for name in params}
+    required = set(family.required(named or "none"))
+    if named not in (None, "none") and required <= groups:
+        groups -= {"classifier", "qa"} - required  # another task's, which may be left in the file
+    return head_of(groups, *([named] if "classifier" in required else []))
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from bert_jax.convert import families
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.low_rank import LowRankAdapter
-from bert_jax.convert.model import Model
+from bert_jax.convert.model import Model, params_of_head
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
@@ -83,9 +83,7 @@ class WorkDirectory(Format):
         if head == "none" != given and run["command"] in (COMMAND, "pretrain"):
             # Of a masked LM head that is the word embeddings alone there is no parameter.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
-        if head == "masked_lm" and (beside := [name for name in params if name.startswith("nsp/")]):
-            log(f"{source}: its next-sentence head is left out, which no model with its masked LM head has")
-            params = {name: x for name, x in params.items() if name not in beside}
+        params = params_of_head(params, head, families.of(config), source, log)
         problem_type = _problem_type(run, head)
         kinds = (problem_type, adapter, generator, sentence)
         return Model(config, params, head, tokenizer, labels, source, *kinds)

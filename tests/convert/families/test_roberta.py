@@ -1,13 +1,15 @@
 """RoBERTa's and XLM-R's records: positions, rows and classes; see also test_goldens.py."""
 
+import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bert_jax import convert
-from bert_jax.convert import families
+from bert_jax.convert import families, parity
 from bert_jax.convert.families import roberta
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
@@ -36,6 +38,27 @@ def test_other_positions_are_refused():
     config = convert.load(FOLDER / "none").config
     with pytest.raises(UserError, match="RoBERTa has no position_offset=0, only 2"):
         FAMILY.write_config(config.replace(position_offset=0), "none")
+
+
+@pytest.mark.parametrize(
+    "head", ["masked_lm", "sequence_classification", "token_classification", "question_answering"]
+)
+@pytest.mark.parametrize("family", [roberta.ROBERTA, roberta.XLM_ROBERTA], ids=lambda x: x.name)
+def test_a_pooler_that_the_head_does_not_use_is_left_out(tmp_path, family, head):
+    """As in xlm-roberta-base and in fine-tuned models of older versions of transformers."""
+    folder = shutil.copytree(FOLDER / head, tmp_path / head)
+    fields = {"model_type": family.model_type, "architectures": [family.class_name(head)]}
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | fields))
+    weights = folder / "model.safetensors"
+    lines: list[str] = []
+    expected = convert.load(folder, log=lines.append)
+    shapes = {"weight": (12, 12), "bias": (12,)}
+    pooler = {f"roberta.pooler.dense.{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    save_file(load_file(weights) | pooler, weights)
+    found = convert.load(folder, log=lines.append)
+    assert lines == [f"{folder}: pooler left out, which a {family.name} with head {head} does not have"]
+    assert parity.check_same("it", expected, found) == 0
 
 
 def test_xlm_r_has_the_tensors_of_roberta_and_its_own_classes():

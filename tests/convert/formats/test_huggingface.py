@@ -144,6 +144,38 @@ def test_what_is_not_whole_is_refused(export, name):
         huggingface.FORMAT.read(folder)
 
 
+@pytest.mark.parametrize(
+    "head, other, left",
+    [
+        ("sequence_classification", "pretraining", "mlm, nsp"),
+        ("sequence_classification", "question_answering", "qa"),
+        ("question_answering", "sequence_classification", "classifier"),
+        ("masked_lm", "token_classification", "classifier"),
+    ],
+)
+def test_heads_that_the_class_does_not_have_are_left_out(export, make_model, tmp_path, head, other, left):
+    folder, model = export(head)
+    (tmp_path / "other").mkdir()
+    huggingface_export.write(make_model(other), tmp_path / "other")
+    edit(
+        folder, lambda tensors: tensors.update(load_file(tmp_path / "other" / "model.safetensors") | tensors)
+    )
+    lines = []
+    again = huggingface.FORMAT.read(folder, log=lines.append)
+    assert (again.head, again.labels) == (head, model.labels) and again.params.keys() == model.params.keys()
+    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
+    assert lines == [f"{folder}: {left} left out, which a BERT with head {head} does not have"]
+
+
+def test_a_next_sentence_head_alone_is_left_out(export):
+    folder, _ = export("pretraining")
+    _config(architectures=["BertForNextSentencePrediction"])(folder)
+    edit(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "cls.predictions" in name])
+    lines = []
+    assert huggingface.FORMAT.read(folder, log=lines.append).groups == ("encoder", "pooler")
+    assert lines == [f"{folder}: nsp left out, which a BERT with head none does not have"]
+
+
 def test_inspect_tells_what_a_folder_is(export, capsys):
     folder, _ = export()
     assert cli.main(["inspect", str(folder)]) == 0
