@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models.heads.structures import LEAST_LENGTH
+from bert_jax.tokenization import Tokenizer
 
 MODULES, SETTINGS, POOLING, PROMPTS = (
     "modules.json",
@@ -29,7 +30,12 @@ _FLAGS = {
 }
 _TYPES = "sentence_transformers.models"
 _MODULES = [{"path": str, "type": str}]
-_SETTINGS = {"max_seq_length?": (int, None)}
+# Old versions of sentence-transformers named the file of the settings after the family.
+_FAMILIES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_SETTINGS_FILES = (SETTINGS, *(f"sentence_{family}_config.json" for family in _FAMILIES))
+_SETTINGS = {"max_seq_length?": (int, None), "do_lower_case?": (bool, None)}
+# transformers writes 10**30, rounded, for a tokenizer without a limit.
+_TOKENIZER = {"model_max_length?": (range(1, 10**31), float, None)}
 _PROMPTS = {"prompts?": ({str: str}, None), "default_prompt_name?": (str, None)}
 
 
@@ -77,8 +83,17 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), LEAST_LENGTH)
 
 
-def read(folder: str) -> SentenceVectors | None:
-    """Returns the settings of a folder of sentence-transformers; None for other folders."""
+def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
+    """Returns the settings of a folder of sentence-transformers; None for other folders.
+
+    Texts are cut at `max_seq_length` of its settings, else at `model_max_length` of its tokenizer, where
+    version 6 keeps the length.
+
+    Args:
+        folder: the directory.
+        positions: number of the model's positions, at which texts are cut at the latest.
+        tokenizer: the tokenizer of the model.
+    """
     if MODULES not in files.names(folder):
         return None
     pooling, normalize, has_prompt = SentenceVectors.pooling, False, True
@@ -94,17 +109,25 @@ def read(folder: str) -> SentenceVectors | None:
             normalize = True
         elif kind != "Transformer":
             unsupported.append(f"the module {kind}")
-    settings, prompts = (
-        json_files.read(os.path.join(folder, name), schema) if name in files.names(folder) else {}
-        for name, schema in ((SETTINGS, _SETTINGS), (PROMPTS, _PROMPTS))
-    )
+    settings = _read_first(folder, _SETTINGS_FILES, _SETTINGS)
+    prompts = _read_first(folder, (PROMPTS,), _PROMPTS)
     texts = {name: text for name, text in (prompts.get("prompts") or {}).items() if text}
     if prompts.get("default_prompt_name") in texts:
         unsupported.append("its default prompt")
     if texts and not has_prompt:
         unsupported.append("its pooling without the prompt")
-    length = settings.get("max_seq_length") or 0
+    if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
+        unsupported.append("its lower-casing")
+    length = settings.get("max_seq_length")
+    length = length or _read_first(folder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
+    length = int(min(positions, length or 0))
     return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
+
+
+def _read_first(folder: str, names: Sequence[str], schema: Any) -> dict[str, Any]:
+    """Returns the content of the first of some files that a folder has; {} if it has none."""
+    there = files.names(folder)
+    return next((json_files.read(os.path.join(folder, name), schema) for name in names if name in there), {})
 
 
 def _pooling(fields: Mapping[str, Any]) -> str:

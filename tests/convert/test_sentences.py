@@ -32,7 +32,7 @@ def write(folder, modules, pooling=None, **more):
 def test_what_is_written_is_read(tmp_path, pooling, prompts):
     sentence = SentenceVectors(pooling, pooling == "cls", 17, prompts)
     sentences.write(sentence, 32, 40, str(tmp_path))
-    assert sentences.read(str(tmp_path)) == sentence
+    assert sentences.read(str(tmp_path), 40) == sentence
 
 
 def test_a_released_folder(tmp_path):
@@ -49,7 +49,7 @@ def test_a_released_folder(tmp_path):
             "default_prompt_name": None,
         },
     )
-    assert sentences.read(folder) == SentenceVectors("mean", True, 256, {"query": "q: "})
+    assert sentences.read(folder, 512) == SentenceVectors("mean", True, 256, {"query": "q: "})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_released_folder(tmp_path):
     ],
 )
 def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
-    assert sentences.read(write(tmp_path, modules, pooling)).unsupported == unsupported
+    assert sentences.read(write(tmp_path, modules, pooling), 512).unsupported == unsupported
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,76 @@ def test_prompts_that_are_not_computed_are_named(tmp_path, default, include, uns
     prompts = {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": default}
     pooling = {"pooling_mode_mean_tokens": True, "include_prompt": include}
     folder = write(tmp_path, ["Transformer", "Pooling"], pooling, config_sentence_transformers=prompts)
-    assert sentences.read(folder) == SentenceVectors(prompts={"query": "q: "}, unsupported=unsupported)
+    assert sentences.read(folder, 512) == SentenceVectors(prompts={"query": "q: "}, unsupported=unsupported)
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ({"sentence_bert_config": {"max_seq_length": 16}, "tokenizer_config": {"model_max_length": 32}}, 16),
+        ({"sentence_bert_config": {"max_seq_length": 514}}, 64),
+        ({"sentence_bert_config": {}, "tokenizer_config": {"model_max_length": 12}}, 12),
+        (
+            {"sentence_bert_config": {"max_seq_length": None}, "tokenizer_config": {"model_max_length": 12}},
+            12,
+        ),
+        ({"tokenizer_config": {"model_max_length": 1000000000000000019884624838656}}, 64),
+        ({"tokenizer_config": {"model_max_length": 1e30}}, 64),
+        ({"tokenizer_config": {"model_max_length": None}}, 0),
+        ({}, 0),
+        ({"sentence_roberta_config": {"max_seq_length": 16}}, 16),
+        ({"sentence_distilbert_config": {"max_seq_length": 16}}, 16),
+        ({"sentence_xlm-roberta_config": {"max_seq_length": 16}}, 16),
+    ],
+)
+def test_the_length_is_that_of_sentence_transformers(tmp_path, files, expected):
+    """Version 6 writes `model_max_length` only; both are at most the positions of the model."""
+    folder = write(tmp_path, ["Transformer", "Pooling"], **files)
+    assert sentences.read(folder, 64) == SentenceVectors(max_seq_length=expected)
+
+
+def test_a_folder_as_version_6_saves_it(export):
+    folder, _ = export("none")
+    for name in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json"):
+        (folder / name).unlink()
+    modules = [
+        ("", "base.modules.transformer.Transformer"),
+        ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
+    ]
+    text = {"method": "forward", "method_output_name": "last_hidden_state"}
+    contents = {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": text},
+            "module_output_name": "token_embeddings",
+        },
+        "1_Pooling/config.json": {"embedding_dimension": 12, "pooling_mode": "cls", "include_prompt": True},
+        "tokenizer_config.json": {"model_max_length": 12, "tokenizer_class": "BertTokenizer"},
+    }
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content))
+    assert huggingface.FORMAT.read(folder).sentence == SentenceVectors("cls", max_seq_length=12)
+
+
+@pytest.mark.parametrize("lower_case, unsupported", [(True, ""), (False, "its lower-casing")])
+def test_lower_casing_for_a_cased_tokenizer_is_named(export, lower_case, unsupported):
+    folder, _ = export("none")
+    settings = {"max_seq_length": 12, "do_lower_case": True}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": lower_case}))
+    assert huggingface.FORMAT.read(folder).sentence.unsupported == unsupported
 
 
 def test_other_folders_have_none(tmp_path):
-    assert sentences.read(str(tmp_path)) is None
+    assert sentences.read(str(tmp_path), 40) is None
     (tmp_path / "modules.json").write_text('[{"path": 3}]')
     with pytest.raises(UserError, match=r"modules.json: .*path"):
-        sentences.read(str(tmp_path))
+        sentences.read(str(tmp_path), 40)
 
 
 def test_every_conversion_keeps_them(make_model, tmp_path, capsys):

@@ -105,3 +105,16 @@ def test_sentence_transformers_gives_the_same_vectors(make_model, tmp_path, pool
     for prompt, prefix in (("", ""), ("query", "paris is ")):
         expected = theirs.encode(texts, prompt_name=prompt or None)
         np.testing.assert_allclose(Embedder(model).embed(texts, prefix), expected, atol=2e-5)
+
+
+def test_what_sentence_transformers_saves_is_cut_at_the_same_length(make_model, tmp_path):
+    """Version 6 saves the length as that of the tokenizer."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    huggingface_export.write(make_model("none"), tmp_path)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    theirs.max_seq_length = 8
+    theirs.save(str(tmp_path / "saved"))
+    model = huggingface.FORMAT.read(tmp_path / "saved")
+    assert model.sentence is not None and model.sentence.max_seq_length == 8
+    texts = ["the cat sat", "a small cat sat on the capital of france and paris"]
+    np.testing.assert_allclose(Embedder(model).embed(texts), theirs.encode(texts), atol=2e-5)

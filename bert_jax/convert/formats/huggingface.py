@@ -90,7 +90,7 @@ class HuggingFace(Format):
             problem_type = fields.get("problem_type") or ""
         tokenizer = read_tokenizer(folder, family, log)
         model = Model(config, params, head, tokenizer, labels, folder, problem_type)
-        return model.replace(sentence=sentences.read(folder))
+        return model.replace(sentence=sentences.read(folder, config.max_seq_length, tokenizer))
 
     def warning(self, model: Model) -> str:
         """Returns one line if transformers normalizes the text of this model differently, or ""."""
@@ -238,7 +238,7 @@ def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
     required = set(family.required(named or "none"))
     if named not in (None, "none") and required <= groups:
         groups -= {"classifier", "qa"} - required  # another task's, which may be left in the file
-    return head_of(groups, *([named] if "classifier" in required else []))
+    return head_of(groups, *([named] if named and "classifier" in required else []))
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:

@@ -84,7 +84,8 @@ class Peft(Format):
         made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
         if head not in PRETRAINED:
             return made
-        return made.replace(sentence=sentences.read(folder) or base.sentence)
+        sentence = sentences.read(folder, base.config.max_seq_length, base.tokenizer)
+        return made.replace(sentence=sentence or base.sentence)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes adapter_config.json, adapter_model.safetensors, and how a text becomes one vector.
