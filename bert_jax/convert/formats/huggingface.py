@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -76,8 +78,9 @@ class HuggingFace(Format):
         """
         folder = os.fspath(path)
         config, family, fields = _read_config(folder)
-        tensors = family.canonical(_read_tensors(folder), folder)
-        heads = [family.head_of_class(name) for name in fields.get("architectures") or ()]
+        classes = fields.get("architectures") or [""]
+        tensors = family.canonical(_read_tensors(folder, classes[0]), folder)
+        heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
         found = family.from_files(tensors, config, HUGGINGFACE, named)
         check_found(folder, family, found, ignore)
@@ -248,7 +251,7 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 
 
-def _read_tensors(folder: str) -> dict[str, np.ndarray]:
+def _read_tensors(folder: str, class_name: str) -> dict[str, np.ndarray]:
     there, path = files.names(folder), os.path.join(folder, INDEX)
     if INDEX in there:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
@@ -258,7 +261,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     elif WEIGHTS in there:
         shards = {WEIGHTS}
     else:
-        raise _no_safetensors(folder)
+        raise _no_safetensors(folder, class_name)
     tensors: dict[str, np.ndarray] = {}
     for name in sorted(shards):
         file = os.path.join(folder, name)
@@ -281,13 +284,21 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         return load_file(copy)
 
 
-def _no_safetensors(folder: str) -> UserError:
-    other = next((name for name in _OTHER_WEIGHTS if name in files.names(folder)), None)
+def _no_safetensors(folder: str, class_name: str) -> UserError:
+    there = files.names(folder)
+    other = next((name for name in _OTHER_WEIGHTS if name in there), None)
     if other is None:
         return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
     why = ", a pickle, which may run code as it is opened" if other.startswith("pytorch") else ""
-    load = f"BertForPreTraining.from_pretrained({str(folder)!r})"
+    # What is saved by another class is without the head, and by transformers without the pooling.
+    if class_name.endswith("Model") and sentences.MODULES in there:
+        imports = "from sentence_transformers import SentenceTransformer"
+        steps = [f'SentenceTransformer({json.dumps(folder)}).save("OUT")']
+    else:
+        classes = [class_name if class_name.isidentifier() else "AutoModel", "AutoTokenizer"]
+        imports = f"from transformers import {', '.join(classes)}"
+        steps = [f'{name}.from_pretrained({json.dumps(folder)}).save_pretrained("OUT")' for name in classes]
     return UserError(
         f"{folder}: its weights are in {other}{why}; expected {WEIGHTS}. Where you trust it: "
-        f"python -c \"from transformers import *; {load}.save_pretrained('OUT')\""
+        f"python -c {shlex.quote('; '.join([imports, *steps]))}"
     )

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 
 import ml_dtypes
 import numpy as np
@@ -174,6 +175,41 @@ def test_a_next_sentence_head_alone_is_left_out(export):
     lines = []
     assert huggingface.FORMAT.read(folder, log=lines.append).groups == ("encoder", "pooler")
     assert lines == [f"{folder}: nsp left out, which a BERT with head none does not have"]
+
+
+@pytest.mark.parametrize(
+    "architectures, expected",
+    [
+        (["BertForSequenceClassification"], "BertForSequenceClassification"),
+        (["x; import os"], "AutoModel"),
+        ([], "AutoModel"),
+        (None, "AutoModel"),
+    ],
+)
+def test_the_command_for_a_pickle_keeps_the_head_and_the_tokenizer(export, architectures, expected):
+    folder, _ = export("sequence_classification")
+    _config(architectures=architectures)(folder)
+    _pickle(folder)
+    folder = folder.rename(folder.parent / "it's a $HOME")
+    with pytest.raises(UserError) as error:
+        huggingface.FORMAT.read(folder)
+    *_, code = shlex.split(str(error.value).partition("Where you trust it: ")[2])
+    steps = (
+        f'{name}.from_pretrained("{folder}").save_pretrained("OUT")' for name in (expected, "AutoTokenizer")
+    )
+    assert code.split("; ") == [f"from transformers import {expected}, AutoTokenizer", *steps]
+    compile(code, "the command", "exec")
+
+
+def test_the_command_for_a_pickle_of_sentence_transformers_keeps_the_pooling(export):
+    folder, _ = export("none")  # writes modules.json, too
+    _pickle(folder)
+    with pytest.raises(UserError) as error:
+        huggingface.FORMAT.read(folder)
+    code = (
+        f'from sentence_transformers import SentenceTransformer; SentenceTransformer("{folder}").save("OUT")'
+    )
+    assert shlex.split(str(error.value))[-1] == code
 
 
 def test_inspect_tells_what_a_folder_is(export, capsys):
