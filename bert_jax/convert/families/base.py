@@ -24,6 +24,13 @@ START_FIELDS = ("initializer", "sinusoidal_start")  # affect the start of traini
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
 
+# Other names in config.json of the activations that `EncoderConfig` has.
+_ACTIVATIONS: Mapping[str, str] = {
+    "swish": "silu",
+    "gelu_python": "gelu",
+    **dict.fromkeys(("gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
+}
+
 # Tensors that are not parameters: buffers below the prefix of a Hugging Face model, and, in a TF1 checkpoint,
 # the state of the optimizer and counters.
 _BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
@@ -187,11 +194,11 @@ class Family:
                 raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
-        fixed = self.fixed
+        fixed, activations = self.fixed, _ACTIVATIONS
         if kind == TENSORFLOW and self.tensorflow:
-            fixed = self.tensorflow.fixed
-            if isinstance(act := found.get("hidden_act"), str):
-                found["hidden_act"] = self.tensorflow.activations.get(act, act)
+            fixed, activations = self.tensorflow.fixed, self.tensorflow.activations
+        if isinstance(act := found.get("hidden_act"), str):
+            found["hidden_act"] = activations.get(act, act)
         translated = self.translation.read(fields) if self.translation else {}
         config = from_dict({"model_type": self.model_type, **fixed, **found, **translated})
         if self.shares_layers and not config.layer_groups:

@@ -7,9 +7,10 @@ import pytest
 
 from bert_jax import tokenization
 from bert_jax.convert import Model, families
-from bert_jax.convert.families import bert
+from bert_jax.convert.families import bert, modernbert
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TENSORFLOW, dense, head, norm
+from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import CLASSIFIER_DROPOUT, ClassificationHead
@@ -111,6 +112,23 @@ def test_names_that_depend_on_the_head():
         "classifier.weight",
         "classifier.bias",
     }
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("swish", "silu"),
+        ("gelu_python", "gelu"),
+        ("gelu_fast", "gelu_tanh"),
+        ("gelu_accurate", "gelu_tanh"),
+        ("gelu_python_tanh", "gelu_tanh"),
+    ],
+)
+def test_other_names_of_activations_in_transformers(name, expected):
+    assert bert.FAMILY.read_config({"hidden_act": name}).hidden_act == expected
+    assert modernbert.FAMILY.read_config({"hidden_activation": name}).hidden_act == expected
+    with pytest.raises(UserError, match="hidden_act"):
+        EncoderConfig(hidden_act=name)
 
 
 def test_an_activation_that_has_another_name_in_tensorflow():

@@ -127,7 +127,7 @@ MISTAKES = {
     "fewer layers": (_config(num_hidden_layers=1), "bert.encoder.layer.1"),
     "deberta": (_config(model_type="deberta-v2"), "only bert"),
     "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
-    "an activation": (_config(hidden_act="swish"), "hidden_act"),
+    "an activation": (_config(hidden_act="mish"), "hidden_act"),
     "a pickle": (_pickle, "may run code.*safetensors"),
     "cut short": (_cut, "damaged"),
     "a path out of the folder": (_outside, "files beside it"),
