@@ -36,7 +36,7 @@ _SETTINGS_FILES = (SETTINGS, *(f"sentence_{family}_config.json" for family in _F
 _SETTINGS = {"max_seq_length?": (int, None), "do_lower_case?": (bool, None)}
 # transformers writes 10**30, rounded, for a tokenizer without a limit.
 _TOKENIZER = {"model_max_length?": (range(1, 10**31), float, None)}
-_PROMPTS = {"prompts?": ({str: str}, None), "default_prompt_name?": (str, None)}
+_PROMPTS = {"prompts?": ({str: (str, None)}, None), "default_prompt_name?": (str, None)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,22 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), LEAST_LENGTH)
 
 
+def encoder_folder(folder: str) -> str:
+    """Returns the directory of the encoder in a folder of sentence-transformers; other folders as they are.
+
+    It is the folder itself, or `0_Transformer` in those that old versions wrote.
+
+    Raises:
+        UserError: the encoder is in no directory below the folder.
+    """
+    path = os.path.join(folder, MODULES)
+    modules = json_files.read(path, _MODULES) if MODULES in files.names(folder) else []
+    name = next((one["path"] for one in modules if _kind(one) == "Transformer"), "")
+    if os.path.basename(name) != name or name in (".", ".."):
+        raise UserError(f"{path}: the path of the Transformer is {name!r}; expected a directory beside it")
+    return os.path.join(folder, name) if name else folder
+
+
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
     """Returns the settings of a folder of sentence-transformers; None for other folders.
 
@@ -99,7 +115,7 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
     pooling, normalize, has_prompt = SentenceVectors.pooling, False, True
     unsupported: list[str] = []
     for module in json_files.read(os.path.join(folder, MODULES), _MODULES):
-        kind = module["type"].split(".")[-1]
+        kind = _kind(module)
         if kind == "Pooling":
             fields = json_files.read(os.path.join(folder, module["path"], "config.json"), dict)
             found, has_prompt = _pooling(fields), fields.get("include_prompt") is not False
@@ -109,7 +125,8 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
             normalize = True
         elif kind != "Transformer":
             unsupported.append(f"the module {kind}")
-    settings = _read_first(folder, _SETTINGS_FILES, _SETTINGS)
+    encoder = encoder_folder(folder)
+    settings = _read_first(encoder, _SETTINGS_FILES, _SETTINGS)
     prompts = _read_first(folder, (PROMPTS,), _PROMPTS)
     texts = {name: text for name, text in (prompts.get("prompts") or {}).items() if text}
     if prompts.get("default_prompt_name") in texts:
@@ -119,9 +136,13 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
     if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
         unsupported.append("its lower-casing")
     length = settings.get("max_seq_length")
-    length = length or _read_first(folder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
+    length = length or _read_first(encoder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
     length = int(min(positions, length or 0))
     return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
+
+
+def _kind(module: Mapping[str, str]) -> str:
+    return module["type"].split(".")[-1]
 
 
 def _read_first(folder: str, names: Sequence[str], schema: Any) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from bert_jax import cli
-from bert_jax.convert import sentences
+from bert_jax.convert import loading, sentences
 from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
@@ -45,7 +46,7 @@ def test_a_released_folder(tmp_path):
         {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True, "include_prompt": True} | every,
         sentence_bert_config={"max_seq_length": 256, "do_lower_case": False},
         config_sentence_transformers={
-            "prompts": {"query": "q: ", "document": ""},
+            "prompts": {"query": "q: ", "document": "", "clustering": None},
             "default_prompt_name": None,
         },
     )
@@ -147,6 +148,43 @@ def test_lower_casing_for_a_cased_tokenizer_is_named(export, lower_case, unsuppo
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": lower_case}))
     assert huggingface.FORMAT.read(folder).sentence.unsupported == unsupported
+
+
+def as_an_old_version_wrote_it(folder, path="0_Transformer"):
+    (folder / "0_Transformer").mkdir()
+    for file in list(folder.iterdir()):
+        if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json"):
+            file.rename(folder / "0_Transformer" / file.name)
+    file = folder / "modules.json"
+    modules = json.loads(file.read_text())
+    file.write_text(json.dumps([modules[0] | {"path": path}, *modules[1:]]))
+
+
+def test_an_encoder_in_a_folder_below_is_read(make_model, tmp_path):
+    sentence = SentenceVectors("cls", False, 12, {"query": "q "})
+    model = make_model("none").replace(sentence=sentence)
+    huggingface_export.write(model, tmp_path)
+    as_an_old_version_wrote_it(tmp_path)
+    again = loading.load(tmp_path)
+    assert (again.sentence, again.source) == (sentence, str(tmp_path))
+    assert again.tokenizer.tokens == model.tokenizer.tokens
+    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
+    assert loading.load_architecture(tmp_path)[0] == model.config
+    (tmp_path / "0_Transformer" / "model.safetensors").rename(
+        tmp_path / "0_Transformer" / "pytorch_model.bin"
+    )
+    with pytest.raises(UserError, match=rf"""SentenceTransformer\("{tmp_path}"\).save"""):
+        loading.load(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["../0_Transformer", "..", ".", "/etc"])
+def test_an_encoder_elsewhere_is_refused(make_model, tmp_path, path):
+    huggingface_export.write(make_model("none"), tmp_path)
+    as_an_old_version_wrote_it(tmp_path, path)
+    with pytest.raises(
+        UserError, match=r"modules.json: the path of the Transformer is .*expected a directory"
+    ):
+        loading.load(tmp_path)
 
 
 def test_other_folders_have_none(tmp_path):

@@ -53,19 +53,23 @@ class HuggingFace(Format):
     write_options = ("card", "max_shard_bytes")
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is a directory with weights, or with a config.json of transformers."""
+        """Returns whether a path is a directory with weights, or with a config.json of transformers.
+
+        Both may be in the directory of the encoder that sentence-transformers names.
+        """
         if not files.is_directory(path):
             return False
-        there = files.names(path)
+        folder = sentences.encoder_folder(os.fspath(path))
+        there = files.names(folder)
         if any(name in there for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
             return True
-        return CONFIG in there and "model_type" in json_files.read(os.path.join(path, CONFIG))
+        return CONFIG in there and "model_type" in json_files.read(os.path.join(folder, CONFIG))
 
     def read_config(
         self, path: files.PathLike
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
         """Returns the architecture and the tokenizer, from config.json and the tokenizer files."""
-        folder = os.fspath(path)
+        folder = sentences.encoder_folder(os.fspath(path))
         config, family, _ = _read_config(folder)
         return config, read_tokenizer(folder, family)
 
@@ -76,10 +80,13 @@ class HuggingFace(Format):
             UserError: the family is unknown, there are no safetensors, or a tensor is missing, unknown or has
                 another shape.
         """
-        folder = os.fspath(path)
+        root = os.fspath(path)
+        folder = sentences.encoder_folder(root)
         config, family, fields = _read_config(folder)
         classes = fields.get("architectures") or [""]
-        tensors = family.canonical(_read_tensors(folder, classes[0]), folder)
+        if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
+            raise _no_safetensors(folder, root, classes[0])
+        tensors = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
         found = family.from_files(tensors, config, HUGGINGFACE, named)
@@ -92,8 +99,8 @@ class HuggingFace(Format):
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
         tokenizer = read_tokenizer(folder, family, log)
-        model = Model(config, params, head, tokenizer, labels, folder, problem_type)
-        return model.replace(sentence=sentences.read(folder, config.max_seq_length, tokenizer))
+        model = Model(config, params, head, tokenizer, labels, root, problem_type)
+        return model.replace(sentence=sentences.read(root, config.max_seq_length, tokenizer))
 
     def warning(self, model: Model) -> str:
         """Returns one line if transformers normalizes the text of this model differently, or ""."""
@@ -251,17 +258,15 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 
 
-def _read_tensors(folder: str, class_name: str) -> dict[str, np.ndarray]:
+def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     there, path = files.names(folder), os.path.join(folder, INDEX)
     if INDEX in there:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
         shards = set(index.values())
         if not shards or any(os.path.basename(name) != name or name in ("", ".", "..") for name in shards):
             raise UserError(f"{path}: expected a weight_map from tensors to files beside it")
-    elif WEIGHTS in there:
-        shards = {WEIGHTS}
     else:
-        raise _no_safetensors(folder, class_name)
+        shards = {WEIGHTS}
     tensors: dict[str, np.ndarray] = {}
     for name in sorted(shards):
         file = os.path.join(folder, name)
@@ -284,16 +289,16 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         return load_file(copy)
 
 
-def _no_safetensors(folder: str, class_name: str) -> UserError:
+def _no_safetensors(folder: str, root: str, class_name: str) -> UserError:
     there = files.names(folder)
     other = next((name for name in _OTHER_WEIGHTS if name in there), None)
     if other is None:
         return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
     why = ", a pickle, which may run code as it is opened" if other.startswith("pytorch") else ""
     # What is saved by another class is without the head, and by transformers without the pooling.
-    if class_name.endswith("Model") and sentences.MODULES in there:
+    if class_name.endswith("Model") and sentences.MODULES in files.names(root):
         imports = "from sentence_transformers import SentenceTransformer"
-        steps = [f'SentenceTransformer({json.dumps(folder)}).save("OUT")']
+        steps = [f'SentenceTransformer({json.dumps(root)}).save("OUT")']
     else:
         classes = [class_name if class_name.isidentifier() else "AutoModel", "AutoTokenizer"]
         imports = f"from transformers import {', '.join(classes)}"
