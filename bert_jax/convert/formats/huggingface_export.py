@@ -28,11 +28,12 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 DEFAULT_SHARD_BYTES = 5_000_000_000
 _NEVER = -1e4  # the score of a piece that is never chosen
 
-# By kind of tokenizer: the class of transformers for a vocabulary that is not of the family's usual kind.
+# By the name of the vocabulary: the class of transformers where the family does not determine it.
 _CLASSES = {
-    "wordpiece": "BertTokenizer",
-    "sentencepiece": "AlbertTokenizer",
-    "bpe": "PreTrainedTokenizerFast",
+    "vocab.txt": "BertTokenizer",
+    "spiece.model": "AlbertTokenizer",
+    "sentencepiece.bpe.model": "XLMRobertaTokenizer",
+    "tokenizer.json": "PreTrainedTokenizerFast",
 }
 
 
@@ -133,8 +134,7 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
         special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
     else:
         settings = {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
-        file = tokenizer.released_name or tokenization.KINDS[tokenizer.kind].released[0]
-        atomic.copy_file(tokenizer.path, os.path.join(folder, file))
+        atomic.copy_file(tokenizer.path, os.path.join(folder, _file_name(tokenizer)))
     settings |= {"model_max_length": model.config.max_seq_length, "tokenizer_class": name}
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
@@ -154,9 +154,9 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
 def tokenizer_warning(model: Model) -> str:
     """Returns one line if transformers normalizes the text of a model differently, or ""."""
     tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.kind != "sentencepiece" or tokenizer.normalizer == "albert":
+    if tokenizer is None or tokenizer.normalizer == "albert":
         return ""
-    if _class_name(model, tokenizer) != _CLASSES[tokenizer.kind]:
+    if _class_name(model, tokenizer) != "AlbertTokenizer":
         return ""
     return (
         "transformers' AlbertTokenizer normalizes text as ALBERT does, and this model was trained with "
@@ -165,9 +165,16 @@ def tokenizer_warning(model: Model) -> str:
     )
 
 
+def _file_name(tokenizer: tokenization.Tokenizer) -> str:
+    return tokenizer.released_name or tokenization.KINDS[tokenizer.kind].released[0]
+
+
 def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
     record = model.family.tokenizer
-    return record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
+    # A SentencePiece model has the ids of ALBERT or those of fairseq, whatever the family of the model is.
+    if record.kind == tokenizer.kind != "sentencepiece":
+        return record.class_name
+    return _CLASSES[_file_name(tokenizer)]
 
 
 def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folder: str) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folde
     written = {"tokenizer.json": byte_bpe_files.serialized(content)}
     if tokenizer.is_plain:
         written |= byte_bpe_files.separate(content)
-    elif class_name != _CLASSES[tokenizer.kind]:
+    elif class_name != _CLASSES["tokenizer.json"]:
         raise UserError(
             f"{tokenizer.path} normalizes text, or splits it in its own way, and transformers' {class_name} "
             "does not; expected the vocabulary of that class"
