@@ -27,7 +27,7 @@ _SCHEMA = {
     "model": dict,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
     "pre_tokenizer?": ({"type?": str, "pretokenizers?": ([dict], None)}, None),
-    "post_processor?": ({"type?": str, "processors?": ([{"type?": str}], None)}, None),
+    "post_processor?": byte_bpe_files.POST_PROCESSOR,
 }
 _MODEL = {"type?": (str, None), "vocab": {str: range(0, 1 << 31)}, "merges": list, "unk_token?": (str, None)}
 

@@ -23,6 +23,9 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 
+# The form of this part of a tokenizer.json, as `template_of` reads it.
+POST_PROCESSOR = ({"type?": str, "processors?": ([{"type?": str}], None)}, None)
+
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 

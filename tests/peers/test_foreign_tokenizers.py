@@ -5,6 +5,8 @@ from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
+from bert_jax.convert.formats import huggingface_export
+from bert_jax.tokenization import templates
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
@@ -20,13 +22,31 @@ def check_ids(source, output):
     for folder in (source, output):
         ours = loading.load(str(folder), log=lambda line: None).tokenizer
         assert ours.encode_batch(TEXTS) == expected
+        row = ours.layout.row(*ours.encode_batch(TEXTS[:2])).tolist()
+        assert row == theirs(*TEXTS[:2])["input_ids"] == written(*TEXTS[:2])["input_ids"]
     assert written(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
 
 
-def test_a_bert_with_the_ids_of_xlm_r(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+def test_a_bert_with_the_ids_of_xlm_r(source, tmp_path):
     size = tokenization.load(vocabularies.fairseq_model(source)).vocab_size
     files = {"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}}
     vocabularies.write_folder(source, "bert", size, files)
     check_ids(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("template", [templates.BERT, templates.ROBERTA])
+def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, template):
+    files = {"vocab.txt": vocabularies.VOCABULARY}
+    vocabularies.write_folder(source, "roberta", len(vocabularies.WORDPIECES), files)
+    model = loading.load(str(source), log=lambda line: None)
+    tokenizer = tokenization.load(source / "vocab.txt", template=template)
+    huggingface_export.write(model.replace(tokenizer=tokenizer), source)
+    check_ids(source, tmp_path / "out")
+    ids = transformers.AutoTokenizer.from_pretrained(source)("a", "a")["input_ids"]
+    assert len(ids) == 2 + template.special_count(pair=True)

@@ -11,6 +11,33 @@ from bert_jax.models.config import EncoderConfig
 from .conversions import random_model
 
 WORDS = "the cat sat on a small mat and one dog ran with it to capital town of france in rain".split()
+# In the order of RoBERTa's ids, as Korean and Japanese RoBERTas have them.
+WORDPIECES = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *WORDS, "##s", ",", "!"]
+VOCABULARY = "".join(f"{token}\n" for token in WORDPIECES)
+# The flags of a special token, and the text of an uncased BERT, in tokenizer.json.
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+NORMALIZER = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+
+
+def wordpiece_json(**parts):
+    """Returns the content of a tokenizer.json as BertTokenizer writes it; `parts` replace its own."""
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    ids = {token: i for i, token in enumerate(WORDPIECES)}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": token, **FLAGS} for token, i in ids.items() if token[0] == "["],
+        "normalizer": NORMALIZER,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": model | {"max_input_chars_per_word": 100, "vocab": ids},
+    } | parts
 
 
 def fairseq_model(folder, size=60):

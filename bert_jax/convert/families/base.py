@@ -45,7 +45,7 @@ class TokenizerRecord:
         class_name: the class in tokenizer_config.json for a vocabulary of this kind.
         kind: a key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
             class in tokenizer_config.json is then that of the kind.
-        template: how rows are assembled.
+        template: how rows are assembled in new models, and in folders with a vocabulary of this kind.
         normalizer: how text is normalized with a vocabulary of this kind.
         fields: further fields of tokenizer_config.json.
     """
@@ -56,9 +56,13 @@ class TokenizerRecord:
     normalizer: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def has_kind_of(self, path: str) -> bool:
+        """Returns whether a vocabulary file is of the family's kind."""
+        return tokenization.of_file(path) is tokenization.KINDS[self.kind]
+
     def normalizer_of(self, path: str) -> str:
         """Returns the normalizer for a vocabulary file, which may be of another kind."""
-        return self.normalizer if tokenization.of_file(path) is tokenization.KINDS[self.kind] else ""
+        return self.normalizer if self.has_kind_of(path) else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,35 +13,21 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
-from bert_jax.checkpoint.leaves import some
 from bert_jax.convert import sentences
-from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family, bert
+from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.formats.huggingface_export import CONFIG, INDEX, WEIGHTS
+from bert_jax.convert.formats.huggingface_tokenizer import read_tokenizer
 from bert_jax.convert.heads import HEADS, head_of
 from bert_jax.convert.model import Model, check_found, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
-from bert_jax.io import files, json_files, scratch
+from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 
 # File names of weights in other formats; all but the last two are pickles or may contain one.
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-
-_BOOL = (bool, None)
-_TOKENIZER_CONFIG = {
-    **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
-    "tokenize_chinese_chars?": _BOOL,
-    "tokenizer_class?": (str, None),
-}
-_NORMALIZER = {"type?": str, "lowercase?": _BOOL, "strip_accents?": _BOOL}
-_ADDED = "added_tokens.json"
-_TOKENIZER = {
-    "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
-    "model?": ({"type?": (str, None)}, None),
-    "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
-}
 
 
 class HuggingFace(Format):
@@ -103,7 +89,7 @@ class HuggingFace(Format):
         return model.replace(sentence=sentences.read(root, config.max_seq_length, tokenizer))
 
     def warning(self, model: Model) -> str:
-        """Returns one line if transformers normalizes the text of this model differently, or ""."""
+        """Returns one line if transformers gives the texts or the pairs of a model other ids, or ""."""
         return huggingface_export.tokenizer_warning(model)
 
     def write(
@@ -143,103 +129,6 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
         return FAMILIES[kind].read_config(fields), FAMILIES[kind], fields
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
-
-
-def read_tokenizer(
-    folder: str, family: Family = bert.FAMILY, log: Callable[[str], None] = lambda line: None
-) -> tokenization.Tokenizer | None:
-    """Returns the tokenizer of a folder; None if the folder has no vocabulary.
-
-    The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
-    settings for lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json,
-    else they are detected from the vocabulary. Rows are assembled by the template of the family.
-
-    Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
-    then are logged.
-    """
-    there = files.names(folder)
-    settings, rust = (
-        json_files.read(os.path.join(folder, name), schema) if name in there else {}
-        for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
-    )
-    normalizer = _bert_normalizer(rust)
-    lower_case = settings.get("do_lower_case", normalizer.get("lowercase"))
-    strip_accents = settings.get("strip_accents")
-    if strip_accents is None:
-        strip_accents = normalizer.get("strip_accents")
-    if settings.get("tokenize_chinese_chars", True) is False:
-        raise UserError(
-            f"{folder}: its tokenizer keeps Chinese characters together (tokenize_chinese_chars is false), "
-            "which bert_jax's does not do"
-        )
-    path = tokenization.find(folder, family.tokenizer.kind)
-    if path is None and not rust:
-        return None
-    # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
-    of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
-    if path is None or (path.endswith("tokenizer.json") and not of_bpe):
-        path = _extract_vocabulary(rust, folder)
-    normalizer = family.tokenizer.normalizer_of(path)
-    if path.endswith(".model") and str(settings.get("tokenizer_class")).startswith("AlbertTokenizer"):
-        normalizer = "albert"
-    # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
-    if normalizer == "albert" and "strip_accents" in settings:
-        normalizer = ""
-    elif normalizer == "albert":
-        lower_case = settings.get("do_lower_case") is not False
-        strip_accents = not settings.get("keep_accents")
-        if settings.get("remove_space") is False:
-            raise UserError(
-                f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
-            )
-
-    def load(path):
-        template = family.tokenizer.template
-        options = dict(lower_case=lower_case, strip_accents=strip_accents, normalizer=normalizer)
-        return tokenization.load(path, template=template, **options)
-
-    tokenizer = load(path)
-    if not (added := _added_tokens(folder, rust, tokenizer.vocab_size)):
-        return tokenizer
-    tokens = [*tokenizer.tokens, *added]
-    follow = list(added.values()) == [*range(tokenizer.vocab_size, len(tokens))]
-    if tokenizer.kind == "wordpiece" and follow and not any("\n" in token for token in tokens):
-        tokenizer = load(scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode()))
-    encoded = zip(added.items(), tokenizer.encode_batch(list(added)), strict=True)
-    if lost := [token for (token, i), ids in encoded if list(ids) != [i]]:
-        log(f"warning: {folder}: its added tokens {some(lost)} are not recognized in text")
-    return tokenizer
-
-
-def _added_tokens(folder: str, rust: Mapping[str, Any], size: int) -> dict[str, int]:
-    """Returns the ids of the tokens that were added beyond the `size` tokens of a vocabulary, in order."""
-    ids = {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
-    if _ADDED in files.names(folder):
-        ids |= json_files.read(os.path.join(folder, _ADDED), {str: int})
-    return {token: i for token, i in sorted(ids.items(), key=lambda x: x[1]) if i >= size}
-
-
-def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
-    normalizer = rust.get("normalizer") or {}
-    for one in (normalizer, *(normalizer.get("normalizers") or ())):
-        if one.get("type") == "BertNormalizer":
-            return one
-    return {}
-
-
-def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
-    model = rust.get("model") or {}
-    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(
-            f"{folder}/tokenizer.json holds no WordPiece or BPE vocabulary (its model is "
-            f"{model.get('type')}); put the model's vocab.txt, or its SentencePiece model, beside it"
-        )
-    json_files.check(model["vocab"], {str: int}, os.path.join(folder, "tokenizer.json"), "model.vocab")
-    ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
-    tokens = sorted(ids, key=ids.__getitem__)
-    if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
-        raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
-    return scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode())
 
 
 def _head_of(params: Collection[str], family: Family, named: str | None) -> str:

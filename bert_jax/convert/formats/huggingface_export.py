@@ -22,7 +22,7 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
-from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files
+from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files, templates
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
@@ -152,11 +152,17 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
 
 
 def tokenizer_warning(model: Model) -> str:
-    """Returns one line if transformers normalizes the text of a model differently, or ""."""
+    """Returns one line if transformers gives the texts or the pairs of a model other ids, or ""."""
     tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.normalizer == "albert":
+    if tokenizer is None or tokenizer.kind != "sentencepiece":
         return ""
-    if _class_name(model, tokenizer) != "AlbertTokenizer":
+    name = _class_name(model, tokenizer)
+    if not _same_rows(tokenizer.template, tokenizer.default_template):
+        return (
+            f"transformers' {name} puts the special tokens of a pair of texts as in "
+            f"{tokenizer.default_template.pair!r}, and this model has {tokenizer.template.pair!r}"
+        )
+    if tokenizer.normalizer == "albert" or name != "AlbertTokenizer":
         return ""
     return (
         "transformers' AlbertTokenizer normalizes text as ALBERT does, and this model was trained with "
@@ -174,7 +180,16 @@ def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
     # A SentencePiece model has the ids of ALBERT or those of fairseq, whatever the family of the model is.
     if record.kind == tokenizer.kind != "sentencepiece":
         return record.class_name
+    # BertTokenizer has BERT's rows only; this class has those of tokenizer.json.
+    if tokenizer.kind == "wordpiece" and not _same_rows(tokenizer.template, templates.BERT):
+        return "PreTrainedTokenizerFast"
     return _CLASSES[_file_name(tokenizer)]
+
+
+def _same_rows(one: templates.Template, other: templates.Template) -> bool:
+    """Returns whether two templates have the same special tokens; models without types ignore their types."""
+    ours, theirs = ([name for name, _ in template.places("pair")] for template in (one, other))
+    return ours == theirs
 
 
 def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folder: str) -> dict[str, Any]:
