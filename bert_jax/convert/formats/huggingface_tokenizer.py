@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import some
-from bert_jax.convert.families import Family, bert
+from bert_jax.convert.families import FAMILIES, Family, bert
+from bert_jax.convert.formats.huggingface_export import CONFIG
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
 from bert_jax.tokenization import byte_bpe_files
 
-_BOOL = (bool, None)
+# The classes of transformers whose ids bert_jax has. The last two are one, in versions 4 and 5: that of any
+# tokenizer.json.
+_CLASSES = sorted({one.tokenizer.class_name for one in FAMILIES.values()} - {"PreTrainedTokenizerFast"})
+_CLASSES += ["PreTrainedTokenizer", "TokenizersBackend"]
+
+# What the files of a WordPiece tokenizer say, if they say it, where a text has the ids of BertTokenizer.
+_WORD_PIECES = {
+    "do_basic_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "tokenize_chinese_chars": True,
+    "clean_text": True,
+    "normalizer": "BertNormalizer",
+    "pre_tokenizer": "BertPreTokenizer",
+    "continuing_subword_prefix": "##",
+}
+
+_TEXT, _BOOL = (str, None), (bool, None)
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
-    "tokenize_chinese_chars?": _BOOL,
-    "tokenizer_class?": (str, None),
+    **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?"), _BOOL),
+    **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
 }
-_NORMALIZER = {"type?": str, "lowercase?": _BOOL, "strip_accents?": _BOOL}
+_NORMALIZER = {
+    "type?": str,
+    **dict.fromkeys(("lowercase?", "strip_accents?", "handle_chinese_chars?", "clean_text?"), _BOOL),
+}
 _ADDED = "added_tokens.json"
 _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
-    "model?": ({"type?": (str, None)}, None),
+    "pre_tokenizer?": ({"type?": str}, None),
+    "model?": ({"type?": _TEXT, "continuing_subword_prefix?": _TEXT}, None),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
 }
@@ -41,6 +64,9 @@ def read_tokenizer(
 
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
     then are logged.
+
+    Raises:
+        UserError: the tokenizer is of a class of transformers, or has settings, that give a text other ids.
     """
     there = files.names(folder)
     settings, rust = (
@@ -52,20 +78,18 @@ def read_tokenizer(
     strip_accents = settings.get("strip_accents")
     if strip_accents is None:
         strip_accents = normalizer.get("strip_accents")
-    if settings.get("tokenize_chinese_chars", True) is False:
-        raise UserError(
-            f"{folder}: its tokenizer keeps Chinese characters together (tokenize_chinese_chars is false), "
-            "which bert_jax's does not do"
-        )
     path = tokenization.find(folder, family.tokenizer.kind)
     if path is None and not rust:
         return None
+    class_name = _class_name(folder, settings)
     # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
     of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
     if path is None or (path.endswith("tokenizer.json") and not of_bpe):
         path = _extract_vocabulary(rust, folder)
+    if tokenization.of_file(path) is tokenization.KINDS["wordpiece"]:
+        _check_word_pieces(folder, settings, rust)
     normalizer = family.tokenizer.normalizer_of(path)
-    if path.endswith(".model") and str(settings.get("tokenizer_class")).startswith("AlbertTokenizer"):
+    if path.endswith(".model") and class_name == "AlbertTokenizer":
         normalizer = "albert"
     # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
     if normalizer == "albert" and "strip_accents" in settings:
@@ -107,6 +131,51 @@ def _added_tokens(folder: str, rust: Mapping[str, Any], size: int) -> dict[str, 
     if _ADDED in files.names(folder):
         ids |= json_files.read(os.path.join(folder, _ADDED), {str: int})
     return {token: i for token, i in sorted(ids.items(), key=lambda x: x[1]) if i >= size}
+
+
+def _class_name(folder: str, settings: Mapping[str, Any]) -> str:
+    """Returns the class of a tokenizer in transformers, without the suffix "Fast"; "" if no file says it.
+
+    Raises:
+        UserError: bert_jax has no such tokenizer.
+    """
+    name = settings.get("tokenizer_class")
+    if not name and CONFIG in files.names(folder):
+        config = json_files.read(os.path.join(folder, CONFIG), {"tokenizer_class?": _TEXT})
+        name = config.get("tokenizer_class")
+    name = (name or "").removesuffix("Fast")
+    if name and name not in _CLASSES:
+        raise UserError(
+            f"{folder}: its tokenizer is a {name}, whose ids bert_jax does not have; expected "
+            f"{', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}: choose a model with one of them"
+        )
+    return name
+
+
+def _check_word_pieces(folder: str, settings: Mapping[str, Any], rust: Mapping[str, Any]) -> None:
+    """Raises UserError if a WordPiece tokenizer gives a text other ids than BertTokenizer."""
+    model, normalizer = rust.get("model") or {}, _bert_normalizer(rust)
+    given = {name: settings.get(name) for name in _WORD_PIECES}
+    if given["tokenize_chinese_chars"] is None:
+        given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
+    if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
+        given["clean_text"] = normalizer.get("clean_text")
+        given["continuing_subword_prefix"] = model.get("continuing_subword_prefix")
+        for name in {"normalizer", "pre_tokenizer"} & rust.keys():
+            given[name] = _type(rust[name])
+    for name, value in given.items():
+        if value not in (None, _WORD_PIECES[name]):
+            raise UserError(
+                f"{folder}: its tokenizer has {name} {json.dumps(value)}, and bert_jax has the ids of "
+                f"BertTokenizer alone; expected {json.dumps(_WORD_PIECES[name])}: choose a model with that"
+            )
+
+
+def _type(step: Mapping[str, Any] | None) -> str:
+    """Returns the type of a step of tokenizer.json; a sequence of one step is that step."""
+    step = step or {}
+    steps = step.get("normalizers") or []
+    return str((steps[0] if len(steps) == 1 else step).get("type", "none"))
 
 
 def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from support import vocabularies
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface_export
+from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe_files, templates
 
 
@@ -65,3 +66,70 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
     name = "BertTokenizer" if expected == templates.BERT else "PreTrainedTokenizerFast"
     assert settings["tokenizer_class"] == name
     assert settings["model_input_names"] == ["input_ids", "attention_mask"]
+
+
+def _normalizer(**fields):
+    return {"tokenizer.json": vocabularies.wordpiece_json(normalizer=vocabularies.NORMALIZER | fields)}
+
+
+def _other(**parts):
+    return {"tokenizer.json": vocabularies.wordpiece_json(**parts)}
+
+
+def _sequence(*kinds):
+    steps = [{"type": kind} for kind in kinds]
+    return _other(normalizer={"type": "Sequence", "normalizers": steps})
+
+
+def _settings(**fields):
+    return {"vocab.txt": vocabularies.VOCABULARY, "tokenizer_config.json": fields}
+
+
+PREFIX = {"model": vocabularies.wordpiece_json()["model"] | {"continuing_subword_prefix": ""}}
+REFUSED = {
+    "a class": (_settings(tokenizer_class="BertJapaneseTokenizer"), "is a BertJapaneseTokenizer, whose ids"),
+    "a class in config.json": (_settings(), "is a PhobertTokenizer"),
+    "words": (_settings(word_tokenizer_type="mecab"), 'word_tokenizer_type "mecab".*expected "basic"'),
+    "characters": (_settings(subword_tokenizer_type="character"), 'subword_tokenizer_type "character"'),
+    "split already": (_settings(do_basic_tokenize=False), "do_basic_tokenize false.*expected true"),
+    "Chinese, by its settings": (_settings(tokenize_chinese_chars=False), "tokenize_chinese_chars false"),
+    "Chinese, by tokenizer.json": (_normalizer(handle_chinese_chars=False), "tokenize_chinese_chars false"),
+    "control characters": (_normalizer(clean_text=False), "clean_text false"),
+    "spaces alone": (_other(pre_tokenizer={"type": "WhitespaceSplit"}), 'pre_tokenizer "WhitespaceSplit"'),
+    "no words": (_other(pre_tokenizer=None), 'pre_tokenizer "none"'),
+    "no normalizer": (_other(normalizer=None), 'normalizer "none".*expected "BertNormalizer"'),
+    "another normalizer": (_sequence("NFD", "Lowercase", "StripAccents"), 'normalizer "Sequence"'),
+    "one more normalizer": (_sequence("NFKC", "BertNormalizer"), 'normalizer "Sequence"'),
+    "no prefix": (_other(**PREFIX), 'continuing_subword_prefix "".*expected "##"'),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_word_pieces_of_other_rules_are_refused(source, case):
+    files, message = REFUSED[case]
+    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), files)
+    if case == "a class in config.json":
+        file = source / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": "PhobertTokenizer"}))
+    with pytest.raises(UserError, match=message):
+        read(source)
+
+
+ACCEPTED = {
+    "no class": _settings(),
+    "a fast class": _settings(tokenizer_class="BertTokenizerFast", word_tokenizer_type="basic"),
+    "another family's class": _settings(tokenizer_class="ElectraTokenizer", do_basic_tokenize=True),
+    "tokenizer.json alone": _other()
+    | {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}},
+    "its name in version 5": _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
+    "a sequence of one": _sequence("BertNormalizer"),
+    "settings before tokenizer.json": _normalizer(handle_chinese_chars=False)
+    | {"tokenizer_config.json": {"tokenize_chinese_chars": True}},
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_word_pieces_of_the_same_rules(source, case):
+    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), ACCEPTED[case])
+    tokenizer = read(source).tokenizer
+    assert tokenizer.kind == "wordpiece" and tokenizer.tokens == vocabularies.WORDPIECES
