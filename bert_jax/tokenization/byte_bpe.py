@@ -26,7 +26,7 @@ _BYTES = {character: byte for byte, character in byte_bpe_files.characters_of_by
 _SCHEMA = {
     "model": dict,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
-    "pre_tokenizer?": ({"type?": str, "pretokenizers?": ([dict], None)}, None),
+    "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
 }
 _MODEL = {"type?": (str, None), "vocab": {str: range(0, 1 << 31)}, "merges": list, "unk_token?": (str, None)}
@@ -68,7 +68,7 @@ class ByteBpeTokenizer(Tokenizer):
             )
         json_files.check(content, _SCHEMA, self.path)
         kind = content["model"].get("type")
-        if kind != "BPE" or not _has_byte_level(content.get("pre_tokenizer")):
+        if kind != "BPE" or not byte_bpe_files.byte_levels(content):
             raise UserError(
                 f"{self.path} holds a tokenizer of the type {kind}, not byte-level BPE; expected the "
                 "vocab.txt or the .model of another kind of vocabulary"
@@ -105,7 +105,7 @@ class ByteBpeTokenizer(Tokenizer):
         rust.no_padding()
         rust.no_truncation()
         rust.encode_special_tokens = True  # none is recognized in a text
-        rust.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+        rust.post_processor = processors.ByteLevel(add_prefix_space=self.prefix_space, trim_offsets=True)
         return rust
 
     @property
@@ -115,8 +115,16 @@ class ByteBpeTokenizer(Tokenizer):
         return byte_bpe_files.with_special_tokens(self._content, special, self.template)
 
     @property
+    def prefix_space(self) -> bool:
+        """Whether a space is put before a text that begins with none: transformers' add_prefix_space."""
+        return byte_bpe_files.prefix_space(self._content)
+
+    @property
     def is_plain(self) -> bool:
-        """Whether vocab.json and merges.txt suffice: text is not normalized, and is split as for GPT-2."""
+        """Whether vocab.json and merges.txt suffice but for `prefix_space`.
+
+        The text is not normalized then, and is split as for GPT-2.
+        """
         return byte_bpe_files.is_plain(self._content)
 
     def after_space(self, text: str) -> str:
@@ -135,18 +143,18 @@ class ByteBpeTokenizer(Tokenizer):
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         parallelism()
-        return [
+        found = [
             (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2))
             for encoding in self._rust.encode_batch(_utf8(texts), add_special_tokens=False)
         ]
+        if self.prefix_space:  # The library takes the space of a text itself for one that was put before it.
+            for text, (_, offsets) in zip(texts, found, strict=True):
+                if text.startswith(" "):
+                    offsets[:1] = np.maximum(offsets[:1], 1)
+        return found
 
     def _join(self, tokens: Sequence[str]) -> str:
         return b"".join(self._bytes[token] for token in tokens).decode("utf-8", "replace")
-
-
-def _has_byte_level(pre_tokenizer: Mapping[str, Any] | None) -> bool:
-    parts = (pre_tokenizer, *((pre_tokenizer or {}).get("pretokenizers") or ()))
-    return any(part and part.get("type") == "ByteLevel" for part in parts)
 
 
 def _bytes_of(token: str) -> bytes:

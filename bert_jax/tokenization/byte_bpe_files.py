@@ -7,6 +7,7 @@ rank.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 
-# The form of this part of a tokenizer.json, as `template_of` reads it.
+# The forms of two parts of a tokenizer.json, as `byte_levels` and `template_of` read them.
+PRE_TOKENIZER = ({"type?": str, "pretokenizers?": ([dict], None)}, None)
 POST_PROCESSOR = ({"type?": str, "processors?": ([{"type?": str}], None)}, None)
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -101,14 +103,36 @@ def with_special_tokens(
     ]
     return {**content} | {
         "added_tokens": sorted(added, key=lambda token: token["id"]),
-        "post_processor": _post_processor(special, template),
+        "post_processor": _post_processor(special, template, prefix_space(content)),
     }
 
 
-def _post_processor(special: Mapping[str, tuple[str, int]], template: templates.Template) -> dict[str, Any]:
+def byte_levels(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the steps of the pre-tokenizer of a tokenizer.json that are of the type ByteLevel."""
+    whole = content.get("pre_tokenizer") or {}
+    steps = (whole, *(whole.get("pretokenizers") or ()))
+    return [step for step in steps if step.get("type") == "ByteLevel"]
+
+
+def prefix_space(content: Mapping[str, Any]) -> bool:
+    """Returns whether a tokenizer.json puts a space before a text that does not begin with one."""
+    return any(step.get("add_prefix_space") for step in byte_levels(content))
+
+
+def with_prefix_space(content: Mapping[str, Any], value: bool) -> dict[str, Any]:
+    """Returns a tokenizer.json that puts a space before a text, or does not; see `prefix_space`."""
+    changed = copy.deepcopy(dict(content))
+    for step in byte_levels(changed):
+        step["add_prefix_space"] = value
+    return changed
+
+
+def _post_processor(
+    special: Mapping[str, tuple[str, int]], template: templates.Template, prefix: bool
+) -> dict[str, Any]:
     if template == templates.ROBERTA:
         ends = {"sep": list(special["sep"]), "cls": list(special["cls"])}
-        return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False}
+        return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": prefix}
 
     def pieces(which: str) -> list[dict[str, Any]]:
         return [
@@ -123,7 +147,7 @@ def _post_processor(special: Mapping[str, tuple[str, int]], template: templates.
         for token, number in (special["cls"], special["sep"])
     }
     rows = {"single": pieces("single"), "pair": pieces("pair"), "special_tokens": tokens}
-    trimmed = {**_BYTE_LEVEL, "use_regex": False}  # only the offsets are trimmed
+    trimmed = _BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": False}  # only the offsets are trimmed
     return {"type": "Sequence", "processors": [trimmed, {"type": "TemplateProcessing", **rows}]}
 
 
@@ -228,10 +252,9 @@ def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:
 
 
 def is_plain(content: Mapping[str, Any]) -> bool:
-    """Returns whether vocab.json and merges.txt say all that a tokenizer.json does."""
-    pre_tokenizer = content["pre_tokenizer"]
-    plain = all(pre_tokenizer.get(name, value) == value for name, value in _BYTE_LEVEL.items())
-    return plain and not content.get("normalizer")
+    """Returns whether vocab.json and merges.txt say all that a tokenizer.json does but for `prefix_space`."""
+    given = _BYTE_LEVEL | content["pre_tokenizer"] | {"add_prefix_space": False}
+    return given == _BYTE_LEVEL and not content.get("normalizer")
 
 
 def separate(content: Mapping[str, Any]) -> dict[str, bytes]:

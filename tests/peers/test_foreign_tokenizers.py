@@ -1,16 +1,19 @@
 """Ids and rows here and in transformers, where the tokenizer is not that of the family of the model."""
 
+from pathlib import Path
+
 import pytest
 from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.tokenization import templates
+from bert_jax.tokenization import byte_bpe_files, templates
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
 
+BPE = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
 TEXTS = ["the cat sat on a mat", "One dog ran, with it!", "caf\u00e9 in  France", ""]
 
 
@@ -50,3 +53,22 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, template):
     check_ids(source, tmp_path / "out")
     ids = transformers.AutoTokenizer.from_pretrained(source)("a", "a")["input_ids"]
     assert len(ids) == 2 + template.special_count(pair=True)
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("stated", [None, False, True])
+@pytest.mark.parametrize("given", [None, False, True])
+def test_a_space_before_a_text(source, tmp_path, name, stated, given):
+    """The setting of tokenizer_config.json and that of tokenizer.json, if there is one."""
+    plain = tokenization.load(BPE)
+    files = {"tokenizer_config.json": {"tokenizer_class": name}}
+    if given is not None:
+        files["tokenizer_config.json"]["add_prefix_space"] = given
+    if stated is None and name != "RobertaTokenizer":
+        pytest.skip("this class has no other file than tokenizer.json")
+    if stated is None:
+        files |= {name: (BPE / name).read_text("utf-8") for name in ("vocab.json", "merges.txt")}
+    else:
+        files["tokenizer.json"] = byte_bpe_files.with_prefix_space(plain.content, stated)
+    vocabularies.write_folder(source, "roberta", plain.vocab_size, files)
+    check_ids(source, tmp_path / "out")

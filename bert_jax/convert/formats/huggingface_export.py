@@ -208,7 +208,7 @@ def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folde
         )
     for name, data in written.items():
         atomic.write_file(os.path.join(folder, name), data)
-    return {"add_prefix_space": False, "trim_offsets": True}
+    return {"add_prefix_space": tokenizer.prefix_space, "trim_offsets": True}
 
 
 def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:

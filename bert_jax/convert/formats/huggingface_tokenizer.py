@@ -35,7 +35,7 @@ _WORD_PIECES = {
 _TEXT, _BOOL = (str, None), (bool, None)
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
-    **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?"), _BOOL),
+    **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
 }
 _NORMALIZER = {
@@ -45,7 +45,7 @@ _NORMALIZER = {
 _ADDED = "added_tokens.json"
 _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
-    "pre_tokenizer?": ({"type?": str}, None),
+    "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
     "model?": ({"type?": _TEXT, "continuing_subword_prefix?": _TEXT}, None),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
@@ -86,8 +86,13 @@ def read_tokenizer(
     of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
     if path is None or (path.endswith("tokenizer.json") and not of_bpe):
         path = _extract_vocabulary(rust, folder)
-    if tokenization.of_file(path) is tokenization.KINDS["wordpiece"]:
+    kind = tokenization.of_file(path)
+    # Only RobertaTokenizer does not take this setting from tokenizer.json.
+    own_space = not rust or (class_name or family.tokenizer.class_name) == "RobertaTokenizer"
+    if kind is tokenization.KINDS["wordpiece"]:
         _check_word_pieces(folder, settings, rust)
+    elif kind is tokenization.KINDS["bpe"] and own_space:
+        path = _with_prefix_space(path, bool(settings.get("add_prefix_space")))
     normalizer = family.tokenizer.normalizer_of(path)
     if path.endswith(".model") and class_name == "AlbertTokenizer":
         normalizer = "albert"
@@ -150,6 +155,15 @@ def _class_name(folder: str, settings: Mapping[str, Any]) -> str:
             f"{', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}: choose a model with one of them"
         )
     return name
+
+
+def _with_prefix_space(path: str, value: bool) -> str:
+    """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
+    content = json_files.read(path, {})
+    if byte_bpe_files.prefix_space(content) == value:
+        return path
+    changed = byte_bpe_files.serialized(byte_bpe_files.with_prefix_space(content, value))
+    return scratch.kept_file("tokenizer.json", changed)
 
 
 def _check_word_pieces(folder: str, settings: Mapping[str, Any], rust: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Tokenizers of Hugging Face folders that are not those of the family of the model."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support import vocabularies
@@ -133,3 +134,39 @@ def test_word_pieces_of_the_same_rules(source, case):
     vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), ACCEPTED[case])
     tokenizer = read(source).tokenizer
     assert tokenizer.kind == "wordpiece" and tokenizer.tokens == vocabularies.WORDPIECES
+
+
+BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
+SPACED, NOT_SPACED = {"add_prefix_space": True}, {"add_prefix_space": False}
+ROBERTA, FAST = {"tokenizer_class": "RobertaTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}
+# What tokenizer_config.json and, if there is one, tokenizer.json say, and what transformers does.
+SPACES = {
+    "two files": (ROBERTA | SPACED, None, True),
+    "two files without a space": (ROBERTA, None, False),
+    "tokenizer.json and settings": (ROBERTA | SPACED, True, True),
+    "settings before tokenizer.json": (ROBERTA | SPACED, False, True),
+    "no settings of RobertaTokenizer": ({}, True, False),
+    "tokenizer.json alone": (FAST | NOT_SPACED, True, True),
+}
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_a_space_before_a_text(source, tmp_path, case):
+    settings, stated, expected = SPACES[case]
+    files = {"tokenizer_config.json": settings}
+    plain = tokenization.load(BPE)
+    if stated is None:
+        files |= {name: (BPE / name).read_text("utf-8") for name in ("vocab.json", "merges.txt")}
+    else:
+        files["tokenizer.json"] = byte_bpe_files.with_prefix_space(plain.content, stated)
+    vocabularies.write_folder(source, "roberta", plain.vocab_size, files)
+    warnings, written = convert(source, tmp_path / "out")
+    assert not warnings and written["add_prefix_space"] is expected
+    texts = ["Hello there", " Hello there", "", " ", "  a"]
+    ids = plain.encode_batch([f" {text}" if expected and text[:1].strip() else text for text in texts])
+    for folder in (source, tmp_path / "out"):
+        tokenizer = read(folder).tokenizer
+        assert tokenizer.encode_batch(texts) == ids
+        for text, (found, spans) in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
+            assert "".join(text[begin:end] for begin, end in spans) == text.replace(" ", "")
+            assert tokenizer.decode(found).strip() == text.strip()
