@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Tokenizer(abc.ABC):
             google-research/albert.
         template: how rows are assembled, by roles.
         layout: the same with the ids of this vocabulary.
+        added_tokens: tokens of this vocabulary that other programs find in a text before it is split into
+            words, in the form of tokenizer.json. Here they are text. A run does not record them.
 
     Raises:
         UserError: the file is missing, empty or not a vocabulary of this kind, or lacks a special token.
@@ -80,6 +82,7 @@ class Tokenizer(abc.ABC):
     tokens: list[str]
     is_continuation: np.ndarray
     special_ids: dict[str, int]
+    added_tokens: tuple[Mapping[str, Any], ...] = ()
 
     def __init__(
         self,

@@ -123,6 +123,7 @@ def _add_tokens(
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
     # These options are those of the old tokenizer: added words must not change what is detected.
     tokenizer = tokenization.restore(vocab_path, old.settings())
+    tokenizer.added_tokens = old.added_tokens
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
     log(str(report))
     return model

@@ -26,6 +26,7 @@ from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files, templat
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
+ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
 _NEVER = -1e4  # the score of a piece that is never chosen
 
 # By the name of the vocabulary: the class of transformers where the family does not determine it.
@@ -222,6 +223,9 @@ def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     rust.post_processor = _template(tokenizer)
     rust.decoder = decoders.WordPiece(prefix="##")
     rust.add_special_tokens(list(tokenizer.special_tokens.values()))
+    for one in tokenizer.added_tokens:
+        flags = {flag: one[flag] for flag in ADDED_FLAGS if one.get(flag) is not None}
+        rust.add_tokens([tokenizers.AddedToken(one["content"], **flags)])
     return rust
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import some
 from bert_jax.convert.families import FAMILIES, Family, bert
-from bert_jax.convert.formats.huggingface_export import CONFIG
+from bert_jax.convert.formats.huggingface_export import ADDED_FLAGS, CONFIG
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
 from bert_jax.tokenization import byte_bpe_files
@@ -48,7 +48,10 @@ _TOKENIZER = {
     "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
     "model?": ({"type?": _TEXT, "continuing_subword_prefix?": _TEXT}, None),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
-    "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
+    "added_tokens?": (
+        [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
+        None,
+    ),
 }
 
 
@@ -63,7 +66,7 @@ def read_tokenizer(
     vocabulary of another kind, by that of tokenizer.json, else by that of the tokenizer.
 
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
-    then are logged.
+    then are logged. In `added_tokens` they have the form of tokenizer.json.
 
     Raises:
         UserError: the tokenizer is of a class of transformers, or has settings, that give a text other ids.
@@ -109,8 +112,10 @@ def read_tokenizer(
 
     template = family.tokenizer.template if family.tokenizer.has_kind_of(path) else None
 
-    def load(path):
-        options = dict(lower_case=lower_case, strip_accents=strip_accents, normalizer=normalizer)
+    def load(path: str) -> tokenization.Tokenizer:
+        options: dict[str, Any] = dict(
+            lower_case=lower_case, strip_accents=strip_accents, normalizer=normalizer
+        )
         return tokenization.load(path, template=template, **options)
 
     tokenizer = load(path)
@@ -118,24 +123,44 @@ def read_tokenizer(
         special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         template = byte_bpe_files.template_of(rust, special, os.path.join(folder, "tokenizer.json"))
         tokenizer = load(path)
-    if not (added := _added_tokens(folder, rust, tokenizer.vocab_size)):
-        return tokenizer
-    tokens = [*tokenizer.tokens, *added]
-    follow = list(added.values()) == [*range(tokenizer.vocab_size, len(tokens))]
-    if tokenizer.kind == "wordpiece" and follow and not any("\n" in token for token in tokens):
-        tokenizer = load(scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode()))
-    encoded = zip(added.items(), tokenizer.encode_batch(list(added)), strict=True)
-    if lost := [token for (token, i), ids in encoded if list(ids) != [i]]:
-        log(f"warning: {folder}: its added tokens {some(lost)} are not recognized in text")
+    # Byte-level BPE has the added tokens of its own file.
+    is_wordpiece, size = tokenizer.kind == "wordpiece", tokenizer.vocab_size
+    added = [one for one in _added_tokens(folder, rust) if is_wordpiece or one["id"] >= size]
+    added = [one for one in added if one["content"] not in tokenizer.special_tokens.values()]
+    if is_wordpiece:
+        tokenizer = _with_added_tokens(tokenizer, added, load)
+    encoded = tokenizer.encode_batch([one["content"] for one in added])
+    if unknown := [one for one, ids in zip(added, encoded, strict=True) if list(ids) != [one["id"]]]:
+        names = some([one["content"] for one in unknown])
+        lost = "" if all(one in tokenizer.added_tokens for one in unknown) else ", nor kept in a conversion"
+        log(f"warning: {folder}: its added tokens {names} are not recognized in text{lost}")
     return tokenizer
 
 
-def _added_tokens(folder: str, rust: Mapping[str, Any], size: int) -> dict[str, int]:
-    """Returns the ids of the tokens that were added beyond the `size` tokens of a vocabulary, in order."""
-    ids = {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
+def _added_tokens(folder: str, rust: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the tokens that were added to a vocabulary, as tokenizer.json has them, in the order of ids."""
+    found = {token["content"]: token for token in rust.get("added_tokens") or ()}
     if _ADDED in files.names(folder):
-        ids |= json_files.read(os.path.join(folder, _ADDED), {str: int})
-    return {token: i for token, i in sorted(ids.items(), key=lambda x: x[1]) if i >= size}
+        for token, i in json_files.read(os.path.join(folder, _ADDED), {str: int}).items():
+            found[token] = found.get(token, {"content": token}) | {"id": i}
+    return sorted(found.values(), key=lambda one: one["id"])
+
+
+def _with_added_tokens(
+    tokenizer: tokenization.Tokenizer,
+    added: Sequence[dict[str, Any]],
+    load: Callable[[str], tokenization.Tokenizer],
+) -> tokenization.Tokenizer:
+    """Returns a WordPiece tokenizer with added tokens; those that follow its vocabulary become words."""
+    size, tokens = tokenizer.vocab_size, tokenizer.tokens
+    beyond = {one["content"]: one["id"] for one in added if one["id"] >= size}
+    follow = list(beyond.values()) == [*range(size, size + len(beyond))]
+    if beyond and follow and not any("\n" in token for token in (*tokens, *beyond)):
+        lines = "".join(f"{token}\n" for token in (*tokens, *beyond))
+        tokenizer = load(scratch.kept_file("vocab.txt", lines.encode()))
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    tokenizer.added_tokens = tuple(one for one in added if ids.get(one["content"]) == one["id"])
+    return tokenizer
 
 
 def _class_name(folder: str, settings: Mapping[str, Any]) -> str:

@@ -170,3 +170,31 @@ def test_a_space_before_a_text(source, tmp_path, case):
         for text, (found, spans) in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
             assert "".join(text[begin:end] for begin, end in spans) == text.replace(" ", "")
             assert tokenizer.decode(found).strip() == text.strip()
+
+
+@pytest.mark.parametrize("in_vocabulary", [True, False])
+def test_added_tokens_are_kept(source, tmp_path, in_vocabulary):
+    """Whether vocab.txt has them or not, and with their flags; those of added_tokens.json have none."""
+    size = len(vocabularies.WORDPIECES)
+    entries = [{"id": size, "content": "[E1]", **vocabularies.FLAGS}]
+    content = vocabularies.wordpiece_json()
+    content["added_tokens"] += entries
+    files = {"tokenizer.json": content, "added_tokens.json": {"[E2]": size + 1}}
+    if in_vocabulary:
+        files["vocab.txt"] = vocabularies.VOCABULARY + "[E1]\n"
+    vocabularies.write_folder(source, "bert", size + 2, files)
+    warnings, _ = convert(source, tmp_path / "out")
+    assert warnings == [f"warning: {source}: its added tokens [E1], [E2] are not recognized in text"]
+    again = json.loads((tmp_path / "out" / "tokenizer.json").read_text())["added_tokens"]
+    assert entries[0] in again and {one["content"]: one["id"] for one in again}["[E2]"] == size + 1
+    tokenizer = read(tmp_path / "out").tokenizer
+    assert tokenizer.tokens == [*vocabularies.WORDPIECES, "[E1]", "[E2]"]
+
+
+def test_added_tokens_that_are_not_kept_are_warned_of(source, tmp_path):
+    size = tokenization.load(vocabularies.fairseq_model(source)).vocab_size
+    vocabularies.write_folder(source, "bert", size + 1, {"added_tokens.json": {"[E1]": size}})
+    warnings, _ = convert(source, tmp_path / "out")
+    assert warnings == [
+        f"warning: {source}: its added tokens [E1] are not recognized in text, nor kept in a conversion"
+    ]
