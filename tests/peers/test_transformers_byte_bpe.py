@@ -72,7 +72,7 @@ def test_random_ids_are_decoded_alike(ours, theirs):
 
 @pytest.mark.parametrize("name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
 def test_an_exported_tokenizer(ours, monkeypatch, tmp_path, alphabets, name):
-    record = TokenizerRecord(name, "bpe", templates.ROBERTA, INPUTS)
+    record = TokenizerRecord(name, "bpe", templates.ROBERTA, fields=INPUTS)
     family = dataclasses.replace(families.FAMILIES["bert"], tokenizer=record)
     monkeypatch.setitem(families.FAMILIES, "bert", family)
     sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
