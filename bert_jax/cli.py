@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     argv = sys.argv[1:]
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr; file names may be no UTF-8
+        sys.stdout.reconfigure(errors="surrogateescape")  # file names that are not UTF-8 as they are
     try:
         if argv and argv[0] in _WITH_MALLOC_SETTINGS:
             signals.block()  # a signal that arrives now is handled by the program that replaces this one

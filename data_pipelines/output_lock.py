@@ -19,6 +19,7 @@ from data_pipelines.settings import difference
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
 SETTINGS = "settings.json"  # in it
 _LOCK = "lock"  # in it
+_FORM = "form 2"  # of the unfinished work; another one after a change of what it holds
 _REPLACED = "replaced"  # in it: the manifest of records that are being removed
 
 
@@ -91,12 +92,12 @@ def remove_replaced(directory: str, new: Collection[str]) -> None:
 def _discard(directory: str) -> None:
     """Removes the unfinished work of another run, and what it has moved into the output directory.
 
-    The results of tasks go first, those of early stages before those of late ones, and the settings stay: if
-    it is killed meanwhile, either run makes anew what is missing.
+    The results of tasks go first, and the settings stay: if it is killed meanwhile, either run makes anew
+    what is missing. Those of documents go before those of rows, since their runs are gone once rows are made.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     stale = [name for name in files.names(unfinished) if name not in (_LOCK, SETTINGS, _REPLACED)]
-    for name in sorted(stale, key=lambda name: not name.endswith(".json")):
+    for name in sorted(stale, key=lambda name: (not name.endswith(".json"), name.startswith("rows"), name)):
         path = os.path.join(unfinished, name)
         (files.remove_tree if files.is_directory(path) else files.remove)(path)
     if not files.exists(os.path.join(directory, manifests.FILE)):
@@ -119,7 +120,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             holds record files without a manifest, or its unfinished work has other settings.
     """
     unfinished = os.path.join(directory, UNFINISHED)
-    begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
+    begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}
     path = os.path.join(unfinished, SETTINGS)
     try:
         begun = files.is_directory(unfinished)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ _FAMILIES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xln
 _SETTINGS_FILES = (SETTINGS, *(f"sentence_{family}_config.json" for family in _FAMILIES))
 _SETTINGS = {"max_seq_length?": (int, None), "do_lower_case?": (bool, None)}
 # transformers writes 10**30, rounded, for a tokenizer without a limit.
-_TOKENIZER = {"model_max_length?": (range(1, 10**31), float, None)}
+_TOKENIZER = {"model_max_length?": (range(-(10**31), 10**31), float, None)}
 _PROMPTS = {"prompts?": ({str: (str, None)}, None), "default_prompt_name?": (str, None)}
 
 
@@ -94,9 +95,10 @@ def encoder_folder(folder: str) -> str:
     path = os.path.join(folder, MODULES)
     modules = json_files.read(path, _MODULES) if MODULES in files.names(folder) else []
     name = next((one["path"] for one in modules if _kind(one) == "Transformer"), "")
-    if os.path.basename(name) != name or name in (".", ".."):
+    name = posixpath.normpath(name)
+    if posixpath.isabs(name) or name.split("/")[0] == "..":
         raise UserError(f"{path}: the path of the Transformer is {name!r}; expected a directory beside it")
-    return os.path.join(folder, name) if name else folder
+    return folder if name == "." else os.path.join(folder, name)
 
 
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
@@ -137,7 +139,7 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         unsupported.append("its lower-casing")
     length = settings.get("max_seq_length")
     length = length or _read_first(encoder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
-    length = int(min(positions, length or 0))
+    length = int(max(0, min(positions, length or 0)))
     return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
 
 

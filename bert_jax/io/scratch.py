@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from bert_jax.io import owners
 
 _DAY = 24 * 3600.0
-_PREFIX = ".bert_jax-"
+_PREFIX, _KEPT_PREFIX = ".bert_jax-", ".bert_jax_kept-"
 _kept: list[tempfile.TemporaryDirectory] = []
 
 
@@ -31,7 +31,7 @@ def directory(parent: str | None = None) -> Iterator[str]:
     """
     parent = parent or tempfile.gettempdir()
     remove_leftovers(parent, prefix=_PREFIX)
-    path = tempfile.mkdtemp(prefix=_owned_prefix(), dir=parent)
+    path = tempfile.mkdtemp(prefix=f"{_PREFIX}{owners.token()}-", dir=parent)
     try:
         yield path
     finally:
@@ -40,29 +40,27 @@ def directory(parent: str | None = None) -> Iterator[str]:
 
 def kept_file(name: str, content: bytes) -> str:
     """Returns the path of a new temporary file, which exists until this process ends."""
-    remove_leftovers(tempfile.gettempdir(), prefix=_PREFIX)
-    _kept.append(tempfile.TemporaryDirectory(prefix=_owned_prefix()))
+    # It never changes, so its age says nothing of a process on another machine.
+    remove_leftovers(tempfile.gettempdir(), prefix=_KEPT_PREFIX, of_others=False)
+    _kept.append(tempfile.TemporaryDirectory(prefix=f"{_KEPT_PREFIX}{owners.token()}-"))
     path = os.path.join(_kept[-1].name, name)
     with open(path, "wb") as file:
         file.write(content)
     return path
 
 
-def _owned_prefix() -> str:
-    return f"{_PREFIX}{owners.token()}-"
-
-
-def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:
+def remove_leftovers(directory: str, prefix: str = "", infix: str = "", of_others: bool = True) -> None:
     """Removes files and directories of dead processes, by the prefix and infix of their names.
 
     Args:
         directory: the local directory to clean up; its subdirectories are not searched.
         prefix: the start of the names.
         infix: a part of the names.
+        of_others: whether those of other machines are removed once nothing in them has changed for a day.
     """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.startswith(prefix) and infix in entry.name and _is_left_over(entry):
+            if entry.name.startswith(prefix) and infix in entry.name and _is_left_over(entry, of_others):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
@@ -70,11 +68,11 @@ def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:
                         os.unlink(entry.path)
 
 
-def _is_left_over(entry: os.DirEntry) -> bool:
+def _is_left_over(entry: os.DirEntry, of_others: bool) -> bool:
     dead = owners.is_dead(entry.name)
     if dead is not None:
         return dead
-    return owners.is_token(entry.name) and time.time() - _changed(entry) > _DAY
+    return of_others and owners.is_token(entry.name) and time.time() - _changed(entry) > _DAY
 
 
 def _changed(entry: os.DirEntry) -> float:

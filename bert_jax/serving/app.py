@@ -123,7 +123,7 @@ class Server:
         async def handle(request: requests.Request) -> responses.Response:
             began = time.monotonic()
             try:
-                # Other requests do not wait while a large answer is written.
+                # Other requests wait less while a large answer is written.
                 response = await asyncio.to_thread(_response, await answer(request))
             except _Refused as error:
                 response = _error(error.message, error.status)

@@ -85,7 +85,10 @@ class Batcher:
             await self._arrived.wait()
             self._arrived.clear()
             alone: collections.deque[list[tuple[Any, asyncio.Future]]] = collections.deque()
-            while batch := alone.popleft() if alone else self._next():
+            while taken := alone.popleft() if alone else self._next():
+                batch = [each for each in taken if not each[1].done()]  # a request may have ended
+                if not batch:
+                    continue
                 items, futures = zip(*batch, strict=True)
                 began = time.monotonic()
                 try:
@@ -104,9 +107,4 @@ class Batcher:
                         future.set_result(result)
 
     def _next(self) -> list[tuple[Any, asyncio.Future]]:
-        batch: list[tuple[Any, asyncio.Future]] = []
-        while self._waiting and len(batch) < self._most:
-            item, future = self._waiting.popleft()
-            if not future.done():  # the request may have gone
-                batch.append((item, future))
-        return batch
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]

@@ -96,10 +96,10 @@ def get_config(argument: str = "modernbert-base"):
     c.optimizer.name = "stable_adamw"
     c.optimizer.b2 = 0.98
     c.optimizer.clip_norm = 0.0
-    c.masking.prob, c.masking.count, c.masking.never_chosen = 0.3, "bernoulli", "special"
-    c.eval_masking.prob = 0.15
-    if not size.startswith("ettin"):  # masks [CLS] and [SEP] as other tokens in its packed rows
-        c.masking.never_chosen, c.eval_masking.never_chosen = "none", "special"
+    c.masking.prob, c.masking.count = 0.3, "bernoulli"
+    # ModernBERT masks [CLS] and [SEP] as other tokens in its packed rows.
+    c.masking.never_chosen = "special" if size.startswith("ettin") else "none"
+    c.eval_masking.prob, c.eval_masking.never_chosen = 0.15, "special"
     c.model.scan_unroll = 0  # minutes to compile each number of rows; no copies of stacked activations
     if phase:
         _long(c, size, phase)

@@ -101,6 +101,7 @@ def test_prompts_that_are_not_computed_are_named(tmp_path, default, include, uns
         ({"tokenizer_config": {"model_max_length": 1000000000000000019884624838656}}, 64),
         ({"tokenizer_config": {"model_max_length": 1e30}}, 64),
         ({"tokenizer_config": {"model_max_length": None}}, 0),
+        ({"tokenizer_config": {"model_max_length": -1}}, 0),
         ({}, 0),
         ({"sentence_roberta_config": {"max_seq_length": 16}}, 16),
         ({"sentence_distilbert_config": {"max_seq_length": 16}}, 16),
@@ -177,7 +178,18 @@ def test_an_encoder_in_a_folder_below_is_read(make_model, tmp_path):
         loading.load(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["../0_Transformer", "..", ".", "/etc"])
+@pytest.mark.parametrize("path", [".", "./", "0_Transformer/", "0_Transformer/.."])
+def test_other_spellings_of_the_place_of_the_encoder(make_model, tmp_path, path):
+    huggingface_export.write(make_model("none"), tmp_path)
+    if path.startswith("0_Transformer/"):
+        as_an_old_version_wrote_it(tmp_path, path)
+    if path.endswith(".."):
+        for file in (tmp_path / "0_Transformer").glob("*"):
+            file.rename(tmp_path / file.name)
+    assert loading.load(tmp_path).sentence is not None
+
+
+@pytest.mark.parametrize("path", ["../0_Transformer", "..", "x/../..", "/etc"])
 def test_an_encoder_elsewhere_is_refused(make_model, tmp_path, path):
     huggingface_export.write(make_model("none"), tmp_path)
     as_an_old_version_wrote_it(tmp_path, path)

@@ -73,6 +73,18 @@ def test_kept_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == sorted(Path(path).parent.name for path in (first, second))
 
 
+def test_kept_files_of_another_machine_stay(tmp_path, monkeypatch):
+    """They never change, and the process may be alive."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_kept", [])
+    old = tmp_path / f".bert_jax_kept-{'0' * 12}-7-7-a"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    scratch.kept_file("tokenizer.json", b"{}")
+    with scratch.directory():
+        assert old.exists()
+
+
 def test_those_of_another_machine_are_removed_after_a_day(tmp_path):
     """Their process may be alive, and write to the same disk."""
     token = f"{'0' * 12}-7-7"

@@ -94,3 +94,20 @@ def test_items_of_a_request_that_is_gone_are_not_computed():
 
     assert run(compute, body) == ([1], [3])
     assert seen == [1, 3]
+
+
+def test_the_rest_of_a_request_with_an_error_is_not_computed():
+    seen = []
+
+    def compute(items):
+        seen.append(items)
+        if 0 in items:
+            raise ValueError("zero")
+        return items
+
+    async def body(batcher):
+        await asyncio.gather(batcher.submit([0, 1, 2]), return_exceptions=True)
+        return await batcher.submit([3])
+
+    assert run(compute, body) == [3]
+    assert seen[:2] == [[0, 1, 2], [0]] and [2] not in seen

@@ -71,7 +71,7 @@ class HuggingFace(Format):
         config, family, fields = _read_config(folder)
         classes = fields.get("architectures") or [""]
         if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
-            raise _no_safetensors(folder, root, classes[0])
+            raise _no_safetensors(folder, root, family, classes[0])
         tensors = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
@@ -178,7 +178,15 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         return load_file(copy)
 
 
-def _no_safetensors(folder: str, root: str, class_name: str) -> UserError:
+def _class_of_pickle(family: Family, class_name: str) -> str:
+    """Returns the class of transformers that loads all of the weights of a folder whose class is named."""
+    # Many that name masked LM, or nothing, have all that the pre-training has.
+    if family.head_of_class(class_name) == "masked_lm" or not class_name.isidentifier():
+        return family.class_name("pretraining" if "pretraining" in family.heads else "masked_lm")
+    return class_name
+
+
+def _no_safetensors(folder: str, root: str, family: Family, class_name: str) -> UserError:
     there = files.names(folder)
     other = next((name for name in _OTHER_WEIGHTS if name in there), None)
     if other is None:
@@ -189,7 +197,7 @@ def _no_safetensors(folder: str, root: str, class_name: str) -> UserError:
         imports = "from sentence_transformers import SentenceTransformer"
         steps = [f'SentenceTransformer({json.dumps(root)}).save("OUT")']
     else:
-        classes = [class_name if class_name.isidentifier() else "AutoModel", "AutoTokenizer"]
+        classes = [_class_of_pickle(family, class_name), "AutoTokenizer"]
         imports = f"from transformers import {', '.join(classes)}"
         steps = [f'{name}.from_pretrained({json.dumps(folder)}).save_pretrained("OUT")' for name in classes]
     return UserError(

@@ -94,9 +94,7 @@ def steps_within(budget: Budget, make: MakeConfig, spent: Callable[[Kind], float
         while high < _MOST_STEPS and cost(high) <= most:
             low, high = high, 2 * high
     else:
-        low, high = TIMED_STEPS // 2, TIMED_STEPS
-        while low > 1 and not is_low(low):
-            low, high = low // 2, low
+        low, high = 1, TIMED_STEPS
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if is_low(middle) else (low, middle)

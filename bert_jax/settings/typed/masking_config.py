@@ -20,8 +20,8 @@ class MaskingConfig(Part):
     )
     max_predictions: int = option(
         0,
-        "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512, and four "
-        "standard deviations more with `count=bernoulli`",
+        "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512; four standard "
+        "deviations more with `count=bernoulli`, and 19 and 79 with `count=electra`",
         maximum=2**16,
     )
     count: str = option(
