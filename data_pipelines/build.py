@@ -129,6 +129,7 @@ class _Build:
         self.languages: list[languages.Language] = []
         if options.sampling_exponent is not None:
             self.languages = languages.divide(options.input, options.tfds_data_dir)
+        self.sentence_languages = options.sentence_languages(paths, self.languages)
         self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
         self.buckets: collections.Counter[str] = collections.Counter()  # the number of them in each split
         self.unfinished = ""
@@ -163,7 +164,7 @@ class _Build:
     def _make(self, size: int) -> dict[str, Any]:
         """Makes the records of inputs of `size` bytes; returns their manifest."""
         groups = self._grouped_ranges(size)
-        tokenized = self._tokenize([group for of_language in groups for group in of_language])
+        tokenized = self._tokenize(groups)
         if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
             tokenized = duplicates.drop(tokenized, self.cleaning, self._path, self._run)
         for result in tokenized:
@@ -230,7 +231,13 @@ class _Build:
         divided = languages.grouped(self.languages, ranges) if self.languages else [ranges]
         return [_grouped(of_language, target) for of_language in divided]
 
-    def _tokenize(self, groups: Sequence[tuple[readers.Range, ...]]) -> list[dict[str, Any]]:
+    def _tokenize(self, by_language: Sequence[Sequence[tuple[readers.Range, ...]]]) -> list[dict[str, Any]]:
+        groups = [group for of_language in by_language for group in of_language]
+        codes = [
+            code
+            for code, of_language in zip(self.sentence_languages, by_language, strict=True)
+            for _ in of_language
+        ]
         tasks = [
             tokenizing.TokenizeTask(
                 group,
@@ -239,8 +246,9 @@ class _Build:
                 self._path(f"documents-{number:06d}"),
                 self.cleaning,
                 readers.Fields(self.options.text_field, self.options.id_field),
+                code,
             )
-            for number, group in enumerate(groups)
+            for number, (group, code) in enumerate(zip(groups, codes, strict=True))
         ]
         sizes = [sum(range_.size for range_ in group) for group in groups]
         return self._run("tokenizing", tokenizing.tokenize, tasks, sizes=sizes)

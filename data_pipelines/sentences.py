@@ -14,6 +14,12 @@ import sentencex
 
 from data_pipelines.readers import Document
 
+# The languages for which sentencex has rules. It splits text of others by those of English, or of a related
+# language, and does not say so.
+LANGUAGES = tuple(
+    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk".split()
+)
+
 _MASKED_ASCII = '"()[]\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f'
 _WINDOW = 16_384  # characters; a longer sentence is split
 _MASKED = "“”\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -23,6 +29,10 @@ def split(document: Document, language: str = "en") -> list[str]:
     """Returns the sentences of a document, in order; none is blank.
 
     The sentences of a presplit document are its passages.
+
+    Args:
+        document: any document.
+        language: as in `split_paragraph`.
     """
     if document.presplit:
         return list(document.passages)
@@ -34,7 +44,7 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
 
     Args:
         paragraph: any text.
-        language: the language code, which determines abbreviations and full stops.
+        language: one of LANGUAGES, which determines abbreviations and full stops.
     """
     masked = paragraph
     for mark in _MASKED_ASCII:

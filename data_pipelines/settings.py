@@ -12,7 +12,7 @@ from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
 from bert_jax.tokenization import templates
-from data_pipelines import cleaning, languages, readers
+from data_pipelines import cleaning, languages, readers, sentences
 from data_pipelines.flags import REQUIRED, CorpusOptions, flag
 from data_pipelines.stages import pairs
 
@@ -27,6 +27,7 @@ _LATER: dict[str, Any] = {
     "full_rows": False,
     "cleaning": None,
     "sampling_exponent": None,
+    "sentence_language": "en",
 }
 
 
@@ -137,6 +138,12 @@ class Options(CorpusOptions):
         "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
     )
     language: str | None = flag(None, "Language that --clean=language keeps: a code such as en.")
+    sentence_language: str = flag(
+        "",
+        "Language by whose rules paragraphs are split into sentences: a code such as de. Default: that of "
+        "--language, or with --sampling_exponent that of the name of each input, where there are rules for "
+        "it, else en.",
+    )
 
     def cleaning_settings(self) -> cleaning.Settings | None:
         """Returns how documents are cleaned, or None for no cleaning.
@@ -169,6 +176,33 @@ class Options(CorpusOptions):
             )
         return tokenizer
 
+    def sentence_languages(
+        self, paths: Sequence[str], divided: Sequence[languages.Language] = ()
+    ) -> list[str]:
+        """Returns the languages by whose rules the text is split into sentences.
+
+        Args:
+            paths: the input files.
+            divided: the languages, if they are sampled.
+
+        Returns:
+            The code of each language of `divided`, or a single code for all text.
+
+        Raises:
+            UserError: the flag is given, and there is nothing to split.
+        """
+        names = [one.name.rpartition(".")[2] for one in divided] or [""]  # en of tfds:wikipedia/20230601.en
+        if readers.presplit(paths, self.input_format):
+            if self.sentence_language:
+                raise UserError(
+                    f"--sentence_language={self.sentence_language}: the lines of --input_format="
+                    f"{self.input_format} are sentences, and none is split; leave the flag out, or give "
+                    "--input_format=paragraphs"
+                )
+            return ["en" for _ in names]
+        known = [code for code in (self.sentence_language, self.language) if code in sentences.LANGUAGES]
+        return [next(iter(known), name if name in sentences.LANGUAGES else "en") for name in names]
+
     @property
     def fills_rows(self) -> bool:
         """Returns whether each row is one sequence, of text that goes on over the ends of documents."""
@@ -196,6 +230,11 @@ class Options(CorpusOptions):
             ("max_ngram", self.max_ngram >= 0, "at least 1 word, or 0 for no n-grams"),
             ("eval_fraction", 0 <= (self.eval_fraction or 0) <= 0.5, "0 (hold nothing out) to 0.5"),
             ("num_shards", self.num_shards >= 0, "at least 1, or 0 to choose by the size"),
+            (
+                "sentence_language",
+                self.sentence_language in ("", *sentences.LANGUAGES),
+                f"one of {', '.join(sentences.LANGUAGES)}, or a related one of them",
+            ),
         ]
         for name, sound, expected in rules:
             if not sound:
@@ -279,6 +318,10 @@ def resolve(
         own["cleaning"] = clean.described()
     if divided:
         own["sampling_exponent"] = options.sampling_exponent
+    codes = options.sentence_languages(paths, divided)
+    if set(codes) != {"en"}:
+        names = [one.name for one in divided]
+        own["sentence_language"] = codes[0] if len(set(codes)) == 1 else dict(zip(names, codes, strict=True))
     owners = {path: {"language": one.name} for one in divided for path in one.paths}
     return own | {
         "schema": options.schema,

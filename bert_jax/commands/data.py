@@ -101,7 +101,15 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         f"text: {counted(text['documents'], 'document')}, {counted(text['sentences'], 'sentence')}, "
         f"{text['tokens']:,} tokens, {text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
     )
+    if rules := manifest.get("sentence_language"):
+        lines.append(f"sentences: split by the rules of {_rules(rules)}")
     return lines
+
+
+def _rules(languages: str | dict[str, str]) -> str:
+    if isinstance(languages, str):
+        return languages
+    return ", ".join(f"{code} for {name}" for name, code in languages.items())
 
 
 def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "matches",
     "no_text",
     "place",
+    "presplit",
     "read_documents",
     "short_names",
     "split_patterns",
@@ -62,6 +63,11 @@ COUNTS: tuple[str, ...] = (
 def has_fields(paths: Sequence[str], format: str) -> bool:
     """Returns whether the documents of any of the inputs depend on `Fields`."""
     return any(source_of(path).has_fields(FORMATS[format]) for path in paths)
+
+
+def presplit(paths: Sequence[str], format: str) -> bool:
+    """Returns whether all lines of the inputs are sentences, so that there is nothing to split."""
+    return FORMATS[format].sentence_lines and not has_fields(paths, format)
 
 
 def no_text(paths: Sequence[str], format: str) -> str:

@@ -33,6 +33,7 @@ class TokenizeTask:
     output: str  # the runs are written to OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
     fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
+    sentence_language: str = "en"
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
     if cleaner:
         documents = filter(None, map(cleaner, documents))
-    for document, encoded in _encoded(documents, tokenizer):
+    for document, encoded in _encoded(documents, tokenizer, task.sentence_language):
         if not encoded:
             counts["empty_documents"] += 1
             continue
@@ -109,7 +110,7 @@ def _new_marks(settings: cleaning.Settings | None) -> minhash.Writer | None:
 
 
 def _encoded(
-    documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer
+    documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer, language: str
 ) -> Iterator[tuple[readers.Document, list[list[int]]]]:
     """Yields each document with the token ids of its sentences; it encodes many sentences per call."""
     waiting: list[tuple[readers.Document, int]] = []
@@ -122,7 +123,7 @@ def _encoded(
             yield document, [part for one in itertools.islice(ids, count) for part in _cut(one)]
 
     for document in documents:
-        split = sentences.split(document)
+        split = sentences.split(document, language)
         # Sentences are joined without anything between them; only the first begins a text.
         split[1:] = [tokenizer.after_space(sentence) for sentence in split[1:]]
         waiting.append((document, len(split)))

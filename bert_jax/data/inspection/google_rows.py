@@ -18,7 +18,7 @@ from bert_jax.io.wording import counted
 
 _SETTINGS = [
     *"max_seq_length max_predictions_per_seq seed dupe_factor whole_word_mask max_ngram".split(),
-    *"fingerprint text sampling_exponent languages".split(),
+    *"fingerprint text sampling_exponent sentence_language languages".split(),
 ]
 
 

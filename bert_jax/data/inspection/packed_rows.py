@@ -19,7 +19,7 @@ from bert_jax.io import files
 
 _SETTINGS = (
     *"max_seq_length max_sequences_per_row nsp seed dupe_factor input_format fingerprint text".split(),
-    *"cleaned sampling_exponent languages".split(),
+    *"cleaned sampling_exponent sentence_language languages".split(),
 )
 
 
