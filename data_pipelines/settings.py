@@ -37,7 +37,8 @@ class Options(CorpusOptions):
 
     vocab: str = flag(
         REQUIRED,
-        "The vocabulary: vocab.txt, a SentencePiece .model, or the tokenizer.json of a byte-level BPE.",
+        "The vocabulary: vocab.txt, a SentencePiece .model, the tokenizer.json of a byte-level BPE, or a "
+        "Hugging Face folder, whose settings the text then has.",
         required="FILE, a vocabulary (`bert-jax vocab` learns one)",
     )
     output_dir: str = flag(
@@ -102,18 +103,20 @@ class Options(CorpusOptions):
     seed: int = flag(12345, "Seed of everything that is random.")
     num_shards: int = flag(0, "Number of files of the split train; 0: one for each 128 MB.")
     lower_case: bool | None = flag(
-        None, "Lower-case the text and strip accents. Default: as the vocabulary requires."
+        None,
+        "Lower-case the text and strip accents. Default: as the vocabulary requires, or its folder says.",
     )
     template: str = flag(
         "",
         "The rows of the model's family: [CLS] A [SEP] B [SEP] with two token types (bert) or one "
-        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json, and bert for "
-        "other kinds of vocabularies.",
+        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json or of a Hugging "
+        "Face folder, and bert for other kinds of vocabularies.",
     )
     normalizer: str = flag(
         "",
         "How text is normalized, with a SentencePiece model: as by BERT (bert) or by ALBERT (albert), which "
-        "also replaces quotation marks and splits off the comma after a digit. Default: bert.",
+        "also replaces quotation marks and splits off the comma after a digit. Default: that of a Hugging "
+        "Face folder, else bert.",
     )
     clean: str = flag(
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, some
 
 PyTree = Any
 
@@ -140,9 +140,3 @@ def flatten(tree: PyTree) -> dict[str, Any]:
 def nest(flat: Mapping[str, Any]) -> dict:
     """Returns a nested dict of leaves that are given by names such as `params/encoder/pooler/kernel`."""
     return unflatten_dict(dict(flat), sep="/")
-
-
-def some(names: Iterable[str]) -> str:
-    """Returns the first three names, separated by commas, and the number of the others."""
-    names = list(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -18,7 +18,6 @@ from bert_jax.checkpoint.leaves import (
     check_structure,
     flatten,
     nest,
-    some,
 )
 from bert_jax.checkpoint.steps import (
     FROZEN,
@@ -33,7 +32,7 @@ from bert_jax.checkpoint.steps import (
 )
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, some
 from bert_jax.objectives.adapters import assemble, group_parts
 
 _Result = TypeVar("_Result")

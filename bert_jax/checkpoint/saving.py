@@ -16,7 +16,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
-from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest, some
+from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest
 from bert_jax.checkpoint.reading import agree, describe, read_state
 from bert_jax.checkpoint.steps import (
     FROZEN,
@@ -31,7 +31,7 @@ from bert_jax.checkpoint.steps import (
 from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, some
 
 _SET_ASIDE = "bad-"
 _ABANDONED = "abandoned-"

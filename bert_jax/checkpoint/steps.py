@@ -14,10 +14,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
-from bert_jax.checkpoint.leaves import Leaf, flatten, nest, some
+from bert_jax.checkpoint.leaves import Leaf, flatten, nest
 from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
+from bert_jax.io.wording import some
 from bert_jax.objectives import adapters
 
 METADATA_KEY = "bert_jax"

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.checkpoint.leaves import some
 from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.param_mapping import Found
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
+from bert_jax.io.wording import some
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig

@@ -1,4 +1,4 @@
-"""Parts of messages: a number with its noun, alternatives, and the name that an unknown one may stand for."""
+"""Parts of messages: a number with its noun, alternatives, some of many names, and the name that is meant."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def alternatives(values: Iterable[object]) -> str:
     """Returns "1", "1 or 2", or "1, 2, or 3"."""
     *first, last = map(str, values)
     return f"{', '.join(first)}{',' * (len(first) > 1)} or {last}" if first else last
+
+
+def some(names: Iterable[str]) -> str:
+    """Returns the first three names, separated by commas, and the number of the others."""
+    names = list(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.tokenization import templates
+from bert_jax.tokenization import huggingface, templates
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
-from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, of_file
+from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, load_file, of_file
 
 __all__ = [
     "FILE_NAMES",
@@ -36,12 +36,14 @@ def load(
     Args:
         path: a WordPiece vocab.txt, a SentencePiece .model, the tokenizer.json of byte-level BPE, or a
             directory with one of FILE_NAMES or with vocab.json and merges.txt; a local path or a URL.
-        lower_case: whether text is lower-cased; None detects it from the vocabulary.
+            The settings of a Hugging Face folder are those of its files; see `huggingface.read_tokenizer`.
+        lower_case: whether text is lower-cased; None for the setting of a folder, or to detect it from the
+            vocabulary.
         strip_accents: whether accents are removed; None means the same as `lower_case`.
-        template: how rows are assembled, which depends on the model family; None for that of tokenizer.json,
-            and for BERT's with another kind of vocabulary.
+        template: how rows are assembled, which depends on the model family; None for that of a folder or of
+            tokenizer.json, and for BERT's with another kind of vocabulary.
         normalizer: how text is normalized, which depends on the model family: "bert", or, with a
-            SentencePiece model, "albert". "" is "bert".
+            SentencePiece model, "albert". "" is that of a folder, else "bert".
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
@@ -56,12 +58,18 @@ def load(
             "no vocabulary given; expected a vocab.txt, a SentencePiece .model or a tokenizer.json"
         )
     if files.is_directory(path):
-        found = find(path)
+        found = huggingface.read_tokenizer(
+            path,
+            lower_case=lower_case,
+            strip_accents=strip_accents,
+            template=template,
+            normalizer=normalizer,
+        )
         if found is None:
             names = ", ".join(FILE_NAMES)
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
-        path = found
-    return of_file(path).tokenizer()(path, lower_case, strip_accents, template, normalizer)
+        return found
+    return load_file(path, lower_case, strip_accents, template, normalizer)
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
@@ -71,6 +79,7 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
         path: its vocabulary.
         settings: the description; entries that are missing have their default values.
     """
-    names = ("lower_case", "strip_accents", "normalizer")
+    names = ("lower_case", "strip_accents")
     options = {name: settings[name] for name in names if name in settings}
+    options["normalizer"] = settings.get("normalizer", "bert")
     return load(path, template=templates.of(settings), **options)

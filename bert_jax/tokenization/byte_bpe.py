@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import processors
 
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.io import files, json_files
 from bert_jax.tokenization import byte_bpe_files, normalization
 from bert_jax.tokenization.interface import Tokenizer, parallelism
 
@@ -69,9 +69,10 @@ class ByteBpeTokenizer(Tokenizer):
         json_files.check(content, _SCHEMA, self.path)
         kind = content["model"].get("type")
         if kind != "BPE" or not byte_bpe_files.byte_levels(content):
+            folder = f": give its folder, {files.parent(self.path)}" if kind == "WordPiece" else ""
             raise UserError(
                 f"{self.path} holds a tokenizer of the type {kind}, not byte-level BPE; expected the "
-                "vocab.txt or the .model of another kind of vocabulary"
+                f"vocab.txt or the .model of another kind of vocabulary{folder}"
             )
         json_files.check(content["model"], _MODEL, self.path, "model")
         added = {token["content"]: token["id"] for token in content.get("added_tokens") or ()}

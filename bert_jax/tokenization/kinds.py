@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from typing import Any
 
 from etils import epy
 
@@ -53,6 +54,11 @@ def of_file(path: str | os.PathLike) -> Kind:
     """Returns the kind that the ending of a vocabulary's name indicates; WordPiece for any other ending."""
     endings = {kind.ending: kind for kind in KINDS.values()}
     return endings.get(files.suffix(path), KINDS["wordpiece"])
+
+
+def load_file(path: str, *options: Any) -> Tokenizer:
+    """Returns the tokenizer of a vocabulary file; the options are those of `Tokenizer`, in its order."""
+    return of_file(path).tokenizer()(path, *options)
 
 
 def find(folder: str | os.PathLike, kind: str = "") -> str | None:

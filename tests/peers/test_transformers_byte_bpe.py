@@ -12,10 +12,11 @@ from support.conversions import random_model
 
 from bert_jax import tokenization
 from bert_jax.convert import families
-from bert_jax.convert.families.base import TokenizerRecord
 from bert_jax.convert.formats import huggingface
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import templates
+from bert_jax.tokenization.families import TokenizerRecord
+from bert_jax.tokenization.huggingface import read_tokenizer
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
@@ -93,7 +94,7 @@ def test_an_exported_tokenizer(ours, monkeypatch, tmp_path, alphabets, name):
     for role, token in ours.special_tokens.items():
         assert getattr(there, f"{role}_token_id") == ours.special_ids[role]
         assert getattr(there, f"{role}_token") == token
-    again = huggingface.read_tokenizer(str(tmp_path), family)
+    again = read_tokenizer(str(tmp_path), record)
     assert again.tokens == ours.tokens and again.template == templates.ROBERTA
     for file in ("vocab.json", "merges.txt"):
         assert (tmp_path / file).exists()

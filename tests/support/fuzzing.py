@@ -33,7 +33,7 @@ from support.mutations import COMPRESS, UNITS, json_bytes, mutate_bytes, mutate_
 from bert_jax import tasks, tokenization
 from bert_jax.convert import loading, model_card
 from bert_jax.convert.families import bert
-from bert_jax.convert.formats import huggingface, huggingface_export, tensorflow1, work_directory
+from bert_jax.convert.formats import huggingface_export, tensorflow1, work_directory
 from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding_files
@@ -46,6 +46,7 @@ from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.readers.labels import infer_labels, parse_number
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
+from bert_jax.tokenization.huggingface import read_tokenizer
 from bert_jax.training import evaluators
 from bert_jax.training.metrics import metrics_writer
 from bert_jax.workdir import run_directory
@@ -282,7 +283,7 @@ class Inputs:
             self._change_file(rng, folder)
         loading.detect(folder)
         loading.load(folder, log=lambda line: None)
-        huggingface.read_tokenizer(folder)
+        read_tokenizer(folder)
 
     def _tokens(self) -> list[str]:
         return (self.sound / "vocab.txt").read_text().split()

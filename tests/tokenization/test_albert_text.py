@@ -12,9 +12,9 @@ from support import albert_reference
 
 from bert_jax import cli, tokenization
 from bert_jax.convert.families import FAMILIES
-from bert_jax.convert.formats import huggingface
 from bert_jax.errors import UserError
 from bert_jax.tokenization import albert_text
+from bert_jax.tokenization.huggingface import read_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_hugging_face_folders(model, tmp_path, settings, expected):
     if settings is not None:
         content = settings | {"tokenizer_class": "AlbertTokenizer"}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
-    found = huggingface.read_tokenizer(str(tmp_path), FAMILIES["albert"])
+    found = read_tokenizer(str(tmp_path), FAMILIES["albert"].tokenizer)
     assert (found.normalizer, found.lower_case, found.strip_accents) == expected
 
 
@@ -145,7 +145,7 @@ def test_a_tokenizer_that_keeps_spaces_is_refused(model, tmp_path):
     (tmp_path / "spiece.model").write_bytes(Path(model).read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"remove_space": false}')
     with pytest.raises(UserError, match="keeps runs of spaces"):
-        huggingface.read_tokenizer(str(tmp_path), FAMILIES["albert"])
+        read_tokenizer(str(tmp_path), FAMILIES["albert"].tokenizer)
 
 
 def test_mistakes(model, tmp_path, capsys):

@@ -22,7 +22,8 @@ states:
    where a `Rate` may refer to a field such as `classifier_dropout`. These values decide fine-tuning, pre-
    training, prediction and export alike.
 4. Tokenizer. `tokenizer` has the kind, the template of rows with their token types, and the names in
-   tokenizer_config.json. A kind that does not exist yet is a module in `bert_jax.tokenization`.
+   tokenizer_config.json, and is an entry of `bert_jax.tokenization.families.RECORDS`, since folders are
+   also read as vocabularies of text. A kind that does not exist yet is a module in `bert_jax.tokenization`.
 5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, what it does not
    say, and activations that have another name there (google-research/albert's "gelu" is the tanh version).
 6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
@@ -125,11 +126,11 @@ def load_tokenizer(path: str, config: EncoderConfig) -> tokenization.Tokenizer:
         UserError: the file is not a vocabulary, or says that it has other rows.
     """
     record = of(config).tokenizer
-    normalizer = record.normalizer_of(path)
     tokenizer = tokenization.load(path)
     if tokenizer.states_template:
         check_rows(tokenizer, config, path)
         return tokenizer
+    normalizer = record.normalizer_of(tokenizer.path)
     return tokenization.load(path, template=record.template, normalizer=normalizer)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax.convert.families import bert
-from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
+from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.models import sizes
 from bert_jax.models.heads.structures import Rate
+from bert_jax.tokenization.families import RECORDS
 
 _LAYER = {
     "query": ("attention.query", "attention_1/self/query"),
@@ -75,7 +76,7 @@ FAMILY = Family(
         ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
         ("predictions.decoder.bias", "predictions.bias"),
     ),
-    tokenizer=TokenizerRecord("AlbertTokenizer", kind="sentencepiece", normalizer="albert"),
+    tokenizer=RECORDS["albert"],
     tensorflow=TensorFlowConfig(
         "albert_config.json",
         tuple(_FIELDS),

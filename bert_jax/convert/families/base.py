@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import tokenization
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
@@ -18,11 +17,10 @@ from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig, from_dict
 from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
-from bert_jax.tokenization import templates
+from bert_jax.tokenization.families import TokenizerRecord
 
 START_FIELDS = ("initializer", "sinusoidal_start")  # affect the start of training only
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
-NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
 
 # Other names in config.json of the activations that `EncoderConfig` has.
 _ACTIVATIONS: Mapping[str, str] = {
@@ -35,34 +33,6 @@ _ACTIVATIONS: Mapping[str, str] = {
 # the state of the optimizer and counters.
 _BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
 _OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerRecord:
-    """The tokenizer of a family.
-
-    Attributes:
-        class_name: the class in tokenizer_config.json for a vocabulary of this kind.
-        kind: a key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
-            class in tokenizer_config.json is then that of the kind.
-        template: how rows are assembled in new models, and in folders with a vocabulary of this kind.
-        normalizer: how text is normalized with a vocabulary of this kind.
-        fields: further fields of tokenizer_config.json.
-    """
-
-    class_name: str
-    kind: str = "wordpiece"
-    template: templates.Template = templates.BERT
-    normalizer: str = ""
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def has_kind_of(self, path: str) -> bool:
-        """Returns whether a vocabulary file is of the family's kind."""
-        return tokenization.of_file(path) is tokenization.KINDS[self.kind]
-
-    def normalizer_of(self, path: str) -> str:
-        """Returns the normalizer for a vocabulary file, which may be of another kind."""
-        return self.normalizer if self.has_kind_of(path) else ""
 
 
 @dataclasses.dataclass(frozen=True)

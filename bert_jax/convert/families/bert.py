@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
+from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.models.heads.structures import SEQUENCE, SPANS, TOKENS
 from bert_jax.models.sizes import BERT as SIZES
+from bert_jax.tokenization.families import RECORDS
 
 # The modules inside the embeddings and inside a layer, which several families name as BERT does.
 EMBEDDINGS = {
@@ -76,7 +77,7 @@ FAMILY = Family(
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ),
-    tokenizer=TokenizerRecord("BertTokenizer"),
+    tokenizer=RECORDS["bert"],
     tensorflow=TensorFlowConfig("bert_config.json", FIELDS),
     sizes=SIZES,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord
+from bert_jax.convert.families.base import Family
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
+from bert_jax.tokenization.families import RECORDS
 
 _EMBEDDINGS = {
     "word_embeddings": "word_embeddings",
@@ -73,7 +74,7 @@ FAMILY = Family(
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
     # The position table is read whether or not sinusoidal_pos_embds initialized it.
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
-    tokenizer=TokenizerRecord("DistilBertTokenizer", fields=NO_TYPES),
+    tokenizer=RECORDS["distilbert"],
     sizes={
         "distilbert-base-uncased": {"num_hidden_layers": 6, "vocab_size": 30522},
         "distilbert-base-cased": {"num_hidden_layers": 6, "vocab_size": 28996},

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from bert_jax.convert.families import bert
-from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
+from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import (
     GENERATOR,
     HUGGINGFACE,
@@ -25,6 +25,7 @@ from bert_jax.convert.param_mapping import (
 )
 from bert_jax.models import sizes
 from bert_jax.models.heads.structures import CLASSIFIER_DROPOUT, ClassificationHead, MaskedLMHead, Rate
+from bert_jax.tokenization.families import RECORDS
 
 
 def _of_both(entries: Iterable[Entry]) -> list[Entry]:
@@ -116,7 +117,7 @@ FAMILY = Family(
         TENSORFLOW: r"generator(_predictions)?/.*",
         GENERATOR: r"electra/(embeddings_project|encoder)/.*|discriminator_predictions/.*",
     },
-    tokenizer=TokenizerRecord("ElectraTokenizer"),
+    tokenizer=RECORDS["electra"],
     tensorflow=TensorFlowConfig("electra_config.json", _FIELDS),
     sizes={
         "electra-small-discriminator": _SMALL,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord, Translation
+from bert_jax.convert.families.base import Family, Translation
 from bert_jax.convert.param_mapping import LAYERS, head, modules, norm, table, vector
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
@@ -14,7 +14,7 @@ from bert_jax.io.wording import counted
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead, MaskedLMHead, Rate
-from bert_jax.tokenization import templates
+from bert_jax.tokenization.families import RECORDS
 
 _BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -186,6 +186,6 @@ FAMILY = Family(
     fixed=_BASE,
     translation=Translation(_read, _write),
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
-    tokenizer=TokenizerRecord("PreTrainedTokenizerFast", "bpe", templates.MODERNBERT, fields=NO_TYPES),
+    tokenizer=RECORDS["modernbert"],
     sizes=sizes.MODERN,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax.convert.families import bert
-from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord
+from bert_jax.convert.families.base import Family
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.models import sizes
 from bert_jax.models.heads.structures import (
@@ -20,7 +20,7 @@ from bert_jax.models.heads.structures import (
     ClassificationHead,
     MaskedLMHead,
 )
-from bert_jax.tokenization import templates
+from bert_jax.tokenization.families import RECORDS
 
 ROBERTA = Family(
     name="RoBERTa",
@@ -64,7 +64,7 @@ ROBERTA = Family(
         ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
-    tokenizer=TokenizerRecord("RobertaTokenizer", "bpe", templates.ROBERTA, fields=NO_TYPES),
+    tokenizer=RECORDS["roberta"],
     sizes=sizes.ROBERTA,
 )
 
@@ -74,6 +74,6 @@ XLM_ROBERTA = dataclasses.replace(
     name="XLM-R",
     model_type="xlm-roberta",
     class_prefix="XLMRoberta",
-    tokenizer=dataclasses.replace(ROBERTA.tokenizer, class_name="XLMRobertaTokenizer", kind="sentencepiece"),
+    tokenizer=RECORDS["xlm-roberta"],
     sizes=sizes.XLM_ROBERTA,
 )

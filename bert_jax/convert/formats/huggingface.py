@@ -17,14 +17,14 @@ from bert_jax.convert import sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
-from bert_jax.convert.formats.huggingface_export import CONFIG, INDEX, WEIGHTS
-from bert_jax.convert.formats.huggingface_tokenizer import read_tokenizer
+from bert_jax.convert.formats.huggingface_export import INDEX, WEIGHTS
 from bert_jax.convert.heads import HEADS, head_of
 from bert_jax.convert.model import Model, check_found, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
+from bert_jax.tokenization.huggingface import CONFIG, read_tokenizer
 
 # File names of weights in other formats; all but the last two are pickles or may contain one.
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -57,7 +57,7 @@ class HuggingFace(Format):
         """Returns the architecture and the tokenizer, from config.json and the tokenizer files."""
         folder = sentences.encoder_folder(os.fspath(path))
         config, family, _ = _read_config(folder)
-        return config, read_tokenizer(folder, family)
+        return config, read_tokenizer(folder, family.tokenizer)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
         """Reads the model in float32, without what only other heads have (see `params_of_head`).
@@ -84,7 +84,7 @@ class HuggingFace(Format):
             labels = _labels(fields, params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
-        tokenizer = read_tokenizer(folder, family, log)
+        tokenizer = read_tokenizer(folder, family.tokenizer, log)
         model = Model(config, params, head, tokenizer, labels, root, problem_type)
         return model.replace(sentence=sentences.read(root, config.max_seq_length, tokenizer))
 

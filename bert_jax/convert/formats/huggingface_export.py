@@ -23,10 +23,10 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files, templates
+from bert_jax.tokenization.huggingface import ADDED_FLAGS, CONFIG
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
-ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
 _NEVER = -1e4  # the score of a piece that is never chosen
 
 # By the name of the vocabulary: the class of transformers where the family does not determine it.

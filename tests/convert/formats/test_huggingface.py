@@ -14,6 +14,7 @@ from bert_jax import cli
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
+from bert_jax.tokenization.huggingface import read_tokenizer
 
 
 def edit(folder, change):
@@ -242,7 +243,7 @@ def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):
     folder, _ = export()
     (folder / "vocab.txt").unlink()
     (folder / "tokenizer_config.json").unlink()
-    found = huggingface.read_tokenizer(folder)
+    found = read_tokenizer(folder)
     assert found.tokens == tokenizer.tokens and found.lower_case and found.strip_accents
     text = "The capital of France, unaffables."
     assert found.encode_batch([text]) == tokenizer.encode_batch([text])
@@ -258,7 +259,7 @@ def test_tokens_that_were_added_follow_the_vocabulary(export, tokenizer, file):
         content["added_tokens"] += [{"content": token, "id": i} for token, i in added.items()]
     (folder / file).write_text(json.dumps(content))
     lines = []
-    found = huggingface.read_tokenizer(folder, log=lines.append)
+    found = read_tokenizer(folder, log=lines.append)
     assert found.tokens == [*tokenizer.tokens, *added]
     (ids,) = found.encode_batch(["The zebra"])
     assert list(ids) == [*tokenizer.encode_batch(["the"])[0], tokenizer.vocab_size]
@@ -273,5 +274,5 @@ def test_the_tokenizers_settings_are_kept(export, lower_case):
         json.dumps(json.loads(file.read_text()) | {"do_lower_case": lower_case, "strip_accents": None})
     )
     (folder / "tokenizer.json").unlink()
-    found = huggingface.read_tokenizer(folder)
+    found = read_tokenizer(folder)
     assert found.lower_case is lower_case and found.strip_accents is lower_case

@@ -7,17 +7,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bert_jax import tokenization
-from bert_jax.checkpoint.leaves import some
-from bert_jax.convert.families import FAMILIES, Family, bert
-from bert_jax.convert.formats.huggingface_export import ADDED_FLAGS, CONFIG
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
-from bert_jax.tokenization import byte_bpe_files
+from bert_jax.io.wording import some
+from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization.families import RECORDS, TokenizerRecord
+from bert_jax.tokenization.interface import Tokenizer
+from bert_jax.tokenization.kinds import KINDS, find, load_file, of_file
+
+CONFIG = "config.json"
+ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
 
 # The classes of transformers whose ids bert_jax has. The last two are one, in versions 4 and 5: that of any
 # tokenizer.json.
-_CLASSES = sorted({one.tokenizer.class_name for one in FAMILIES.values()} - {"PreTrainedTokenizerFast"})
+_CLASSES = sorted({one.class_name for one in RECORDS.values()} - {"PreTrainedTokenizerFast"})
 _CLASSES += ["PreTrainedTokenizer", "TokenizersBackend"]
 
 # What the files of a WordPiece tokenizer say, if they say it, where a text has the ids of BertTokenizer.
@@ -56,8 +59,15 @@ _TOKENIZER = {
 
 
 def read_tokenizer(
-    folder: str, family: Family = bert.FAMILY, log: Callable[[str], None] = lambda line: None
-) -> tokenization.Tokenizer | None:
+    folder: str,
+    record: TokenizerRecord | None = None,
+    log: Callable[[str], None] = lambda line: None,
+    *,
+    lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    template: templates.Template | None = None,
+    normalizer: str = "",
+) -> Tokenizer | None:
     """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
     The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
@@ -68,20 +78,25 @@ def read_tokenizer(
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
     then are logged. In `added_tokens` they have the form of tokenizer.json.
 
+    Args:
+        folder: a local path or a URL.
+        record: the tokenizer of the family; None for that of the family in config.json, else for BERT's.
+        log: called with one line of text for each notice.
+        lower_case: replaces the folder's settings for lower-casing and, with `strip_accents`, for accents.
+        strip_accents: replaces the folder's setting for accents.
+        template: replaces the template of the folder.
+        normalizer: replaces the normalizer of the folder.
+
     Raises:
         UserError: the tokenizer is of a class of transformers, or has settings, that give a text other ids.
     """
+    record = record or _record(folder)
     there = files.names(folder)
     settings, rust = (
         json_files.read(os.path.join(folder, name), schema) if name in there else {}
         for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
     )
-    normalizer = _bert_normalizer(rust)
-    lower_case = settings.get("do_lower_case", normalizer.get("lowercase"))
-    strip_accents = settings.get("strip_accents")
-    if strip_accents is None:
-        strip_accents = normalizer.get("strip_accents")
-    path = tokenization.find(folder, family.tokenizer.kind)
+    path = find(folder, record.kind)
     if path is None and not rust:
         return None
     class_name = _class_name(folder, settings)
@@ -89,34 +104,22 @@ def read_tokenizer(
     of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
     if path is None or (path.endswith("tokenizer.json") and not of_bpe):
         path = _extract_vocabulary(rust, folder)
-    kind = tokenization.of_file(path)
+    kind = of_file(path)
     # Only RobertaTokenizer does not take this setting from tokenizer.json.
-    own_space = not rust or (class_name or family.tokenizer.class_name) == "RobertaTokenizer"
-    if kind is tokenization.KINDS["wordpiece"]:
+    own_space = not rust or (class_name or record.class_name) == "RobertaTokenizer"
+    if kind is KINDS["wordpiece"]:
         _check_word_pieces(folder, settings, rust)
-    elif kind is tokenization.KINDS["bpe"] and own_space:
+    elif kind is KINDS["bpe"] and own_space:
         path = _with_prefix_space(path, bool(settings.get("add_prefix_space")))
-    normalizer = family.tokenizer.normalizer_of(path)
-    if path.endswith(".model") and class_name == "AlbertTokenizer":
-        normalizer = "albert"
-    # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
-    if normalizer == "albert" and "strip_accents" in settings:
-        normalizer = ""
-    elif normalizer == "albert":
-        lower_case = settings.get("do_lower_case") is not False
-        strip_accents = not settings.get("keep_accents")
-        if settings.get("remove_space") is False:
-            raise UserError(
-                f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
-            )
+    normalizer = normalizer or _normalizer_name(record, path, class_name, settings)
+    stated = _case_and_accents(folder, normalizer, settings, rust)
+    if lower_case is None:
+        lower_case, strip_accents = stated[0], stated[1] if strip_accents is None else strip_accents
+    if template is None and record.has_kind_of(path):
+        template = record.template
 
-    template = family.tokenizer.template if family.tokenizer.has_kind_of(path) else None
-
-    def load(path: str) -> tokenization.Tokenizer:
-        options: dict[str, Any] = dict(
-            lower_case=lower_case, strip_accents=strip_accents, normalizer=normalizer
-        )
-        return tokenization.load(path, template=template, **options)
+    def load(path: str) -> Tokenizer:
+        return load_file(path, lower_case, strip_accents, template, normalizer)
 
     tokenizer = load(path)
     if template is None and rust.get("post_processor"):
@@ -137,6 +140,40 @@ def read_tokenizer(
     return tokenizer
 
 
+def _record(folder: str) -> TokenizerRecord:
+    """Returns the tokenizer of the family that config.json names, or of BERT."""
+    name = None
+    if CONFIG in files.names(folder):
+        name = json_files.read(os.path.join(folder, CONFIG), {"model_type?": _TEXT}).get("model_type")
+    return RECORDS.get(name or "", RECORDS["bert"])
+
+
+def _normalizer_name(record: TokenizerRecord, path: str, class_name: str, settings: Mapping[str, Any]) -> str:
+    """Returns how the text of a vocabulary is normalized."""
+    name = record.normalizer_of(path)
+    if path.endswith(".model") and class_name == "AlbertTokenizer":
+        name = "albert"
+    # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
+    return "" if name == "albert" and "strip_accents" in settings else name
+
+
+def _case_and_accents(
+    folder: str, normalizer: str, settings: Mapping[str, Any], rust: Mapping[str, Any]
+) -> tuple[bool | None, bool | None]:
+    """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
+    if normalizer == "albert":
+        if settings.get("remove_space") is False:
+            raise UserError(
+                f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
+            )
+        return settings.get("do_lower_case") is not False, not settings.get("keep_accents")
+    stated = _bert_normalizer(rust)
+    strip_accents = settings.get("strip_accents")
+    if strip_accents is None:
+        strip_accents = stated.get("strip_accents")
+    return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
+
+
 def _added_tokens(folder: str, rust: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the tokens that were added to a vocabulary, as tokenizer.json has them, in the order of ids."""
     found = {token["content"]: token for token in rust.get("added_tokens") or ()}
@@ -147,10 +184,10 @@ def _added_tokens(folder: str, rust: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _with_added_tokens(
-    tokenizer: tokenization.Tokenizer,
+    tokenizer: Tokenizer,
     added: Sequence[dict[str, Any]],
-    load: Callable[[str], tokenization.Tokenizer],
-) -> tokenization.Tokenizer:
+    load: Callable[[str], Tokenizer],
+) -> Tokenizer:
     """Returns a WordPiece tokenizer with added tokens; those that follow its vocabulary become words."""
     size, tokens = tokenizer.vocab_size, tokenizer.tokens
     beyond = {one["content"]: one["id"] for one in added if one["id"] >= size}

@@ -1,0 +1,116 @@
+"""Hugging Face folders as vocabularies: the text of records is that of the checkpoint."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from support import vocabularies
+
+from bert_jax import cli, tokenization
+from bert_jax.convert import loading
+from bert_jax.errors import UserError
+from bert_jax.tokenization import byte_bpe_files, templates
+from data_pipelines import settings
+
+TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
+TEXT = "The cat sat, and Ran to the capital."
+
+
+def write(folder, **contents):
+    """Writes files, whose names have no suffix, into a new folder, and returns its path."""
+    folder.mkdir()
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    (tmp_path / "vocab.txt").write_text(vocabularies.VOCABULARY)
+    return tokenization.load(tmp_path / "vocab.txt", lower_case=True)
+
+
+def test_a_folder_of_version_5_has_the_ids_of_its_vocabulary(tmp_path, vocabulary):
+    classes = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    content = vocabularies.wordpiece_json()
+    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=classes)
+    tokenizer = tokenization.load(folder)
+    assert tokenizer.tokens == vocabulary.tokens and tokenizer.digest == vocabulary.digest
+    assert tokenizer.encode_batch([TEXT]) == vocabulary.encode_batch([TEXT])
+    assert tokenizer.settings() == vocabulary.settings()
+    # The file has no settings of its own, and other files of the folder may say how text is split.
+    with pytest.raises(UserError, match=f"of the type WordPiece.*: give its folder, {folder}$"):
+        tokenization.load(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("in_settings", [True, False])
+@pytest.mark.parametrize("lower_case, strip_accents", [(False, None), (True, False), (False, True)])
+def test_the_case_and_the_accents_are_those_of_the_folder(tmp_path, in_settings, lower_case, strip_accents):
+    """Which the vocabulary, all of whose tokens are lower-case, does not say."""
+    if in_settings:
+        stated = {"do_lower_case": lower_case, "strip_accents": strip_accents}
+        folder = write(tmp_path / "folder", tokenizer_config=stated)
+    else:
+        stated = {"lowercase": lower_case, "strip_accents": strip_accents}
+        content = vocabularies.wordpiece_json(normalizer=vocabularies.NORMALIZER | stated)
+        folder = write(tmp_path / "folder", tokenizer=content)
+    (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
+    tokenizer = tokenization.load(folder)
+    expected = lower_case if strip_accents is None else strip_accents
+    assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower_case, expected)
+    # What is given has precedence; --lower_case is about accents, too.
+    given = tokenization.load(folder, lower_case=not lower_case)
+    assert given.lower_case is given.strip_accents is not lower_case
+    assert tokenization.load(folder, strip_accents=not expected).strip_accents is not expected
+    # A file is read without the settings beside it.
+    assert tokenization.load(folder / "vocab.txt").strip_accents
+
+
+@pytest.mark.parametrize("name", ["albert", "distilbert", "electra", "modernbert", "roberta"])
+def test_a_folder_is_read_as_that_of_a_model(name):
+    folder = TESTDATA / name / "masked_lm"
+    tokenizer = tokenization.load(folder)
+    assert tokenizer.settings() == loading.load(str(folder)).tokenizer.settings()
+    assert tokenizer.normalizer == ("albert" if name == "albert" else "bert")
+
+
+def test_the_rows_are_those_of_the_family(tmp_path):
+    content = tokenization.load(TESTDATA / "bpe").content
+    special = {"cls": ("<s>", 0), "sep": ("</s>", 2), "pad": ("<pad>", 1)}
+    content = byte_bpe_files.with_special_tokens(content, special, templates.BERT)
+    folder = write(tmp_path / "folder", tokenizer=content)
+    assert tokenization.load(folder).template == templates.BERT
+    (folder / "config.json").write_text('{"model_type": "modernbert"}')
+    assert tokenization.load(folder).template == templates.MODERNBERT
+    assert tokenization.load(folder, template=templates.ROBERTA).template == templates.ROBERTA
+
+
+def test_normalizers_that_are_given_have_precedence():
+    folder = TESTDATA / "albert" / "masked_lm"
+    assert tokenization.load(folder, normalizer="bert").normalizer == "bert"
+    plain = tokenization.load(folder / "spiece.model")
+    assert plain.normalizer == "bert"
+    assert tokenization.restore(folder, plain.settings()).settings() == plain.settings()
+
+
+def test_text_that_is_split_otherwise_is_refused(tmp_path):
+    folder = write(tmp_path / "folder", tokenizer_config={"tokenizer_class": "BertJapaneseTokenizer"})
+    (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
+    with pytest.raises(UserError, match="its tokenizer is a BertJapaneseTokenizer"):
+        tokenization.load(folder)
+
+
+def test_records_of_a_folder(tmp_path):
+    """They have the text of the model, and a copy of its vocabulary."""
+    stated = {"do_lower_case": False}
+    folder = write(tmp_path / "folder", tokenizer=vocabularies.wordpiece_json(), tokenizer_config=stated)
+    (tmp_path / "text.txt").write_text("the cat\nsat on a mat\n\nThe cat\nran\n")
+    flags = [f"--input={tmp_path}/text.txt", f"--vocab={folder}", f"--output_dir={tmp_path}/records"]
+    assert cli.main(["data", *flags, "--workers=2", "--eval_fraction=0"]) == 0
+    manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
+    assert manifest["vocabulary"]["lower_case"] is False and manifest["vocabulary"]["file"] == "vocab.txt"
+    assert manifest["text"]["unknown_tokens"] == 1  # The
+    assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
+    given = settings.Options(input=("x",), vocab=str(folder), output_dir="y")
+    assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
