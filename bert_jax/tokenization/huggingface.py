@@ -20,8 +20,17 @@ ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of
 
 # The classes of transformers whose ids bert_jax has. The last two are one, in versions 4 and 5: that of any
 # tokenizer.json.
+_OF_TOKENIZER_JSON = ("PreTrainedTokenizer", "TokenizersBackend")
 _CLASSES = sorted({one.class_name for one in RECORDS.values()} - {"PreTrainedTokenizerFast"})
-_CLASSES += ["PreTrainedTokenizer", "TokenizersBackend"]
+_CLASSES += _OF_TOKENIZER_JSON
+# Classes that give a text the ids of another one.
+_SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LED", "Longformer")} | {
+    f"{name}Tokenizer": "BertTokenizer"
+    for name in (
+        *("ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader", "LayoutLM", "Lxmert", "MPNet"),
+        *("MobileBert", "RetriBert", "SqueezeBert"),
+    )
+}
 
 # What the files of a WordPiece tokenizer say, if they say it, where a text has the ids of BertTokenizer.
 _WORD_PIECES = {
@@ -71,9 +80,10 @@ def read_tokenizer(
     """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
     The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
-    settings for lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json,
-    else they are detected from the vocabulary. Rows are assembled by the template of the family; with a
-    vocabulary of another kind, by that of tokenizer.json, else by that of the tokenizer.
+    settings for lower-casing and accents are those of tokenizer_config.json, unless its class reads
+    tokenizer.json alone, else those of tokenizer.json, else they are detected from the vocabulary. Rows are
+    assembled by the template of the family; with a vocabulary of another kind, by that of tokenizer.json,
+    else by that of the tokenizer.
 
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
     then are logged. In `added_tokens` they have the form of tokenizer.json.
@@ -108,7 +118,9 @@ def read_tokenizer(
     # Only RobertaTokenizer does not take this setting from tokenizer.json.
     own_space = not rust or (class_name or record.class_name) == "RobertaTokenizer"
     if kind is KINDS["wordpiece"]:
-        _check_word_pieces(folder, settings, rust)
+        if rust and class_name in _OF_TOKENIZER_JSON:
+            settings = {}  # which such a class does not read
+        _check_word_pieces(folder, class_name, settings, rust)
     elif kind is KINDS["bpe"] and own_space:
         path = _with_prefix_space(path, bool(settings.get("add_prefix_space")))
     normalizer = normalizer or _normalizer_name(record, path, class_name, settings)
@@ -210,7 +222,8 @@ def _class_name(folder: str, settings: Mapping[str, Any]) -> str:
     if not name and CONFIG in files.names(folder):
         config = json_files.read(os.path.join(folder, CONFIG), {"tokenizer_class?": _TEXT})
         name = config.get("tokenizer_class")
-    name = (name or "").removesuffix("Fast")
+    name = (name or "").removesuffix("Fast").removesuffix("Legacy")
+    name = _SAME.get(name, name)
     if name and name not in _CLASSES:
         raise UserError(
             f"{folder}: its tokenizer is a {name}, whose ids bert_jax does not have; expected "
@@ -228,11 +241,14 @@ def _with_prefix_space(path: str, value: bool) -> str:
     return scratch.kept_file("tokenizer.json", changed)
 
 
-def _check_word_pieces(folder: str, settings: Mapping[str, Any], rust: Mapping[str, Any]) -> None:
+def _check_word_pieces(
+    folder: str, class_name: str, settings: Mapping[str, Any], rust: Mapping[str, Any]
+) -> None:
     """Raises UserError if a WordPiece tokenizer gives a text other ids than BertTokenizer."""
     model, normalizer = rust.get("model") or {}, _bert_normalizer(rust)
     given = {name: settings.get(name) for name in _WORD_PIECES}
-    if given["tokenize_chinese_chars"] is None:
+    # BertTokenizer has a default of its own.
+    if given["tokenize_chinese_chars"] is None and class_name in ("", *_OF_TOKENIZER_JSON):
         given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
     if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
         given["clean_text"] = normalizer.get("clean_text")
@@ -250,7 +266,7 @@ def _check_word_pieces(folder: str, settings: Mapping[str, Any], rust: Mapping[s
 def _type(step: Mapping[str, Any] | None) -> str:
     """Returns the type of a step of tokenizer.json; a sequence of one step is that step."""
     step = step or {}
-    steps = step.get("normalizers") or []
+    steps = step.get("normalizers") or step.get("pretokenizers") or []
     return str((steps[0] if len(steps) == 1 else step).get("type", "none"))
 
 

@@ -95,6 +95,11 @@ REFUSED = {
     "split already": (_settings(do_basic_tokenize=False), "do_basic_tokenize false.*expected true"),
     "Chinese, by its settings": (_settings(tokenize_chinese_chars=False), "tokenize_chinese_chars false"),
     "Chinese, by tokenizer.json": (_normalizer(handle_chinese_chars=False), "tokenize_chinese_chars false"),
+    "Chinese, by tokenizer.json alone": (
+        _normalizer(handle_chinese_chars=False)
+        | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend", "tokenize_chinese_chars": True}},
+        "tokenize_chinese_chars false",
+    ),
     "control characters": (_normalizer(clean_text=False), "clean_text false"),
     "spaces alone": (_other(pre_tokenizer={"type": "WhitespaceSplit"}), 'pre_tokenizer "WhitespaceSplit"'),
     "no words": (_other(pre_tokenizer=None), 'pre_tokenizer "none"'),
@@ -124,6 +129,12 @@ ACCEPTED = {
     | {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}},
     "its name in version 5": _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
     "a sequence of one": _sequence("BertNormalizer"),
+    "a sequence of one pre-tokenizer": _other(
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}]}
+    ),
+    "a class of the same ids": _settings(tokenizer_class="MPNetTokenizerFast"),
+    "BertTokenizer's Chinese": _normalizer(handle_chinese_chars=False)
+    | {"tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}},
     "settings before tokenizer.json": _normalizer(handle_chinese_chars=False)
     | {"tokenizer_config.json": {"tokenize_chinese_chars": True}},
 }
