@@ -65,6 +65,10 @@ def _dense_fwd(x, kernel, bias, transposed):
 def _dense_bwd(transposed, residuals, g):
     *kept, biased = residuals
     x, kernel = map(unpack, kept)
+    if platform.target_platform() == "gpu":
+        # That of logits is float32, and so would be its products. A TPU multiplies it as bfloat16 anyway, and
+        # computes it within each product from the logits, where a cast would be an array of its own.
+        g = g.astype(x.dtype)
     x, g = materialize(x), materialize(g)
     dx = product(g, kernel.astype(g.dtype), (1, 0 if transposed else 1))
 

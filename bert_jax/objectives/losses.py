@@ -38,19 +38,18 @@ def _negative_log_likelihood(logits, labels):
 
 
 def _negative_log_likelihood_fwd(logits, labels):
-    wide = logits.astype(jnp.float32)
-    largest = jnp.max(wide, axis=-1, keepdims=True)
-    log_sum = jnp.log(jnp.sum(jnp.exp(wide - largest), axis=-1)) + largest[..., 0]
-    return log_sum - _pick(wide, labels), (logits, labels, log_sum)
+    logits = logits.astype(jnp.float32)
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    log_sum = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
+    return log_sum - _pick(logits, labels), (logits, labels, log_sum)
 
 
 def _negative_log_likelihood_bwd(residuals, g):
     # One pass over the logits, which with 30,522 classes are the largest array of a step; autodiff would also
-    # keep their exponentials. In their dtype, which is that of the products that follow.
+    # keep their exponentials.
     logits, labels, log_sum = residuals
     hit = labels[..., None] == jnp.arange(logits.shape[-1])
-    gradient = (jnp.exp(logits.astype(jnp.float32) - log_sum[..., None]) - hit) * g[..., None]
-    return gradient.astype(logits.dtype), None
+    return (jnp.exp(logits - log_sum[..., None]) - hit) * g[..., None], None
 
 
 _negative_log_likelihood.defvjp(_negative_log_likelihood_fwd, _negative_log_likelihood_bwd)
