@@ -36,7 +36,7 @@ class Dataset(abc.ABC):
         files: the open record files.
 
     Raises:
-        UserError: this process may not open so many files, or a file is not the one in its manifest.
+        UserError: the limit on open files is too low for the records, or a file differs from its manifest.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):

@@ -56,7 +56,8 @@ def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[ja
     """Returns the activation x gate(x), of which a backward pass keeps x alone.
 
     The gate is computed in float32: in bfloat16 a sum with a number near -1 would lose the values below 0 to
-    rounding. Autodiff would keep more arrays, and x is the widest activation of a layer.
+    rounding. Autodiff would keep more arrays, and x is the widest activation of a layer. Like other functions
+    with a backward pass of their own, it has no forward-mode derivative (`jax.jvp`).
 
     Args:
         gate: a function of float32 arrays.

@@ -130,20 +130,20 @@ def read_tokenizer(
     if template is None and record.has_kind_of(path):
         template = record.template
 
-    def load(path: str) -> Tokenizer:
+    def load(path: str, template: templates.Template | None) -> Tokenizer:
         return load_file(path, lower_case, strip_accents, template, normalizer)
 
-    tokenizer = load(path)
+    tokenizer = load(path, template)
     if template is None and rust.get("post_processor"):
         special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         template = byte_bpe_files.template_of(rust, special, os.path.join(folder, "tokenizer.json"))
-        tokenizer = load(path)
+        tokenizer = load(path, template)
     # Byte-level BPE has the added tokens of its own file.
     is_wordpiece, size = tokenizer.kind == "wordpiece", tokenizer.vocab_size
     added = [one for one in _added_tokens(folder, rust) if is_wordpiece or one["id"] >= size]
     added = [one for one in added if one["content"] not in tokenizer.special_tokens.values()]
     if is_wordpiece:
-        tokenizer = _with_added_tokens(tokenizer, added, load)
+        tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
     encoded = tokenizer.encode_batch([one["content"] for one in added])
     if unknown := [one for one, ids in zip(added, encoded, strict=True) if list(ids) != [one["id"]]]:
         names = some([one["content"] for one in unknown])
