@@ -7,7 +7,7 @@ USAGE="Pre-training on a Cloud TPU VM or a pod slice of them, through gcloud.
   install   copy this checkout to every worker, and install it there
   run       start the command after -- on every worker, with --distributed=auto, under restart.sh
   logs      follow the log of worker 0, or of --worker
-  stop      ask the run to save and end
+  stop      stop the run, which saves a checkpoint first, and wait until no worker is running
   watch     all of it until the run is done: create, install, run; and again when the machine was preempted
   delete    delete it; a work directory on gs:// stays
 
@@ -23,14 +23,15 @@ Each step may be repeated: what is there is left as it is.
                                   create'), such as --create_flag=--network=NAME; may be repeated
   --ssh_flag=FLAG                 any other flag of 'gcloud compute tpus tpu-vm ssh' and 'scp'; may be repeated
   --worker=0                      whose log
-  --poll_seconds=60               between two looks at the state
+  --poll_seconds=60               between two looks at the state, at most 10 for stop
+  --stop_seconds=1800             time after which stop gives up waiting, with exit code 1
   --dry_run                       print the commands, for a machine that is not there yet, and run none"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
 name="" zone="" project="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
-poll_seconds=60 spot=false queued=false create_flag=() ssh_flag=()
-parse "name zone project accelerator_type runtime_version service_account worker poll_seconds" \
+poll_seconds=60 stop_seconds=1800 spot=false queued=false create_flag=() ssh_flag=()
+parse "name zone project accelerator_type runtime_version service_account worker poll_seconds stop_seconds" \
   "create_flag ssh_flag" "spot queued" -- "$@"
 verb="${WORDS[0]:-}"
 is_one_of "${verb:-none}" "create install run logs stop watch delete" ||
@@ -40,6 +41,7 @@ need name zone accelerator_type
 [[ "$name" =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] ||
   die "--name=$name: expected lower-case letters, digits and hyphens, a letter first, 63 at most"
 [[ "$poll_seconds" =~ ^[0-9]{1,6}$ ]] || die "--poll_seconds=$poll_seconds: expected a whole number"
+[[ "$stop_seconds" =~ ^[0-9]{1,6}$ ]] || die "--stop_seconds=$stop_seconds: expected a whole number"
 [[ "$worker" =~ ^[0-9]{1,5}$ ]] || die "--worker=$worker: expected the number of one worker"
 if "$queued" && [[ "$accelerator_type" == tpu7x* ]]; then
   die "--queued with $accelerator_type: TPU7x has no queued resources; use GKE (launch/gke)"
@@ -98,7 +100,7 @@ ask_state() {
   [[ -n "$state" ]] || ! "$queued" || state=SUSPENDED
 }
 
-# Runs what asks for a machine; returns 4 where there is no capacity for it.
+# Runs what asks for a machine; returns 4 where there is no capacity for it, and 5 where the quota is too small.
 request() {
   if "$dry_run"; then
     run "$@"
@@ -108,6 +110,11 @@ request() {
   "$@" 2>"$scratch/errors" || code=$?
   cat "$scratch/errors" >&2
   ((code == 0)) && return
+  # Both are RESOURCE_EXHAUSTED. A quota of requests per minute is free again a minute later.
+  if grep -qiE 'quota.*exceed|exceed.*quota|insufficient.*quota' "$scratch/errors"; then
+    ! grep -qiE 'per[ _]?(minute|second)' "$scratch/errors" || return 1
+    return 5
+  fi
   ! grep -qiE 'capacity|RESOURCE_EXHAUSTED|UNAVAILABLE' "$scratch/errors" || return 4
   return 1
 }
@@ -181,21 +188,59 @@ begin() {
   create && install && start
 }
 
+# Sets $answer to what the supervisors on the workers say, a line each; returns 1 where not all of them answer.
+ask_workers() {
+  answer=""
+  answer="$(on all 'bash bert_jax/launch/worker.sh status || echo none' 2>"$scratch/errors")"
+}
+
 # Sets $status to what the supervisors on the workers say, of all of them what matters most: a failure; that one has
 # no run (none), or has one no more although the others wait for it (lost); running; exit 0. Or unknown, where not
 # all of them answer.
 ask_status() {
   local answer
   status=unknown
-  answer="$(on all 'bash bert_jax/launch/worker.sh status || echo none' 2>"$scratch/errors")" || return 0
+  ask_workers || return 0
   # Stopped by SIGTERM: told to, or because the worker was restarted.
   answer="$(sed -E 's/^exit (3|143)$/lost/' <<<"$answer")"
   status="$(grep -Em1 '^exit [1-9]' <<<"$answer" || grep -xm1 none <<<"$answer" || grep -xm1 lost <<<"$answer" ||
     grep -xm1 running <<<"$answer" || grep -xm1 'exit 0' <<<"$answer" || echo unknown)"
 }
 
+# Stops the run and returns when it has ended on all workers: the machine must not be deleted while the run saves.
+stop() {
+  local answer failure began=$SECONDS pause=$((10#$poll_seconds < 10 ? 10#$poll_seconds : 10))
+  on all 'bash bert_jax/launch/worker.sh stop' || return
+  if "$dry_run"; then
+    echo "# again until no worker is running:"
+    on all 'bash bert_jax/launch/worker.sh status || echo none'
+    return
+  fi
+  while true; do
+    if ! ask_workers || ! grep -qxE 'none|lost|running|exit [0-9]+' <<<"$answer"; then
+      say "not all workers answer: $(tail -n1 "$scratch/errors")"
+    elif grep -qx running <<<"$answer"; then
+      say "the run has not ended yet"
+    else
+      break
+    fi
+    if ((SECONDS - began >= 10#$stop_seconds)); then
+      say "the run may still be running after $stop_seconds s: read $PROGRAM logs, and stop it again before you delete $name"
+      return 1
+    fi
+    sleep "$pause"
+  done
+  # 3 and 143 are the codes of a run that SIGTERM has stopped.
+  if failure="$(grep -xE 'exit [0-9]+' <<<"$answer" | grep -vxEm1 'exit (0|3|143)')"; then
+    say "the run failed with $failure: read $PROGRAM logs before you delete $name"
+    return 1
+  fi
+  say "no worker is running"
+}
+
 # Until the run is done. A machine that was taken away is deleted and made anew; so is one that could not be made:
-# for want of capacity again and again, for any other reason at most five times in a row. Workers that have not
+# for want of capacity again and again, for want of quota not once more, for any other reason at most five times in a
+# row. Workers that have not
 # answered yet are asked five times in a row, too.
 watch() {
   local failures=0 seen=false status code
@@ -245,6 +290,10 @@ watch() {
     case "$code" in
       0) ;;
       4) say "no capacity" ;;
+      5)
+        say "the quota is too small for $accelerator_type in $zone: ask for more, or for a smaller slice (docs/cloud.md); giving up"
+        return 1
+        ;;
       *) failures=$((failures + 1)) ;;
     esac
     if ((failures == 5)); then
@@ -259,7 +308,7 @@ case "$verb" in
   create) create ;;
   install) install ;;
   run) start ;;
-  stop) on all 'bash bert_jax/launch/worker.sh stop' ;;
+  stop) stop ;;
   logs) on "$worker" 'tail -n +1 -F bert_jax/run.log' ;;
   delete)
     supposed=READY

@@ -124,6 +124,26 @@ def test_logs_of_a_worker(cloud):
     assert cloud.calls()[0][-2:] == ["--worker=3", "--command=tail -n +1 -F bert_jax/run.log"]
 
 
+def test_stop_waits_until_no_worker_is_running(cloud):
+    (cloud.path / "status").write_text("running,exit 3\nodd\nexit 3,running\nexit 3,exit 3\n")
+    told = cloud.run(SCRIPT, "stop", *NAME).stderr
+    assert "has not ended yet" in told and "not all workers answer" in told and "no worker is running" in told
+    assert steps(cloud.calls()) == ["stop", *["status"] * 4]
+
+
+@pytest.mark.parametrize("status", ["running,exit 3", "odd"])
+def test_stop_gives_up_after_a_time(cloud, status):
+    (cloud.path / "status").write_text(status)
+    told = cloud.run(SCRIPT, "stop", *NAME, "--stop_seconds=0", check=1).stderr
+    assert "may still be running after 0 s" in told
+    assert steps(cloud.calls()) == ["stop", "status"]
+
+
+def test_stop_of_a_run_that_could_not_save(cloud):
+    (cloud.path / "status").write_text("exit 3,exit 1")
+    assert "the run failed with exit 1" in cloud.run(SCRIPT, "stop", *NAME, check=1).stderr
+
+
 @pytest.mark.parametrize("node, expected", [("READY", ["describe", "delete"]), ("NOT_FOUND", ["describe"])])
 def test_delete(cloud, node, expected):
     cloud.answers(node=node)
@@ -218,6 +238,21 @@ def test_watch_waits_for_capacity(cloud):
     assert steps(cloud.calls()).count("create") == 6 + 5
 
 
+def test_watch_ends_where_the_quota_is_too_small(cloud):
+    cloud.answers(node="NOT_FOUND", create="FULL QUOTA")
+    told = cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
+    assert "Limit: 0" in told and "the quota is too small for v5litepod-16 in us-west4-a" in told
+    assert told.count("no capacity") == 1
+    assert steps(cloud.calls()).count("create") == 2
+
+
+def test_watch_tries_again_after_too_many_requests(cloud):
+    cloud.answers(node="NOT_FOUND NOT_FOUND READY", create="RATE READY")
+    (cloud.path / "status").write_text("exit 0")
+    told = cloud.run(SCRIPT, "watch", *NAME, *TRAIN).stderr
+    assert "quota is too small" not in told and "no capacity" not in told and "the run is done" in told
+
+
 @pytest.mark.parametrize("queued", [[], ["--queued"]], ids=["at-once", "queued"])
 @pytest.mark.parametrize(
     "verb, words, node",
@@ -233,7 +268,7 @@ def test_watch_waits_for_capacity(cloud):
 def test_a_dry_run_shows_the_calls(cloud, verb, words, node, queued):
     request = node.replace("READY", "ACTIVE")
     # A machine is only asked for once its request is active.
-    answers = dict(request=request, node="READY" if queued else node)
+    answers = dict(request=request, node="READY" if queued else node, status="none")
     assert_dry_run_is_faithful(cloud, SCRIPT, verb, *NAME, *queued, *words, **answers)
 
 
@@ -262,6 +297,7 @@ def test_a_dry_run_of_watch(cloud):
         (["create", *NAME, "--queued", "--accelerator_type=tpu7x-16"], "TPU7x has no queued resources"),
         (["run", *NAME], "what to run?"),
         (["watch", *NAME, "--poll_seconds=a"], "--poll_seconds=a: expected a whole number"),
+        (["stop", *NAME, "--stop_seconds=a"], "--stop_seconds=a: expected a whole number"),
     ],
     ids=lambda value: shlex.join(value[-1:]) if isinstance(value, list) else "",
 )
