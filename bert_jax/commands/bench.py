@@ -48,8 +48,8 @@ def define_flags(define: Define) -> None:
     define.choice(
         "dtype",
         DTYPES,
-        "Type of matrix products. Default: the config's; auto is bfloat16 on accelerators and float32 on "
-        "CPUs.",
+        "Type of matrix products. Default: the config's; auto is bfloat16 on TPUs, on GPUs (NVIDIA's from "
+        "Ampere on) and on CPUs with AVX512_BF16 or AMX_BF16, and float32 elsewhere.",
     )
     define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
     define.string(

@@ -1,4 +1,4 @@
-"""BERT-Tiny (2 layers of 128, Turc et al. 2019): 4.4M parameters, in float32, to try things out on a laptop.
+"""BERT-Tiny (2 layers of 128, Turc et al. 2019): 4.4M parameters, to try things out on a laptop.
 
 bert-jax pretrain --config=pretrain/tiny --workdir=runs/tiny --config.data.dir=records
 """
