@@ -12,7 +12,7 @@ Estimates, nothing measured (`bert-jax estimate --config=pretrain/base_gpu --top
 `base_gpu:8` with `h100:8`), rows of 512: 11.9 GiB on one H100, 6.5 GiB on each of eight, without cuDNN's
 workspace and NCCL's buffers. A step takes at least 79 ms for its products at the peak of one H100, and 93 ms
 for the 313 GB that it moves; on eight, 10 ms and 14 ms, and each sends 0.41 GiB of gradients. How near a GPU
-comes to these bounds has not been measured yet; an H200's products alone reached 790 TFLOP/s of the 989.
+comes to these bounds has not been measured yet.
 """
 
 from bert_jax.errors import UserError

@@ -15,6 +15,9 @@ Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:pha
 
     --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 12.98 of 16 GiB, 485 ms, 64% MFU, 1.0 hours
     --topology=v5e:16x16 --config.accumulate_steps=8   phase 2, 13.00 of 16 GiB, 1,008 ms, 66% MFU, 0.4 hours
+
+Older estimates, from when gradients were still reduced after each part and kernels had no schedules:
+
     --topology=v4:8x8x8                                phase 1, 17.24 of 32 GiB, 0.4 hours
     --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 0.2 hours
 """
