@@ -155,8 +155,8 @@ class EncoderConfig:
 
     model_type: str = field(
         "bert",
-        "the family whose file format the model is read from and written to; it does not affect the "
-        "computation",
+        "the model family, which determines the format of the files, the heads and the form of a row; the other "
+        "fields determine what the encoder computes",
     )
     embedding_size: int = field(
         0,
