@@ -4,18 +4,18 @@ USAGE="Keeps a run going on one machine: starts the command again when it was st
   launch/restart.sh [--status_file=FILE] [flags] -- bert-jax pretrain --config=... --workdir=...
 
   exit 0            done
-  exit 2, 130       a mistake of the user's, an interrupt: not started again
+  exit 2, 130       a user error, an interrupt: not started again
   exit 3            stopped to be started again (preempted): started again
   any other         a crash (137, 143, ...), a full disk or a bucket that does not answer (1): started again
   SIGTERM, SIGINT   passed on; the command saves, and is not started again
 
-An attempt that is over within --fast_seconds is a fast one. After each fast one in a row the pause before the
-next attempt doubles, and --max_fast of them end it. Exits with the command's last exit code.
+An attempt that ends within --fast_seconds is fast. The pause before the next attempt doubles with each consecutive
+fast attempt, and after --max_fast of them the script gives up. It exits with the last exit code of the command.
 
   --status_file=FILE    holds 'running PID', then 'exit CODE': for those who watch from elsewhere
-  --fast_seconds=300    a shorter attempt is a fast one
-  --max_fast=5          fast ones in a row after which to give up
-  --pause_seconds=5     before the next attempt; doubles with each fast one, to at most 10 minutes
+  --fast_seconds=300    a shorter attempt is fast
+  --max_fast=5          consecutive fast attempts after which to give up
+  --pause_seconds=5     before the next attempt; doubles with each fast attempt, to at most 10 minutes
   --dry_run             print the command and do nothing"
 # shellcheck source=launch/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

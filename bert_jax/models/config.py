@@ -155,8 +155,8 @@ class EncoderConfig:
 
     model_type: str = field(
         "bert",
-        "the model family, which determines the format of the files, the heads and the form of a row; the other "
-        "fields determine what the encoder computes",
+        "the model family, which determines the format of the files, the heads and the form of a row; the "
+        "other fields determine what the encoder computes",
     )
     embedding_size: int = field(
         0,

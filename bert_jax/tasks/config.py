@@ -43,6 +43,7 @@ class WindowsConfig(TaskConfig):
 
     doc_stride: int = option(
         0,
-        "tokens from one window of a longer text, of a question its context, to the next; 0: it is cut",
+        "stride, in tokens, between windows over a long text (for questions: over the context); 0: the text "
+        "is truncated",
         maximum=2**24,
     )

@@ -2,8 +2,8 @@
 
     bert-jax pretrain --config=pretrain/base --workdir=runs/base --config.data.dir=records
 
-Rows are packed, so that records of 512 tokens cost no padding from the start. The paper's own way is 90% of
-the steps on rows of 128 tokens and the rest, with the state and the schedule that they left, on rows of 512:
+Rows are packed, so that rows of 512 tokens need no padding and can be used from the first step. The paper
+trains 90% of the steps on rows of 128 tokens, and continues with the same state and schedule on rows of 512:
 
     bert-jax pretrain --config=pretrain/base:phase1 --workdir=runs/base-128 \
         --config.data.dir=records-128
@@ -15,7 +15,7 @@ probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
 --config=pretrain/base`): 3.95 of 16 GiB a chip; a step of 45 ms, with 6 ms of all-reduces beside the
-computation; 5,684 full rows a second, 54% MFU; 13 hours for the million steps.
+computation; 5,684 full rows per second, 54% MFU; 13 hours for the million steps.
 
 And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities takes the attention kernel
 of Triton (attention=triton): 6.5 GiB on each; at least 10 ms for the products at the peak and 14 ms for the

@@ -7,7 +7,7 @@ unrolled, which costs minutes of compilation once and saves copies of stacked ac
 
 Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):
 6.44 of 16 GiB a chip; a step of 81 ms, 63 of them computation by the compiler's cycles, 16 Pallas kernels, 2
-all-reduces beside which nothing is computed; 3,155 full rows a second, 60% MFU; 23 hours for the million
+all-reduces beside which nothing is computed; 3,155 full rows per second, 60% MFU; 23 hours for the million
 steps.
 """
 

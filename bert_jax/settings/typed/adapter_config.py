@@ -43,7 +43,8 @@ class AdapterConfig(Part):
         "checkpoint, a PEFT folder or a run with LoRA, whose base is frozen",
     )
     dropout: float = share(
-        0.0, "0: the updates are added to the kernels, and have no inputs of their own to drop"
+        0.0,
+        "must be 0: updates are added to the kernels, so dropout cannot be applied to their inputs",
     )
     train: str = fixed(
         "",

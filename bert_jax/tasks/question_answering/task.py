@@ -43,7 +43,8 @@ class QuestionConfig(WindowsConfig):
     )  # fmt: skip
     max_answer_length: int = option(30, "tokens", minimum=1, maximum=2**24)
     null_score_diff_threshold: float = option(
-        0.0, "no answer is predicted where its score is above the best answer's by more; only with `v2`",
+        0.0,
+        "no answer is predicted if its score exceeds that of the best answer by more than this; only with `v2`",
         minimum=-(10**30), maximum=10**30,
     )  # fmt: skip
     data: QuestionData = QuestionData()
