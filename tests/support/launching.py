@@ -39,7 +39,7 @@ answer() {
     NOT_FOUND) echo "ERROR: NOT_FOUND: Resource 'x' was not found" >&2; exit 1 ;;
     DENIED) echo 'ERROR: PERMISSION_DENIED: who are you?' >&2; exit 1 ;;
     FULL) echo 'ERROR: There is no more capacity in the zone' >&2; exit 1 ;;
-    QUOTA) echo "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUV5' has been exceeded. Limit: 0." >&2; exit 1 ;;
+    QUOTA) echo "ERROR: RESOURCE_EXHAUSTED: Quota limit 'V5' has been exceeded. Limit: 0" >&2; exit 1 ;;
     RATE) echo "ERROR: RESOURCE_EXHAUSTED: Quota exceeded for 'Requests per minute'" >&2; exit 1 ;;
     *) echo "$line" ;;
   esac
