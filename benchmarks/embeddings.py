@@ -8,7 +8,7 @@ The pairs are neighboring sentences of a corpus, drawn by a fixed seed, with in-
 --scored, those of a table with the columns sentence1, sentence2 and score, with CoSENT. DIR is a Hugging Face
 folder with the files of sentence-transformers. Both have the same batches in number and size, rates, lengths
 and optimizer. Prints a markdown table: Spearman's correlation on --similarity before and after, by seed, and
-the pairs a second of training without the first steps. What is in OUTPUT is not done again.
+the pairs per second of training without the first steps. What is in OUTPUT is not done again.
 """
 
 from __future__ import annotations

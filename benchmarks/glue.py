@@ -1,4 +1,4 @@
-"""Fine-tunes tasks of GLUE beside transformers in PyTorch, in turn, with the same data and hyper-parameters.
+"""Fine-tunes tasks of GLUE beside transformers in PyTorch, in turn, with the same data and hyperparameters.
 
     python benchmarks/glue.py --data_dir=glue --model=MODEL --peer=hf_glue.py --peer_python=PYTHON \
         --tasks=mrpc,rte,cola,stsb --seeds=3 --output=glue

@@ -4,7 +4,7 @@
 
 The loss is MultipleNegativesRankingLoss, or CoSENTLoss if the pairs have scores; batches are drawn at random
 and padded to their longest text. AdamW has the weight decay and the clipping of bert_jax. Prints one line of
-JSON: the rate of training in pairs a second, without evaluation and without the first two steps, and
+JSON: the rate of training in pairs per second, without evaluation and without the first two steps, and
 Spearman's correlation of the cosines before and after.
 """
 

@@ -4,7 +4,7 @@
 
 Labels are on first word-pieces, batches are padded to their longest sentence, AdamW has the weight decay and
 the clipping of bert_jax, and transformers' linear schedule. Writes a word, its tag and the prediction a line,
-and prints the rate of training in sentences a second, without evaluation.
+and prints the rate of training in sentences per second, without evaluation.
 """
 
 import argparse

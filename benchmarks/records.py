@@ -100,7 +100,7 @@ def stages(paths: list[str]) -> None:
 
 
 def load(directories: str) -> None:
-    """Prints the real tokens a second of batches in random order."""
+    """Prints the real tokens per second of batches in random order."""
     dataset = records.open_dataset(directories, "train")
     for batch_size in (32, 256):
         best = best_cpu = 0.0
@@ -113,7 +113,7 @@ def load(directories: str) -> None:
             best = max(best, tokens / (time.monotonic() - begun))
             batches.close()
         print(
-            f"batches of {batch_size}: {best / 1e6:.2f} million real tokens a second, "
+            f"batches of {batch_size}: {best / 1e6:.2f} million real tokens per second, "
             f"{best_cpu / 1e6:.2f} a CPU second (best of 3)"
         )
 

@@ -12,7 +12,7 @@ The text has a sentence a line and a blank line after each document. In turn, ea
 - `google`: `bert-jax data --schema=google`, the same masked instances;
 - `packed`: `bert-jax data`, unmasked rows, which need no dupe_factor.
 
-Prints a markdown table of seconds and of MB of text a second, and whether the rows of `google` are those of
+Prints a markdown table of seconds and of MB of text per second, and whether the rows of `google` are those of
 `reference`. Where the machine has other work, seconds of the processor say more than those of the clock.
 """
 
@@ -156,7 +156,7 @@ def main(_) -> None:
                     compared = comparison(output)
                 shutil.rmtree(f"{output}/records", ignore_errors=True)
     print(f"{megabytes:.1f} MB of text, one core, dupe_factor {FLAGS.dupe_factor}\n")
-    columns = "seconds", "of the processor", "MB a second of it, best"
+    columns = "seconds", "of the processor", "MB per second of it, best"
     print("|", *columns, "times encode_batch's speed, run by run", "times the reference's", "", sep=" | ")
     print("|---" * 6 + "|")
     for name, times in processor.items():

@@ -42,7 +42,7 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     models.add_pretrained(define)
     define.string(
-        "input", "Pairs: TSV, CSV or JSON-lines.", required="FILE with pairs: TSV, CSV or JSON-lines"
+        "input", "Pairs: TSV, CSV or JSON lines.", required="FILE with pairs: TSV, CSV or JSON lines"
     )
     define.string("text_a", "Column of the first text.", required="COLUMN of the first text")
     define.string("text_b", "Column of the second text.", required="COLUMN of the second text")

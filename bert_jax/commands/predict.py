@@ -45,7 +45,7 @@ def define_flags(define: Define) -> None:
     )
     define.string(
         "input",
-        "TSV, CSV or JSON-lines file; for single texts also .txt, one text per line; for tags also CoNLL "
+        "TSV, CSV or JSON lines file; for single texts also .txt, one text per line; for tags also CoNLL "
         "columns; - for lines of standard input.",
     )
     define.string("split", "Instead of --input: the file SPLIT.tsv of the run's data_dir, such as test.")

@@ -1,4 +1,4 @@
-"""Pre-train BERT on records: masked language modeling and next-sentence prediction.
+"""Pre-train BERT on records: masked LM and next-sentence prediction.
 
     bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 

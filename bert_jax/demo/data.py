@@ -57,7 +57,7 @@ def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[
 
 
 def write_task(path: Path, texts: Sequence[Text]) -> None:
-    """Writes texts to a JSON-lines file of `finetune/tagging`, atomically."""
+    """Writes texts to a JSON lines file of `finetune/tagging`, atomically."""
     files.make_directory(path.parent)
     rows = ({"words": [word for word, _ in text], "tags": [tag for _, tag in text]} for text in texts)
     writers.write_json_lines(str(path), rows)

@@ -44,7 +44,7 @@ def similarity(
 
     Args:
         embedder: makes the vectors.
-        path: a TSV, CSV or JSON-lines file.
+        path: a TSV, CSV or JSON lines file.
         columns: the columns of both texts and of the score, such as those of STS-B in GLUE.
         log: called with a warning if rows are malformed and left out.
     """
@@ -72,7 +72,7 @@ def clusters(
 
     Args:
         embedder: makes the vectors.
-        path: a TSV, CSV or JSON-lines file.
+        path: a TSV, CSV or JSON lines file.
         columns: the columns of the text and of the label.
         seed: the seed of the first run.
         log: as in `similarity`.

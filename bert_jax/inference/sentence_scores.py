@@ -1,6 +1,6 @@
 """How likely a pre-trained model finds a sentence: its pseudo-log-likelihood, or its log-likelihood.
 
-A masked language model gives no probability of a sentence. Its pseudo-log-likelihood is the sum of the log
+A masked LM gives no probability of a sentence. Its pseudo-log-likelihood is the sum of the log
 probabilities of the tokens, each predicted from all others with itself masked (Salazar et al. 2020). Of a
 word of several tokens, those after the predicted one are masked, too (Kauf and Ivanova 2023): else the first
 pieces of a rare word are guessed from its last ones, and it is more likely than a common word. Special tokens

@@ -62,7 +62,7 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
 
 
 def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yields the objects of JSON Lines; skips invalid lines, such as one truncated when a run was killed."""
+    """Yields the objects of JSON lines; skips invalid lines, such as one truncated when a run was killed."""
     for line in content.splitlines():
         try:
             value = json.loads(line)

@@ -42,7 +42,7 @@ class TableConfig(WindowsConfig):
 
 
 class TableTask(FinetuneTask):
-    """Base class of tasks whose examples are rows of a table or of a JSON-lines file.
+    """Base class of tasks whose examples are rows of a table or of a JSON lines file.
 
     With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
     label of the example, and the prediction of an example is the mean of the outputs of its windows.

@@ -1,4 +1,4 @@
-"""Writers of tables and JSON-lines files, which replace a file atomically."""
+"""Writers of tables and JSON lines files, which replace a file atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.io import atomic
 
 
 def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a JSON-lines file with one object for each row."""
+    """Writes a JSON lines file with one object for each row."""
     with atomic.replace_file(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

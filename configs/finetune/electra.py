@@ -1,4 +1,4 @@
-"""A task of GLUE with ELECTRA's hyper-parameters for a size: electra:TASK or electra:TASK,SIZE.
+"""A task of GLUE with ELECTRA's hyperparameters for a size: electra:TASK or electra:TASK,SIZE.
 
     bert-jax finetune --config=finetune/electra:mrpc,small --workdir=runs/mrpc \
         --config.init_from=runs/electra --config.data_dir=glue

@@ -1,4 +1,4 @@
-"""Sentence embeddings from your own pairs, in TSV, CSV or JSON-lines files.
+"""Sentence embeddings from your own pairs, in TSV, CSV or JSON lines files.
 
     bert-jax finetune --config=finetune/embedding --workdir=runs/search --config.init_from=runs/mini \
         --config.data.train=pairs.tsv --config.data.text_a=question --config.data.text_b=answer \

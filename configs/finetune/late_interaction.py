@@ -1,4 +1,4 @@
-"""Late interaction (ColBERT) from your own pairs of a query and a document, in TSV, CSV or JSON-lines files.
+"""Late interaction (ColBERT) from your own pairs of a query and a document, in TSV, CSV or JSON lines files.
 
     bert-jax finetune --config=finetune/late_interaction --workdir=runs/colbert --config.init_from=runs/mini \
         --config.data.train=pairs.tsv --config.data.text_a=question --config.data.text_b=answer \

@@ -1,4 +1,4 @@
-"""A reranker from your own queries, each with a relevant document and others, in TSV, CSV or JSON-lines.
+"""A reranker from your own queries, each with a relevant document and others, in TSV, CSV or JSON lines.
 
     bert-jax finetune --config=finetune/reranking --workdir=runs/reranker --config.init_from=runs/mini \
         --config.data.train=hard.jsonl --config.data.text_a=question --config.data.text_b=answer \

@@ -8,7 +8,7 @@ data_dir holds XNLI-1.0 and XNLI-MT-1.0 as their archives have them. --config.la
 evaluation, and with translate_train also the training: one language is the paper's TRANSLATE TRAIN, all 15
 are XLM-R's translate-train-all. zero_shot keeps the checkpoint that is best on English alone, the others the
 one with the best average; without English, zero_shot needs --config.metrics=average,accuracy.
-Hyper-parameters are those of google-research/bert (multilingual.md): 5e-5, batches of 32, 2 epochs, 128
+Hyperparameters are those of google-research/bert (multilingual.md): 5e-5, batches of 32, 2 epochs, 128
 tokens.
 Published accuracies of multilingual BERT-Base, cased, translate_train (one language each): en .819, zh .766,
 es .778, de .759, ar .707, ur .616; uncased, zero_shot: en .814, zh .638, es .743, de .705, ar .621, ur .583.

@@ -5,7 +5,7 @@ Both networks together have 14M, 119M and 355M parameters.
     bert-jax pretrain --config=pretrain/electra:small --workdir=runs/electra --config.data.dir=records
 
 The records of small have rows of 128 tokens, those of base and large 512 (`bert-jax data --nsp=none`).
-The hyper-parameters are those of the paper's appendix A and of google-research/electra.
+The hyperparameters are those of the paper's appendix A and of google-research/electra.
 """
 
 from bert_jax.errors import UserError

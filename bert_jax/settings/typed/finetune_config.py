@@ -18,7 +18,7 @@ class FinetuneDataConfig(Part):
 
     train: str = option(
         "",
-        "your own file to train on: TSV, CSV or JSON-lines; of texts Parquet or Arrow, or a folder of these; "
+        "your own file to train on: TSV, CSV or JSON lines; of texts Parquet or Arrow, or a folder of these; "
         "of questions JSON, of tags CoNLL columns too",
     )
     eval: str = option("", "your own file to evaluate on, as `data.train`")

@@ -1,4 +1,4 @@
-"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0) or from JSON-lines.
+"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0) or from JSON lines.
 
 Every error names the file and the question.
 """
@@ -30,7 +30,7 @@ _LONGEST_WORD = 1000  # characters that are searched on each side of an answer, 
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
 
 
-# The keys of the objects in a JSON-lines file, by SQuAD's names. The value of `answers` is a list of {text,
+# The keys of the objects in a JSON lines file, by SQuAD's names. The value of `answers` is a list of {text,
 # answer_start}, an object with two lists (as in Hugging Face's `datasets`), or a single string, whose
 # position is in `answer_start`.
 KEYS = {name: name for name in ("question", "context", "answers", "answer_start", "id")}
@@ -96,7 +96,7 @@ def read_questions(
 
     Args:
         path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        keys: the keys of the objects of a JSON-lines file that differ from `KEYS`.
+        keys: the keys of the objects of a JSON lines file that differ from `KEYS`.
         file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
         v2: whether questions may have no answer.
         labeled: whether answers are read. If so, every question must have one, unless `v2` is set and its

@@ -28,7 +28,7 @@ class QuestionData(DataConfig):
     """The `config.data.*` fields of question answering."""
 
     text_b: str = option("", "the column of the second text of a pair")
-    answer_start: str = option("", "of JSON-lines files: the place of an answer that is one string")
+    answer_start: str = option("", "of JSON lines files: the place of an answer that is one string")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,8 @@ class QuestionConfig(WindowsConfig):
     max_answer_length: int = option(30, "tokens", minimum=1, maximum=2**24)
     null_score_diff_threshold: float = option(
         0.0,
-        "no answer is predicted if its score exceeds that of the best answer by more than this; only with `v2`",
+        "no answer is predicted if its score exceeds that of the best answer by more than this; only with "
+        "`v2`",
         minimum=-(10**30), maximum=10**30,
     )  # fmt: skip
     data: QuestionData = QuestionData()

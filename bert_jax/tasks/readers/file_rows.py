@@ -1,4 +1,4 @@
-"""Readers of the rows of TSV, CSV and JSON-lines files, with the line number of each row."""
+"""Readers of the rows of TSV, CSV and JSON lines files, with the line number of each row."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class LineRows:
 
 
 class JsonRows:
-    """Iterates over the rows of a JSON-lines file as (line, dict), or (line, Malformed)."""
+    """Iterates over the rows of a JSON lines file as (line, dict), or (line, Malformed)."""
 
     def __init__(self, path: str, lines: Lines):
         self._path = path

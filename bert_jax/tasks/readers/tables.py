@@ -1,7 +1,7 @@
-"""Reads labeled examples from TSV, CSV, JSON-lines, Parquet and Arrow files; errors name the file and line.
+"""Reads labeled examples from TSV, CSV, JSON lines, Parquet and Arrow files; errors name the file and line.
 
 TSV has the format of GLUE's files: a tab separates fields, a newline ends a row, and quotes have no special
-meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON-lines has one object per
+meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON lines has one object per
 line. The lines of Parquet and Arrow files are their rows, from 1, and are counted through all files of a
 directory, which stands for them.
 """
@@ -147,7 +147,7 @@ def read_examples(
     """Reads a whole file of examples.
 
     Args:
-        path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly compressed
+        path: a TSV, CSV or JSON lines file in UTF-8, with or without a byte-order mark, possibly compressed
             (.gz, .bz2, .xz, .zst); a Parquet or Arrow file, or a directory of such files.
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,

@@ -73,7 +73,7 @@ class TagPredictions(Predictions):
             begin += len(words)
 
     def write(self, path: str) -> None:
-        """Writes JSON-lines, or one word per line in the format of conlleval."""
+        """Writes JSON lines, or one word per line in the format of conlleval."""
         if files.suffix(path) == ".jsonl":
             writers.write_json_lines(path, self.records())
             return

@@ -1,4 +1,4 @@
-"""The tagging task, such as named entity recognition, on CoNLL columns or JSON-lines."""
+"""The tagging task, such as named entity recognition, on CoNLL columns or JSON lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads sentences of tagged words from CoNLL or JSON-lines files; every error names the file and the line.
+"""Reads sentences of tagged words from CoNLL or JSON lines files; every error names the file and the line.
 
 A CoNLL file has one word per line, whose columns are separated by tabs if the line contains any, and
-otherwise by spaces. An empty line ends a sentence, and a line -DOCSTART- separates documents. A JSON-lines
+otherwise by spaces. An empty line ends a sentence, and a line -DOCSTART- separates documents. A JSON lines
 file has one sentence per line: an object with a list of words and a list of tags.
 """
 
@@ -22,7 +22,7 @@ from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
 DOCUMENT_START = "-DOCSTART-"
-WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON-lines
+WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON lines
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class TaggedSentences(FileReport):
         tags: the tags of the words of each sentence; empty if tags were not requested.
         documents: the number, from 0, of the document that each sentence belongs to.
         lines: the line of each word in the file, from 1.
-        ids: the ids in a JSON-lines file; otherwise the number of each sentence from 0, where malformed
+        ids: the ids in a JSON lines file; otherwise the number of each sentence from 0, where malformed
             sentences count.
         has_documents: whether the file marks where documents begin.
     """
@@ -80,7 +80,7 @@ class TaggedSentences(FileReport):
         """Raises UserError if too many sentences are malformed, or if none is left."""
         super().check(max_malformed)
         if not self.words:
-            raise UserError(f"{self.path}: no sentences; expected one word per line, or JSON-lines")
+            raise UserError(f"{self.path}: no sentences; expected one word per line, or JSON lines")
 
 
 def read_sentences(
@@ -92,10 +92,10 @@ def read_sentences(
         path: the path of a file in UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2,
             .xz, .zst).
         word: the column of the words. In CoNLL files this is a number from 0, or from the end as -1, and the
-            first column if empty. In JSON-lines it is a key, and "words" if empty. The key "document" in
-            JSON-lines, if present, identifies the document of a sentence.
+            first column if empty. In JSON lines it is a key, and "words" if empty. The key "document" in
+            JSON lines, if present, identifies the document of a sentence.
         tag: the column of the tags, as `word`; if empty, the last column, or the key "tags".
-        id: the key of the ids in JSON-lines.
+        id: the key of the ids in JSON lines.
         format: "conll", "jsonl", or "auto" for "jsonl" if the suffix is .jsonl, .json or .ndjson, and
             otherwise "conll".
         tagged: whether tags are read, in which case every word must have one.
@@ -105,7 +105,7 @@ def read_sentences(
             malformed.
     """
     path = str(path)
-    checks.check_input(path, "CoNLL or JSON-lines")
+    checks.check_input(path, "CoNLL or JSON lines")
     out = TaggedSentences(path)
     lines = Lines(path)
     if FORMATS.detect(path, format, TRAINING_FLAGS if tagged else PREDICT_FLAGS) == "jsonl":
