@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -100,47 +102,28 @@ def read_tokenizer(
     Raises:
         UserError: the tokenizer is of a class of transformers, or has settings, that give a text other ids.
     """
-    record = record or _record(folder)
-    there = files.names(folder)
-    settings, rust = (
-        json_files.read(os.path.join(folder, name), schema) if name in there else {}
-        for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
-    )
-    path = find(folder, record.kind)
-    if path is None and not rust:
+    stated = _Stated.of(folder, record or _record(folder))
+    path = stated.vocabulary()
+    if path is None:
         return None
-    class_name = _class_name(folder, settings)
-    # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
-    of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
-    if path is None or (path.endswith("tokenizer.json") and not of_bpe):
-        path = _extract_vocabulary(rust, folder)
-    kind = of_file(path)
-    # Only RobertaTokenizer does not take this setting from tokenizer.json.
-    own_space = not rust or (class_name or record.class_name) == "RobertaTokenizer"
-    if kind is KINDS["wordpiece"]:
-        if rust and class_name in _OF_TOKENIZER_JSON:
-            settings = {}  # which such a class does not read
-        _check_word_pieces(folder, class_name, settings, rust)
-    elif kind is KINDS["bpe"] and own_space:
-        path = _with_prefix_space(path, bool(settings.get("add_prefix_space")))
-    normalizer = normalizer or _normalizer_name(record, path, class_name, settings)
-    stated = _case_and_accents(folder, normalizer, settings, rust)
+    stated.check(path)
+    normalizer = normalizer or stated.normalizer(path)
+    of_folder, accents = stated.case_and_accents(path, normalizer)
     if lower_case is None:
-        lower_case, strip_accents = stated[0], stated[1] if strip_accents is None else strip_accents
-    if template is None and record.has_kind_of(path):
-        template = record.template
+        lower_case = of_folder
+        strip_accents = accents if strip_accents is None else strip_accents
 
     def load(path: str, template: templates.Template | None) -> Tokenizer:
         return load_file(path, lower_case, strip_accents, template, normalizer)
 
+    if template is None and stated.record.has_kind_of(path):
+        template = stated.record.template
     tokenizer = load(path, template)
-    if template is None and rust.get("post_processor"):
-        special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
-        template = byte_bpe_files.template_of(rust, special, os.path.join(folder, "tokenizer.json"))
+    if template is None and (template := stated.template(tokenizer)):
         tokenizer = load(path, template)
     # Byte-level BPE has the added tokens of its own file.
     is_wordpiece, size = tokenizer.kind == "wordpiece", tokenizer.vocab_size
-    added = [one for one in _added_tokens(folder, rust) if is_wordpiece or one["id"] >= size]
+    added = [one for one in stated.added_tokens() if is_wordpiece or one["id"] >= size]
     added = [one for one in added if one["content"] not in tokenizer.special_tokens.values()]
     if is_wordpiece:
         tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
@@ -160,39 +143,141 @@ def _record(folder: str) -> TokenizerRecord:
     return RECORDS.get(name or "", RECORDS["bert"])
 
 
-def _normalizer_name(record: TokenizerRecord, path: str, class_name: str, settings: Mapping[str, Any]) -> str:
-    """Returns how the text of a vocabulary is normalized."""
-    name = record.normalizer_of(path)
-    if path.endswith(".model") and class_name == "AlbertTokenizer":
-        name = "albert"
-    # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
-    return "" if name == "albert" and "strip_accents" in settings else name
+@dataclasses.dataclass(frozen=True)
+class _Stated:
+    """What the files of a folder say of its tokenizer; for each thing, a method decides which file says it.
 
+    Attributes:
+        folder: a local path or a URL.
+        record: the tokenizer of the family.
+        settings: tokenizer_config.json; empty if there is none.
+        rust: tokenizer.json; empty if there is none.
+    """
 
-def _case_and_accents(
-    folder: str, normalizer: str, settings: Mapping[str, Any], rust: Mapping[str, Any]
-) -> tuple[bool | None, bool | None]:
-    """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
-    if normalizer == "albert":
-        if settings.get("remove_space") is False:
+    folder: str
+    record: TokenizerRecord
+    settings: Mapping[str, Any]
+    rust: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: str, record: TokenizerRecord) -> _Stated:
+        """Reads the files of a folder."""
+        there = files.names(folder)
+        settings, rust = (
+            json_files.read(os.path.join(folder, name), schema) if name in there else {}
+            for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
+        )
+        return cls(folder, record, settings, rust)
+
+    @functools.cached_property
+    def class_name(self) -> str:
+        """Returns the class in transformers, without the suffix "Fast"; "" if no file says it.
+
+        Raises:
+            UserError: bert_jax has no such tokenizer.
+        """
+        name = self.settings.get("tokenizer_class")
+        if not name and CONFIG in files.names(self.folder):
+            config = json_files.read(os.path.join(self.folder, CONFIG), {"tokenizer_class?": _TEXT})
+            name = config.get("tokenizer_class")
+        name = (name or "").removesuffix("Fast").removesuffix("Legacy")
+        name = _SAME.get(name, name)
+        if name and name not in _CLASSES:
             raise UserError(
-                f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
+                f"{self.folder}: its tokenizer is a {name}, whose ids bert_jax does not have; expected "
+                f"{', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}: choose a model with one of them"
             )
-        return settings.get("do_lower_case") is not False, not settings.get("keep_accents")
-    stated = _bert_normalizer(rust)
-    strip_accents = settings.get("strip_accents")
-    if strip_accents is None:
-        strip_accents = stated.get("strip_accents")
-    return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
+        return name
 
+    def vocabulary(self) -> str | None:
+        """Returns the path of the vocabulary, which may be a temporary file; None if there is none."""
+        path = find(self.folder, self.record.kind)
+        if path is None and not self.rust:
+            return None
+        class_name = self.class_name or self.record.class_name
+        # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
+        of_bpe = not self.rust or (self.rust.get("model") or {}).get("type") == "BPE"
+        if path is None or (path.endswith("tokenizer.json") and not of_bpe):
+            return _extract_vocabulary(self.rust, self.folder)
+        # Only RobertaTokenizer does not take this setting from tokenizer.json.
+        own_space = not self.rust or class_name == "RobertaTokenizer"
+        if of_file(path) is KINDS["bpe"] and own_space:
+            return _with_prefix_space(path, bool(self.settings.get("add_prefix_space")))
+        return path
 
-def _added_tokens(folder: str, rust: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the tokens that were added to a vocabulary, as tokenizer.json has them, in the order of ids."""
-    found = {token["content"]: token for token in rust.get("added_tokens") or ()}
-    if _ADDED in files.names(folder):
-        for token, i in json_files.read(os.path.join(folder, _ADDED), {str: int}).items():
-            found[token] = found.get(token, {"content": token}) | {"id": i}
-    return sorted(found.values(), key=lambda one: one["id"])
+    def check(self, path: str) -> None:
+        """Raises UserError if a WordPiece vocabulary gives a text other ids than with BertTokenizer."""
+        if of_file(path) is not KINDS["wordpiece"]:
+            return
+        model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
+        settings = self._settings_of(path)
+        given = {name: settings.get(name) for name in _WORD_PIECES}
+        # BertTokenizer has a default of its own.
+        if given["tokenize_chinese_chars"] is None and self.class_name in ("", *_OF_TOKENIZER_JSON):
+            given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
+        if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
+            given["clean_text"] = normalizer.get("clean_text")
+            given["continuing_subword_prefix"] = model.get("continuing_subword_prefix")
+            for name in {"normalizer", "pre_tokenizer"} & self.rust.keys():
+                given[name] = _type(self.rust[name])
+        for name, value in given.items():
+            if value not in (None, _WORD_PIECES[name]):
+                raise UserError(
+                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}, and bert_jax has the "
+                    f"ids of BertTokenizer alone; expected {json.dumps(_WORD_PIECES[name])}: choose a model "
+                    f"with that"
+                )
+
+    def normalizer(self, path: str) -> str:
+        """Returns how the text of a vocabulary is normalized."""
+        name = self.record.normalizer_of(path)
+        if path.endswith(".model") and self.class_name == "AlbertTokenizer":
+            name = "albert"
+        # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, text is normalized as BERT's.
+        return "" if name == "albert" and "strip_accents" in self.settings else name
+
+    def case_and_accents(self, path: str, normalizer: str) -> tuple[bool | None, bool | None]:
+        """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
+        settings = self._settings_of(path)
+        if normalizer == "albert":
+            if settings.get("remove_space") is False:
+                raise UserError(
+                    f"{self.folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's "
+                    f"does not"
+                )
+            return settings.get("do_lower_case") is not False, not settings.get("keep_accents")
+        stated = self._bert_normalizer()
+        strip_accents = settings.get("strip_accents")
+        if strip_accents is None:
+            strip_accents = stated.get("strip_accents")
+        return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
+
+    def template(self, tokenizer: Tokenizer) -> templates.Template | None:
+        """Returns how tokenizer.json assembles rows; None if it does not say it."""
+        if not self.rust.get("post_processor"):
+            return None
+        special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+        return byte_bpe_files.template_of(self.rust, special, os.path.join(self.folder, "tokenizer.json"))
+
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """Returns the tokens that were added to a vocabulary, as in tokenizer.json, in the order of ids."""
+        found = {token["content"]: token for token in self.rust.get("added_tokens") or ()}
+        if _ADDED in files.names(self.folder):
+            for token, i in json_files.read(os.path.join(self.folder, _ADDED), {str: int}).items():
+                found[token] = found.get(token, {"content": token}) | {"id": i}
+        return sorted(found.values(), key=lambda one: one["id"])
+
+    def _settings_of(self, path: str) -> Mapping[str, Any]:
+        """Returns tokenizer_config.json, as far as the class reads it for a vocabulary."""
+        is_own = of_file(path) is KINDS["wordpiece"] and self.rust and self.class_name in _OF_TOKENIZER_JSON
+        return {} if is_own else self.settings
+
+    def _bert_normalizer(self) -> Mapping[str, Any]:
+        normalizer = self.rust.get("normalizer") or {}
+        for one in (normalizer, *(normalizer.get("normalizers") or ())):
+            if one.get("type") == "BertNormalizer":
+                return one
+        return {}
 
 
 def _with_added_tokens(
@@ -212,26 +297,6 @@ def _with_added_tokens(
     return tokenizer
 
 
-def _class_name(folder: str, settings: Mapping[str, Any]) -> str:
-    """Returns the class of a tokenizer in transformers, without the suffix "Fast"; "" if no file says it.
-
-    Raises:
-        UserError: bert_jax has no such tokenizer.
-    """
-    name = settings.get("tokenizer_class")
-    if not name and CONFIG in files.names(folder):
-        config = json_files.read(os.path.join(folder, CONFIG), {"tokenizer_class?": _TEXT})
-        name = config.get("tokenizer_class")
-    name = (name or "").removesuffix("Fast").removesuffix("Legacy")
-    name = _SAME.get(name, name)
-    if name and name not in _CLASSES:
-        raise UserError(
-            f"{folder}: its tokenizer is a {name}, whose ids bert_jax does not have; expected "
-            f"{', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}: choose a model with one of them"
-        )
-    return name
-
-
 def _with_prefix_space(path: str, value: bool) -> str:
     """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
     content = json_files.read(path, {})
@@ -241,41 +306,11 @@ def _with_prefix_space(path: str, value: bool) -> str:
     return scratch.kept_file("tokenizer.json", changed)
 
 
-def _check_word_pieces(
-    folder: str, class_name: str, settings: Mapping[str, Any], rust: Mapping[str, Any]
-) -> None:
-    """Raises UserError if a WordPiece tokenizer gives a text other ids than BertTokenizer."""
-    model, normalizer = rust.get("model") or {}, _bert_normalizer(rust)
-    given = {name: settings.get(name) for name in _WORD_PIECES}
-    # BertTokenizer has a default of its own.
-    if given["tokenize_chinese_chars"] is None and class_name in ("", *_OF_TOKENIZER_JSON):
-        given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
-    if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
-        given["clean_text"] = normalizer.get("clean_text")
-        given["continuing_subword_prefix"] = model.get("continuing_subword_prefix")
-        for name in {"normalizer", "pre_tokenizer"} & rust.keys():
-            given[name] = _type(rust[name])
-    for name, value in given.items():
-        if value not in (None, _WORD_PIECES[name]):
-            raise UserError(
-                f"{folder}: its tokenizer has {name} {json.dumps(value)}, and bert_jax has the ids of "
-                f"BertTokenizer alone; expected {json.dumps(_WORD_PIECES[name])}: choose a model with that"
-            )
-
-
 def _type(step: Mapping[str, Any] | None) -> str:
     """Returns the type of a step of tokenizer.json; a sequence of one step is that step."""
     step = step or {}
     steps = step.get("normalizers") or step.get("pretokenizers") or []
     return str((steps[0] if len(steps) == 1 else step).get("type", "none"))
-
-
-def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
-    normalizer = rust.get("normalizer") or {}
-    for one in (normalizer, *(normalizer.get("normalizers") or ())):
-        if one.get("type") == "BertNormalizer":
-            return one
-    return {}
 
 
 def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
