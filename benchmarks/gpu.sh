@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything to be measured on a machine with an NVIDIA GPU, within ten minutes; one markdown table at the end.
+# What is to be checked and measured on a machine with an NVIDIA GPU, within ten minutes.
 #
 #   benchmarks/gpu.sh [--small]
 #
@@ -7,22 +7,28 @@
 # which comes from this checkout, nor a network: what else bert_jax needs may lie as wheels in a folder.
 # --small: tiny shapes, to try the script on a machine without a GPU.
 #
+#   PARTS="checks table"        also "kernels", behind the checks: a profile of the step of Base and the times of
+#                               the attention kernels in blocks of other sizes; "table" compares with PyTorch
 #   PYTHON=python3              runs bert_jax
 #   WHEELS=.wheels              installed beside this Python for the time of the run, such as google_crc32c's and
 #                               ml_collections', made by: pip download --no-deps -d .wheels NAME...
 #   PEER_PYTHON=$PYTHON         runs the peer
 #   SECONDS_IN_ALL=570          after which nothing more is started
-#   OUTPUT=gpu-benchmark        table.md, table.png, results.jsonl, log.txt; by default $OUT, where that is set
+#   OUTPUT=gpu-benchmark        table.md, table.png, results.jsonl, log.txt, and a log of each check; by default
+#                               $OUT, where that is set
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# The processes of both sides are there at once.
+export XLA_PYTHON_CLIENT_PREALLOCATE=false
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" # one device, as the peer uses
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${TMPDIR:-/tmp}/bert_jax-gpu-xla}"
 PYTHON="${PYTHON:-python3}"
 WHEELS="${WHEELS:-.wheels}"
 PEER_PYTHON="${PEER_PYTHON:-$PYTHON}"
 OUTPUT="${OUTPUT:-${OUT:-gpu-benchmark}}"
+PARTS=" ${PARTS:-checks table} "
 end=$((SECONDS + ${SECONDS_IN_ALL:-570}))
 small=()
 [ "${1:-}" = --small ] && small=(--small)
@@ -41,9 +47,10 @@ wheels=()
 for wheel in "$WHEELS"/*.whl; do
   [ -f "$wheel" ] && wheels+=("$wheel")
 done
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 if [ ${#wheels[@]} -gt 0 ]; then
-  installed=$(mktemp -d)
-  trap 'rm -rf "$installed"' EXIT
+  installed=$scratch/site
   if "$PYTHON" -m pip install -q --no-deps --no-index --target "$installed" "${wheels[@]}"; then
     export PYTHONPATH="$PYTHONPATH:$installed"
   else
@@ -71,27 +78,86 @@ else
   echo "gpu.sh: no NVIDIA GPU here; figures are of the CPU"
 fi
 
-mapfile -t tests < <(grep -rl 'mark\.gpu' tests --include='*.py')
-if [ -z "$memory" ]; then
-  echo "- tests that need a GPU: left out"
-elif [ -n "$(lacks "$PYTHON" pytest)" ] || [ ${#tests[@]} -eq 0 ]; then
-  echo "- tests that need a GPU: left out ($PYTHON has no pytest, or there are none)"
-else
-  # With these the tests add no flags of their own, which are for quick compilations on a CPU.
-  XLA_FLAGS="--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=3" \
-    JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 120 \
-    "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" </dev/null || echo "- tests that need a GPU: FAILED"
+has() { [[ $PARTS == *" $1 "* ]]; }
+
+# part NAME SECONDS COMMAND...: runs it with a log of its own, and says how it ended.
+part() {
+  local name=$1 limit=$2 state=done
+  shift 2
+  timeout "$limit" "$@" </dev/null >"$OUTPUT/$name.log" 2>&1 || state=FAILED
+  echo "- $name: $state, $SECONDS s after the start"
+}
+
+# shown NAME...: the ends of their logs.
+shown() {
+  local name
+  for name in "$@"; do
+    echo "--- $name"
+    tail -n 25 "$OUTPUT/$name.log"
+  done
+}
+
+if has kernels && [ -n "$memory" ]; then
+  part blocks 240 "$PYTHON" benchmarks/gpu_kernels.py blocks --output="$OUTPUT" --after="$scratch/quiet" &
+  blocks=$!
 fi
+if has checks; then
+  # All at once: nothing is timed here, and most of it is compilation.
+  running=()
+  mapfile -t tests < <(grep -rl 'mark\.gpu' tests --include='*.py')
+  if [ -z "$memory" ]; then
+    echo "- tests that need a GPU: left out"
+  elif [ -n "$(lacks "$PYTHON" pytest)" ] || [ ${#tests[@]} -eq 0 ]; then
+    echo "- tests that need a GPU: left out ($PYTHON has no pytest, or there are none)"
+  else
+    # With these the tests add no flags of their own, which are for quick compilations on a CPU.
+    XLA_FLAGS="--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=3" \
+      JAX_PLATFORMS=cuda,cpu part tests 120 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" &
+    running+=($!)
+  fi
+  if [ -z "$(lacks "$PYTHON" google_crc32c ml_collections tokenizers)" ] && [ -n "$memory" ]; then
+    part demo 90 "$PYTHON" -m bert_jax demo --quick --workdir="$scratch/demo" &
+    running+=($!)
+  fi
+  part attention 120 "$PYTHON" benchmarks/gpu_checks.py attention &
+  running+=($!)
+  part gradients 120 "$PYTHON" benchmarks/gpu_checks.py gradients "${small[@]}" &
+  running+=($!)
+  wait "${running[@]}"
+  part residual 120 "$PYTHON" benchmarks/gpu_checks.py residual "${small[@]}" # which it times
+  for name in tests demo attention gradients residual; do
+    [ -f "$OUTPUT/$name.log" ] && shown "$name"
+  done
+fi
+if has kernels && [ -n "$memory" ]; then
+  of_base=("$PYTHON" benchmarks/gpu_kernels.py step base 64 512 packed:0.1:0.1:bfloat16 --output="$OUTPUT")
+  part step 120 "${of_base[@]}"
+  touch "$scratch/quiet"
+  wait "$blocks"
+  shown step blocks
+  # Whether XLA's own products in Triton, which it chooses between, pay.
+  if [ $((end - SECONDS)) -gt 60 ]; then
+    XLA_FLAGS=--xla_gpu_enable_triton_gemm=false part step-cublas $((end - SECONDS)) "${of_base[@]}" --suffix=-cublas
+    shown step-cublas
+  fi
+fi
+has table || exit 0
 
-for check in attention "residual ${small[*]}" "gradients ${small[*]}"; do
-  # shellcheck disable=SC2086 # a check and its flag
-  timeout 120 "$PYTHON" benchmarks/gpu_checks.py $check </dev/null || echo "- $check: FAILED"
-done
+# compare VARIANTS FLAGS...: more lines of the table, in the time that is left.
+compare() {
+  local variants=$1
+  shift
+  [ -z "$memory" ] && variants=${variants//bfloat16/float32}
+  "$PYTHON" benchmarks/compare "${peer[@]}" --variants="$variants" --patience=0 --seconds=$((end - SECONDS)) \
+    --output="$OUTPUT" ${memory:+--memory_gib=$((memory / 1024))} "${small[@]}" "${small[@]/--small/--rounds=1}" "$@" </dev/null >"$scratch/table"
+}
 
-# The first variant does the peers' work, and stands beside them in every round.
-variants=padded:0.1:0.1:bfloat16,packed:0.1:0.1:bfloat16,packed:0.1:0.0:bfloat16,padded:0.0:0.0:bfloat16
-variants=$variants,packed:0.1:0.0:float32
-[ -z "$memory" ] && variants=${variants//bfloat16/float32}
-"$PYTHON" benchmarks/compare "${peer[@]}" --kinds=matrix,train,finetune,forward --models=large,base --lengths=512,128 \
-  --variants="$variants" --spread --stock --patience=0 --seconds=$((end - SECONDS)) --output="$OUTPUT" \
-  ${memory:+--memory_gib=$((memory / 1024))} "${small[@]}" </dev/null
+# What the peers compute, and the same sequences packed; then what costs less or more.
+main=padded:0.1:0.1:bfloat16,packed:0.1:0.1:bfloat16
+compare $main --kinds=matrix,train --models=base,large --lengths=512
+compare $main --kinds=train,finetune --models=base --lengths=128
+compare $main --kinds=forward --models=base --lengths=128,512
+compare packed:0.1:0.0:bfloat16,padded:0.0:0.0:bfloat16,packed:0.1:0.0:float32 --kinds=train --models=base --lengths=512
+compare $main --kinds=train,finetune --models=large --lengths=128
+compare padded:0.1:0.1:bfloat16 --kinds=train --models=base,large --lengths=512 --stock
+cat "$scratch/table"

@@ -3,7 +3,8 @@
     python benchmarks/compare --peer_python=PYTHON --models=mini,base --kinds=train,forward --output=DIR
 
 Without --peer_python it measures bert_jax alone. With the same output again, it adds rounds to what is there.
-On a GPU, benchmarks/gpu.sh calls it.
+The processes of a case stay while they take turns, so that each compiles once. On a GPU, benchmarks/gpu.sh
+calls it.
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ def main() -> None:
         help="ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE,... in place of the three flags above",
     )
     add("--rounds", type=int, default=3, help="turns of each side; default: %(default)s")
-    add("--spread", action="store_true", help="a round has the first variant and a part of the others")
     add("--batch", type=int, default=0, help="rows a step; default: by model, length and device")
-    add("--steps", type=int, default=10, help="timed steps of a process; default: %(default)s")
+    add("--steps", type=int, default=10, help="timed steps of a turn; default: %(default)s")
     add("--stock", action="store_true", help="PyTorch as transformers' documentation shows it, too")
     add("--memory_gib", type=float, default=0.0, help="of the GPU; 0 on a CPU")
     add("--seconds", type=float, default=1e9, help="after which nothing more is started")
@@ -85,8 +85,6 @@ def main() -> None:
         models=["tiny"] if args.small else _list(args.models),
         lengths=[32] if args.small else [int(one) for one in _list(args.lengths)],
         variants=variants,
-        rounds=args.rounds,
-        spread=args.spread,
         batch=4 if args.small else args.batch,
         steps=2 if args.small else args.steps,
         memory_gib=args.memory_gib,
@@ -100,11 +98,9 @@ def main() -> None:
     kept = output / "results.jsonl"
     results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     first = 1 + max((one["round"] for one in results), default=-1)
-    for turn in made.preparations():
-        session.run(turn, -1)
-    for number in range(args.rounds):
-        for turn in made.round(number):
-            results += session.run(turn, first + number)
+    session.run(list(made.preparations()), 1)
+    for turns_of_case in made.groups():
+        results += session.run(turns_of_case, args.rounds, first)
         if results:
             (output / "table.md").write_text(tables.table(results) + "\n")
             if importlib.util.find_spec("matplotlib"):

@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import measure
 import numpy as np
@@ -104,46 +106,31 @@ def matrix(args) -> None:
     )
     a = a * jnp.asarray(size**-0.5, args.dtype)  # so that the numbers stay as large as they are
     products = jax.jit(lambda a, b: jax.lax.fori_loop(0, inner, lambda _, c: product(a, c, (1, 0)), b))
-    seconds = measure.timed(lambda: products(a, b).block_until_ready(), args.repeats)
-    measure.emit(
+    case = measure.Case(
         what={"kind": "matrix", "size": size, "dtype": args.dtype},
-        side=SIDE,
         unit="FLOP/s",
-        **measure.rates(2 * size**3 * inner, seconds),
-        device=jax.devices()[0].device_kind,
+        amount=2 * size**3 * inner,
+        call=lambda: products(a, b).block_until_ready(),
+        fields={"device": jax.devices()[0].device_kind},
     )
+    measure.take_turns(args, SIDE, [case])
 
 
 def train(args) -> None:
-    """The pre-training step in the given variants, one after the other."""
-    import jax
-
-    from bert_jax.runs import benchmark
-
-    mesh, peak = one_device(), 0
+    """The pre-training step in the given variants."""
+    mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
-        config = config_of(args.model, variant)
-        if jax.default_backend() == "gpu":
-            config = config.replace(scan_unroll=0)
-        task = benchmark.make_task(config, args.length)
-        optimizer, schedule, check = _optimizer(task)
-        batch = batch_of(args, variant["rows"])
-        result = benchmark.time_train_step(
-            task, optimizer, schedule, batch, mesh=mesh, steps=args.steps, check=check
+        step, of_row, sequences = pretraining(args, variant, mesh)
+        cases.append(
+            measure.Case(
+                what=measure.case("train", args, variant),
+                unit="sequences/s",
+                amount=sequences,
+                call=step.call,
+                fields={**step.fields, "flops": of_row * args.batch / sequences},
+            )
         )
-        before, peak = peak, _peak_bytes() or 0
-        measure.emit(
-            what=measure.case("train", args, variant),
-            side=SIDE,
-            unit="sequences/s",
-            **result["sequences_per_second"],
-            flops=result["model_flops_per_row"] / result["sequences_per_row"],
-            memory_bytes=result["memory_bytes"],
-            # The device counts from the start of the process: of a variant that needs less than one before
-            # it, nothing is known.
-            peak_bytes=peak if peak > before else None,
-            compile_seconds=result["compile_seconds"],
-        )
+    measure.take_turns(args, SIDE, cases)
 
 
 def finetune(args) -> None:
@@ -151,7 +138,7 @@ def finetune(args) -> None:
     from bert_jax.objectives.classification import Classification
     from bert_jax.training.metrics import flops
 
-    mesh = one_device()
+    mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
         task = Classification(config_of(args.model, variant).replace(scan_unroll=0), _CLASSES)
         made = batch_of(args, variant["rows"])
@@ -160,17 +147,17 @@ def finetune(args) -> None:
             "targets": np.arange(args.batch, dtype=np.int32) % _CLASSES,
             "weights": np.ones(args.batch, np.float32),
         }
-        call, compile_seconds = _step(task, arrays, mesh)
-        seconds = measure.timed(call, args.steps)
-        measure.emit(
-            what=measure.case("finetune", args, variant),
-            side=SIDE,
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-            flops=flops.row_flops(task)(args.length),
-            compile_seconds=compile_seconds,
-            peak_bytes=_peak_bytes(),
+        step = _step(task, arrays, mesh)
+        cases.append(
+            measure.Case(
+                what=measure.case("finetune", args, variant),
+                unit="sequences/s",
+                amount=args.batch,
+                call=step.call,
+                fields={**step.fields, "flops": flops.row_flops(task)(args.length)},
+            )
         )
+    measure.take_turns(args, SIDE, cases)
 
 
 def forward(args) -> None:
@@ -179,19 +166,20 @@ def forward(args) -> None:
 
     from bert_jax.checkpoint.leaves import flatten, nest
     from bert_jax.convert import families
-    from bert_jax.kernels import platform
+    from bert_jax.kernels import check, platform
     from bert_jax.models.parameters import layer_axes
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
     from bert_jax.parallel import placement, row_parts, sharding
     from bert_jax.training.metrics import flops
 
-    mesh = one_device()
+    mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
         config = config_of(args.model, variant)
         config = config.replace(
             execution=config.execution.for_inference(platform.target(), variant["dtype"])
         ).replace(scan_unroll=0)
+        check.ensure(config)
         module = families.of(config).module(config, ("encoder",), "none", 0)
         made = batch_of(args, variant["rows"])
         inputs = jax.device_put(row_inputs(made["input_ids"], made["lengths"]))
@@ -212,16 +200,18 @@ def forward(args) -> None:
             def call(apply=apply, params=params, inputs=inputs):
                 apply(params, inputs).block_until_ready()
 
-            first = measure.timed(call, 1, warm_up=0)[0]
-            seconds = measure.timed(call, args.steps)
-        measure.emit(
-            what=measure.case("forward", args, variant),
-            side=SIDE,
-            unit="sequences/s",
-            **measure.rates(args.batch, seconds),
-            flops=flops.row_flops(Classification(config, _CLASSES))(args.length) / 3,
-            compile_seconds=first - min(seconds),
+            first, second = measure.timed(call, 2, warm_up=0)
+        of_row = flops.row_flops(Classification(config, _CLASSES))(args.length) / 3
+        cases.append(
+            measure.Case(
+                what=measure.case("forward", args, variant),
+                unit="sequences/s",
+                amount=args.batch,
+                call=call,
+                fields={"flops": of_row, "compile_seconds": first - second},
+            )
         )
+    measure.take_turns(args, SIDE, cases)
 
 
 def first_step(args) -> None:
@@ -232,8 +222,7 @@ def first_step(args) -> None:
     (variant,) = map(measure.variant, args.variants)
     compiler_options.enable_compilation_cache()
     task = benchmark.make_task(config_of(args.model, variant), args.length)
-    call, _ = _step(task, batch_of(args, variant["rows"]), one_device())
-    call()
+    _step(task, batch_of(args, variant["rows"]), one_device()).call()
 
 
 def checkpoint(args) -> None:
@@ -291,14 +280,42 @@ def records(args) -> None:
     )
 
 
-def _step(objective, arrays, mesh):
-    """Returns a function that makes one step of training, and the seconds of its compilation."""
+class _Step(NamedTuple):
+    """A step of training: makes one and waits for it; what a result says of it; the compiled program."""
+
+    call: Callable[[], None]
+    fields: dict[str, Any]
+    program: Any
+
+
+def pretraining(args, variant: dict, mesh):
+    """Returns the pre-training step of a variant, the model FLOPs of a row, and the batch's sequences."""
     import jax
 
-    from bert_jax.parallel import host_memory, sharding
+    from bert_jax.runs import benchmark
+    from bert_jax.training.metrics import flops
+
+    config = config_of(args.model, variant)
+    if jax.default_backend() == "gpu":
+        config = config.replace(scan_unroll=0)
+    task = benchmark.make_task(config, args.length)
+    batch = batch_of(args, variant["rows"])
+    sequences = len(benchmark.sequence_lengths(batch))
+    predictions = task.masking.max_predictions
+    of_row = flops.row_flops(task)(args.length, predictions, round(sequences / args.batch))
+    return _step(task, batch, mesh), of_row, sequences
+
+
+def _step(objective, arrays, mesh):
+    """Returns one step of training, compiled, on the given rows."""
+    import jax
+
+    from bert_jax.kernels import check as kernel_check
+    from bert_jax.parallel import device_memory, host_memory, sharding
     from bert_jax.training.state import abstract_state, init_state
     from bert_jax.training.step import make_train_step
 
+    kernel_check.ensure(objective.config)
     optimizer, schedule, check = _optimizer(objective)
     abstract = abstract_state(objective, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
@@ -317,7 +334,9 @@ def _step(objective, arrays, mesh):
         state, metrics = step(state, batch, seed)
         jax.block_until_ready((state, metrics))
 
-    return call, compile_seconds
+    memory = step.memory_analysis()
+    taken = None if memory is None else device_memory.program_bytes(memory, jax.default_backend())
+    return _Step(call, {"compile_seconds": compile_seconds, "memory_bytes": taken}, step)
 
 
 def _optimizer(objective):
@@ -326,13 +345,6 @@ def _optimizer(objective):
 
     config = OptimizerConfig(warmup_steps=10)
     return *make_optimizer(config, 1000, objective), finite_check(config)
-
-
-def _peak_bytes() -> int | None:
-    """Returns the most that was allocated on the first device since the process began; None if unknown."""
-    import jax
-
-    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 
@@ -60,9 +61,19 @@ def rows(args, variant: dict, device: str) -> dict:
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def emit_rate(kind: str, args, variant: dict, side: str, seconds: list[float]) -> None:
-    what, rate = measure.case(kind, args, variant), measure.rates(args.batch, seconds)
-    measure.emit(what=what, side=side, unit="sequences/s", **rate)
+def take_turns(args, side: str, kind: str, calls) -> None:
+    """As `measure.take_turns`, of functions by variant."""
+    cases = [
+        measure.Case(measure.case(kind, args, variant), "sequences/s", args.batch, call)
+        for variant, call in calls
+    ]
+    measure.take_turns(args, side, cases, after=free)
+
+
+def free() -> None:
+    """Returns memory of the GPU that is not in use, because the processes of the other sides stay there."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def side(args) -> str:
@@ -153,14 +164,14 @@ HEADS = {
 
 
 def train(args) -> None:
-    for variant in map(measure.variant, args.variants):
-        seconds = measure.timed(pretraining(args, variant), args.steps)
-        emit_rate("train", args, variant, side(args), seconds)
+    variants = map(measure.variant, args.variants)
+    take_turns(args, side(args), "train", [(variant, pretraining(args, variant)) for variant in variants])
 
 
 def finetune(args) -> None:
     import torch
 
+    calls = []
     for variant in map(measure.variant, args.variants):
         model, device = load(args, "AutoModelForSequenceClassification", variant, num_labels=2)
         model.train()
@@ -175,8 +186,8 @@ def finetune(args) -> None:
                 model(**inputs).logits.float(), labels
             ),
         )
-        seconds = measure.timed(call, args.steps)
-        emit_rate("finetune", args, variant, side(args), seconds)
+        calls.append((variant, call))
+    take_turns(args, side(args), "finetune", calls)
 
 
 def forward(args) -> None:
@@ -184,6 +195,7 @@ def forward(args) -> None:
         return onnx(args)
     import torch
 
+    calls = []
     for variant in map(measure.variant, args.variants):
         model, device = load(args, "AutoModel", variant)
         model.eval()
@@ -197,21 +209,21 @@ def forward(args) -> None:
             ):
                 return apply(**inputs)[0]
 
-        seconds = measure.timed(waits(device, call), args.steps)
-        emit_rate("forward", args, variant, side(args), seconds)
+        calls.append((variant, waits(device, call)))
+    take_turns(args, side(args), "forward", calls)
 
 
 def onnx(args) -> None:
     import onnxruntime
 
     path = os.path.join(args.folder, "onnx/model.onnx")
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session, calls = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), []
     for variant in map(measure.variant, args.variants):
         ids, mask, _ = stored(args, variant)
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         given = {one.name: given[one.name] for one in session.get_inputs()}
-        seconds = measure.timed(lambda given=given: session.run(["last_hidden_state"], given), args.steps)
-        emit_rate("forward", args, variant, "ONNX Runtime", seconds)
+        calls.append((variant, lambda given=given: session.run(["last_hidden_state"], given)))
+    take_turns(args, "ONNX Runtime", "forward", calls)
 
 
 def first_step(args) -> None:
@@ -260,14 +272,14 @@ def matrix(args) -> None:
         for _ in range(inner):
             y = a @ y
 
-    seconds = measure.timed(waits(device, product), args.repeats)
-    measure.emit(
+    case = measure.Case(
         what={"kind": "matrix", "size": args.size, "dtype": args.dtype},
-        side="PyTorch",
         unit="FLOP/s",
-        **measure.rates(2 * args.size**3 * inner, seconds),
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        amount=2 * args.size**3 * inner,
+        call=waits(device, product),
+        fields={"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"},
     )
+    measure.take_turns(args, "PyTorch", [case], after=free)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What is measured, as rounds of turns: each side in turn, as often as there are rounds."""
+"""What is measured, as groups of turns: the sides of a case, each in turn as often as there are rounds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ KINDS = ("matrix", "train", "finetune", "forward", "first_step", "checkpoint", "
 # Rows a step on a CPU, by kind and tokens a row; a forward pass also has one row.
 _CPU_ROWS = {"train": {128: 8, 512: 2}, "finetune": {128: 16, 512: 4}, "forward": {128: 32, 512: 8}}
 _SMALL = ("tiny", "mini", "small", "L-2", "L-4", "ettin-17m", "pretrain/hour")  # four times the rows
-# Rows a step for a GPU of 141 GB; less memory takes a half, a quarter, ...
+# Rows a step for a GPU of 80 GB or more; less memory takes a half, a quarter, ...
 _GPU_ROWS = {"large": {128: 128, 512: 32}, "base": {128: 256, 512: 64}}
-FULL_MEMORY_GIB = 130
+FULL_MEMORY_GIB = 75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,6 @@ class Plan:
         models: sizes or configs.
         lengths: tokens a row.
         variants: ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE, the first with what the peers compute, too.
-        rounds: how often each side has its turn.
-        spread: whether a round has the first variant and a part of the others, in place of all.
         batch: rows a step; 0 for a default by model, length and device.
         steps: timed steps of each process.
         memory_gib: of the GPU; 0 on a CPU.
@@ -45,8 +43,6 @@ class Plan:
     models: Sequence[str]
     lengths: Sequence[int]
     variants: Sequence[str]
-    rounds: int
-    spread: bool
     batch: int
     steps: int
     memory_gib: float
@@ -70,17 +66,17 @@ class Plan:
     def folder(self, model: str) -> Path:
         return self.output / "models" / model.replace("/", "-").replace(":", "-")
 
-    def round(self, number: int) -> Iterator[Turn]:
-        """Yields the turns of a round, of a case one side after the other."""
-        if "matrix" in self.kinds and not number:
+    def groups(self) -> Iterator[list[Turn]]:
+        """Yields the sides of each case."""
+        if "matrix" in self.kinds:
             yield from self._matrices()
         for only, model in itertools.product(self.kinds, self.models):
             for kind, rows, length in self._cases(model):
                 if kind == only:
-                    yield from self._sides(kind, model, rows, length, number)
+                    yield self._sides(kind, model, rows, length)
         if "records" in self.kinds and self.corpus:
             scratch = f"--scratch={self.output}"
-            yield Turn("records", self._ours("records", *self.corpus, "--steps=1", scratch))
+            yield [Turn("records", self._ours("records", *self.corpus, "--steps=1", scratch))]
 
     def _cases(self, model: str) -> Iterator[tuple[str, int, int]]:
         """Yields the kinds, rows a step and tokens a row of a model."""
@@ -102,33 +98,30 @@ class Plan:
         rows = _CPU_ROWS[kind].get(length, max(1, 1024 // length))
         return rows * 4 if model.startswith(_SMALL) and kind != "forward" else rows
 
-    def _variants(self, kind: str, number: int) -> list[str]:
-        """Returns the variants of a kind in a round."""
+    def _variants(self, kind: str) -> list[str]:
+        """Returns the variants of a kind."""
         if kind == "forward":  # without dropout, and with rows of one text
             dtypes = dict.fromkeys(variant.split(":")[3] for variant in self.variants)
             return [f"padded:0.0:0.0:{dtype}" for dtype in dtypes]
         found = [one for one in self.variants if kind == "train" or not one.startswith("packed")]
-        if kind in ("first_step", "checkpoint"):
-            return found[:1]
-        return [found[0], *found[1 + number :: self.rounds]] if self.spread else found
+        return found[:1] if kind in ("first_step", "checkpoint") else found
 
-    def _sides(self, kind: str, model: str, rows: int, length: int, number: int) -> Iterator[Turn]:
-        variants = self._variants(kind, number)
+    def _sides(self, kind: str, model: str, rows: int, length: int) -> list[Turn]:
+        variants = self._variants(kind)
         shape = [model, str(rows), str(length)]
         name = f"{kind} {model}, {rows} x {length}"
-        options = [f"--steps={self.steps}"]
+        if kind == "first_step":
+            return list(self._first_steps(name, shape, variants))
+        options, stays = [f"--steps={self.steps}"], kind != "checkpoint"
         if kind == "checkpoint":
             options = ["--steps=3", f"--scratch={self.output}"]
-        if kind == "first_step":
-            yield from self._first_steps(name, shape, variants)
-            return
-        yield Turn(f"{name}: bert_jax", self._ours(kind, *shape, *variants, *options))
+        turns = [Turn(f"{name}: bert_jax", self._ours(kind, *shape, *variants, *options), stays=stays)]
         if not self.peer_python:
-            return
+            return turns
         options = [*options, f"--folder={self.folder(model)}"]
         theirs = [one for one in variants if not one.startswith("packed")]
         ways: dict[str, list[str]] = {"PyTorch, compiled": []}
-        if self.stock and kind != "checkpoint" and (number == 1 or not self.spread):
+        if self.stock and kind != "checkpoint":
             ways["PyTorch"] = ["--stock"]
         if kind == "forward" and not self.memory_gib:
             ways["ONNX Runtime"] = ["--onnx"]
@@ -136,7 +129,9 @@ class Plan:
             # The graph is float32.
             given = [one for one in theirs if "--onnx" not in flags or one.endswith("float32")]
             if given:
-                yield Turn(f"{name}: {side}", self._theirs(*flags, kind, *shape, *given, *options))
+                command = self._theirs(*flags, kind, *shape, *given, *options)
+                turns.append(Turn(f"{name}: {side}", command, stays=stays))
+        return turns
 
     def _first_steps(self, name: str, shape: list[str], variants: list[str]) -> Iterator[Turn]:
         """Yields processes of one step, which are timed as a whole, first without compiled programs."""
@@ -159,13 +154,14 @@ class Plan:
                     empties=cache if kind.endswith("cold") else None,
                 )
 
-    def _matrices(self) -> Iterator[Turn]:
+    def _matrices(self) -> Iterator[list[Turn]]:
         size = 256 if self.small else 8192 if self.memory_gib else 2048
         for dtype in dict.fromkeys(variant.split(":")[3] for variant in self.variants):
             command = ["matrix", f"--dtype={dtype}", f"--size={size}"]
-            yield Turn(f"{dtype} products: bert_jax", self._ours(*command))
+            sides = [Turn(f"{dtype} products: bert_jax", self._ours(*command), stays=True)]
             if self.peer_python:
-                yield Turn(f"{dtype} products: PyTorch", self._theirs(*command))
+                sides.append(Turn(f"{dtype} products: PyTorch", self._theirs(*command), stays=True))
+            yield sides
 
     def _ours(self, *arguments) -> list[str]:
         return [sys.executable, str(HERE / "ours.py"), *map(str, arguments)]

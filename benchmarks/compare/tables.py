@@ -13,7 +13,7 @@ from turns import BUSY
 OURS = "bert_jax"
 _COLUMNS = (
     "what", "model", "rows x tokens", "rows, dropout, dtype", "who", "best (median)", "of the matrix rate",
-    "bert_jax beside it, round by round", "memory, peak (GiB)", "compiled in",
+    "bert_jax beside it, round by round", "memory (GiB)", "compiled in",
 )  # fmt: skip
 _TITLES = {
     "matrix": "matrix product",
@@ -22,11 +22,12 @@ _TITLES = {
     "forward": "forward pass",
 }
 _NOTE = """\
-In turn, each in a process of its own. Best step of all rounds, and the median of the rounds' medians; what
-stands beside a peer compares the best of each round, and above 1 bert_jax is faster. Padded: one sequence a
-row, half a row on average; packed: rows filled with such sequences, beside a peer that pads each. The matrix
-rate is the best of both sides' products of random matrices in this run, and the FLOPs are the model's, of
-whole rows, by formula. "*": other processes used more than {busy:.0%} of the processors."""
+In turn, each in a process of its own, which stays for all rounds. Best step of all rounds, and the median of
+the rounds' medians; what stands beside a peer compares the best of each round, and above 1 bert_jax is
+faster. Padded: one sequence a row, half a row on average; packed: rows filled with such sequences, beside a
+peer that pads each. The matrix rate is the best of both sides' products of random matrices in this run, and
+the FLOPs are the model's, of whole rows, by formula. Memory is what the compiled program takes. "*": other
+processes used more than {busy:.0%} of the processors."""
 
 
 class Line:
@@ -107,7 +108,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
                     f"{peer.side}, padded: {', '.join(f'{one:.2f}' for one in found)}"
                     for peer, found in beside(cases, case)
                 )
-            memory = [_gib(line.first(name)) for name in ("memory_bytes", "peak_bytes")]
             compiled = line.first("compile_seconds")
             cells = [
                 *_describe(what),
@@ -116,7 +116,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
                 + "*" * line.is_noisy,
                 share,
                 ratio,
-                ", ".join(filter(None, memory)),
+                _gib(line.first("memory_bytes")),
                 f"{compiled:.1f} s" if compiled is not None else "",
             ]
             text.append("| " + " | ".join(cells) + " |")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import queue
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +34,7 @@ class Turn:
         title: what it does, for the log.
         command: its command line.
         limit: seconds after which it is stopped.
+        stays: whether it is given --in_turn, so that it compiles once for all rounds; see `measure`.
         whole: if its whole process is what is measured, the `what` and the `side` of the result.
         environment: variables that differ from this process's.
         empties: a directory that is deleted before, such as a cache.
@@ -38,16 +43,22 @@ class Turn:
     title: str
     command: Sequence[str]
     limit: float = 3600.0
+    stays: bool = False
     whole: Mapping[str, Any] | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     empties: Path | None = None
 
 
 class Load:
-    """What other processes use of the processors since it was made, as Linux counts; None elsewhere."""
+    """What other processes use of the processors since it was made, as Linux counts; None elsewhere.
 
-    def __init__(self):
-        self._began = time.monotonic(), _busy_seconds(), _own_seconds()
+    Args:
+        process: the id of a process that is not one of the others, though it has not ended.
+    """
+
+    def __init__(self, process: int | None = None):
+        self._process = process
+        self._began = time.monotonic(), _busy_seconds(), _own_seconds(process)
 
     def others(self) -> float | None:
         """Returns the share of all processors, 0 to 1."""
@@ -56,7 +67,7 @@ class Load:
         if now is None or busy is None:
             return None
         capacity = max(1e-3, time.monotonic() - began) * (os.cpu_count() or 1)
-        return max(0.0, (now - busy) - (_own_seconds() - own)) / capacity
+        return max(0.0, (now - busy) - (_own_seconds(self._process) - own)) / capacity
 
 
 def _busy_seconds() -> float | None:
@@ -68,73 +79,186 @@ def _busy_seconds() -> float | None:
     return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
-def _own_seconds() -> float:
+def _own_seconds(process: int | None = None) -> float:
+    """Returns the seconds of this process, of its children that have ended, and of one that has not."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(one.ru_utime + one.ru_stime for one in used) + _seconds_of(process)
+
+
+def _seconds_of(process: int | None) -> float:
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+class _Process:
+    """A process whose output is read as it comes."""
+
+    def __init__(self, turn: Turn):
+        self.turn = turn
+        self.text = ""
+        self._process = subprocess.Popen(
+            [*map(str, turn.command), *["--in_turn"] * turn.stays],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=os.environ | dict(turn.environment),
+            start_new_session=True,  # so that its own processes are stopped with it
+        )
+        self.id = self._process.pid
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        if not turn.stays:
+            self._process.stdin.close()
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def until(self, mark: str | None, limit: float) -> tuple[list[dict[str, Any]], str]:
+        """Returns the results up to a line, or the end, and how it came to it: "done" or what went wrong.
+
+        A process that did not come so far within `limit` seconds is stopped.
+        """
+        end, found = time.monotonic() + limit, []
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                self.stop()
+                return found, f"stopped after {limit:.0f} s"
+            if line is None:
+                state = self._process.wait()
+                return found, "done" if mark is None and state == 0 else f"failed ({_reason(self.text)})"
+            self.text += line
+            if line.strip() == mark:
+                return found, "done"
+            if line.startswith(measure.PREFIX):
+                found.append(json.loads(line.removeprefix(measure.PREFIX)))
+
+    def go(self) -> None:
+        """Lets a process have its next turn; one that has ended is found out by `until`."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.id, signal.SIGKILL)
+        self._process.wait()
 
 
 class Session:
     """Runs turns and keeps their results.
 
     Args:
-        seconds: after which nothing more is started; a process is stopped after a fifth of them.
+        seconds: after which nothing more is started; a process is stopped after a third of them.
         output: a directory for log.txt, and results.jsonl, to which each result is added at once.
         patience: seconds to wait at most, before each turn, until other processes are quiet.
     """
 
     def __init__(self, seconds: float, output: Path, patience: float = 60.0):
         output.mkdir(parents=True, exist_ok=True)
-        self._end, self._most = time.monotonic() + seconds, seconds / 5
+        self._end, self._most = time.monotonic() + seconds, seconds / 3
         self._patience = patience
         self._log = open(output / "log.txt", "a", encoding="utf-8")
         self._results = output / "results.jsonl"
 
-    def run(self, turn: Turn, round_number: int) -> list[dict[str, Any]]:
-        """Returns the results of a process, those before it failed or was stopped included."""
+    def run(self, turns: Sequence[Turn], rounds: int, first: int = 0) -> list[dict[str, Any]]:
+        """Returns the results of turns, one side after the other in each round.
+
+        Those of a process before it failed or was stopped are included, and the others go on without it.
+
+        Args:
+            turns: what is run, all of them processes that stay, or none.
+            rounds: how often each has its turn.
+            first: the number of the first round.
+        """
+        if turns and turns[0].stays:
+            return self._alternate(turns, rounds, first)
+        return [
+            one for number in range(rounds) for turn in turns for one in self._alone(turn, first + number)
+        ]
+
+    def _alone(self, turn: Turn, number: int) -> list[dict[str, Any]]:
         self._wait_for_quiet()
-        left = self._end - time.monotonic()
-        if left < min(turn.limit, _LEAST_SECONDS):
-            print(f"- {turn.title}: left out, the time is up", file=sys.stderr, flush=True)
+        if (limit := self._limit(turn)) is None:
             return []
         if turn.empties:
             shutil.rmtree(turn.empties, ignore_errors=True)
-        self._log.write(f"\n$ {' '.join(map(str, turn.command))}\n")
         load, began = Load(), time.monotonic()
-        text, state = self._process(turn, min(turn.limit, self._most, left))
-        seconds, others = time.monotonic() - began, load.others()
-        self._log.write(text)
-        self._log.flush()
-        busy = f", others used {others:.0%} of the processors" if others and others > BUSY else ""
-        print(f"- {turn.title}: {state}, {seconds:.0f} s{busy}", file=sys.stderr, flush=True)
-        found = [
-            json.loads(line.removeprefix(measure.PREFIX))
-            for line in text.splitlines()
-            if line.startswith(measure.PREFIX)
-        ]
+        process = _Process(turn)
+        try:
+            found, state = process.until(None, limit)
+        finally:
+            process.stop()
+        seconds = time.monotonic() - began
+        self._note(process)
         if turn.whole and state == "done":
             found = [{**turn.whole, "unit": "s", "best": seconds, "median": seconds}]
-        found = [one | {"round": round_number, "others": others} for one in found]
+        return self._keep(turn.title, found, number, state, seconds, load.others())
+
+    def _alternate(self, turns: Sequence[Turn], rounds: int, first: int) -> list[dict[str, Any]]:
+        ready: list[_Process] = []
+        started: list[_Process] = []
+        results: list[dict[str, Any]] = []
+        try:
+            for turn in turns:
+                if (limit := self._limit(turn)) is None:
+                    continue
+                began = time.monotonic()
+                started.append(process := _Process(turn))
+                _, state = process.until(measure.READY, limit)
+                self._say(turn.title, "ready" if state == "done" else state, time.monotonic() - began)
+                if state == "done":
+                    ready.append(process)
+            for number in range(first, first + rounds):
+                for process in list(ready):
+                    self._wait_for_quiet()
+                    if (limit := self._limit(process.turn, least=0.0)) is None:
+                        continue
+                    load, began = Load(process.id), time.monotonic()
+                    process.go()
+                    found, state = process.until(measure.DONE, limit)
+                    seconds = time.monotonic() - began
+                    title = f"{process.turn.title}, round {number}"
+                    results += self._keep(title, found, number, state, seconds, load.others())
+                    if state != "done":
+                        ready.remove(process)
+        finally:
+            for process in started:
+                process.stop()
+                self._note(process)
+        return results
+
+    def _limit(self, turn: Turn, least: float = _LEAST_SECONDS) -> float | None:
+        """Returns after how many seconds a process is to be stopped; None if the time is up."""
+        left = self._end - time.monotonic()
+        if left <= min(turn.limit, least):
+            print(f"- {turn.title}: left out, the time is up", file=sys.stderr, flush=True)
+            return None
+        return min(turn.limit, self._most, left)
+
+    def _keep(self, title, found, number, state, seconds, others) -> list[dict[str, Any]]:
+        self._say(title, state, seconds, others)
+        found = [one | {"round": number, "others": others} for one in found]
         with open(self._results, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(one) + "\n" for one in found)
         return found
 
-    def _process(self, turn: Turn, limit: float) -> tuple[str, str]:
-        """Returns what a process printed, and how it ended."""
-        try:
-            done = subprocess.run(
-                list(map(str, turn.command)),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                timeout=limit,
-                env=os.environ | dict(turn.environment),
-            )
-        except subprocess.TimeoutExpired as error:
-            text = error.stdout or ""
-            text = text if isinstance(text, str) else text.decode(errors="replace")
-            return text, f"stopped after {limit:.0f} s"
-        return done.stdout, "done" if done.returncode == 0 else f"failed ({_reason(done.stdout)})"
+    def _say(self, title: str, state: str, seconds: float, others: float | None = None) -> None:
+        busy = f", others used {others:.0%} of the processors" if others and others > BUSY else ""
+        print(f"- {title}: {state}, {seconds:.0f} s{busy}", file=sys.stderr, flush=True)
+
+    def _note(self, process: _Process) -> None:
+        self._log.write(f"\n$ {' '.join(map(str, process.turn.command))}\n{process.text}")
+        self._log.flush()
 
     def _wait_for_quiet(self) -> None:
         give_up = min(self._end, time.monotonic() + self._patience)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -34,8 +35,6 @@ def made(compare, tmp_path):
         models=("base",),
         lengths=(128,),
         variants=("padded:0.1:0.1:float32", "packed:0.1:0.1:float32", "padded:0.0:0.0:float32"),
-        rounds=2,
-        spread=False,
         batch=0,
         steps=3,
         memory_gib=0.0,
@@ -106,7 +105,9 @@ def test_the_picture_has_a_bar_for_each_case(compare, tmp_path):
 
 
 def test_each_side_has_its_turn(made):
-    turns = [turn.title for turn in made.round(0)]
+    groups = list(made.groups())
+    turns = [turn.title for group in groups for turn in group]
+    assert [len(group) for group in groups] == [2, 3, 3, 4, 4, 6, 2, 1]
     assert turns[:5] == [
         "float32 products: bert_jax",
         "float32 products: PyTorch",
@@ -116,13 +117,15 @@ def test_each_side_has_its_turn(made):
     ]
     assert "forward base, 1 x 128: ONNX Runtime" in turns and "forward base, 32 x 128: bert_jax" in turns
     assert turns[-1] == "records" and len(turns) == len(set(turns))
-    assert not any("products" in turn.title for turn in made.round(1))
+    # What is timed as a whole, or stores files, is another process in every round.
+    apart = [turn.title.split()[0] for group in groups for turn in group if not turn.stays]
+    assert set(apart) == {"first_step", "checkpoint", "records"} and len(apart) == 9
     (folder,) = made.preparations()
     assert {"--onnx", "8x128", "1x128", "32x128", "16x128"} <= set(folder.command)
 
 
 def test_peers_have_no_packed_rows_and_forward_passes_no_dropout(made):
-    for turn in made.round(0):
+    for turn in itertools.chain(*made.groups()):
         is_peer = turn.command[0] == "python-of-the-peer"
         packed = [part for part in turn.command if part.startswith("packed")]
         assert not (packed and (is_peer or "train" not in turn.title)), turn
@@ -130,20 +133,15 @@ def test_peers_have_no_packed_rows_and_forward_passes_no_dropout(made):
             assert "padded:0.0:0.0:float32" in turn.command and "padded:0.1:0.1:float32" not in turn.command
 
 
-def test_rounds_may_share_the_variants(made):
-    spread = dataclasses.replace(made, kinds=("train",), spread=True, memory_gib=80.0)
-    given = []
-    for number in range(2):
-        turn = next(turn for turn in spread.round(number) if turn.title.endswith("bert_jax"))
-        given.append([part for part in turn.command if part.count(":") == 3])
-    assert given == [list(made.variants[:2]), [made.variants[0], made.variants[2]]]
-    assert [sum("PyTorch" in turn.title for turn in spread.round(number)) for number in range(2)] == [1, 2]
-    assert "128" in next(spread.round(0)).command  # half of the rows for 141 GB
-
-
-@pytest.mark.parametrize("memory, halvings", [(140, 0), (130, 0), (80, 1), (40, 2), (24, 3), (0.1, 6)])
+@pytest.mark.parametrize("memory, halvings", [(140, 0), (75, 0), (74, 1), (40, 1), (24, 2), (0.1, 6)])
 def test_batches_shrink_with_the_memory(compare, memory, halvings):
     assert compare.plan.halvings(memory) == halvings
+
+
+def test_a_gpu_with_less_memory_has_fewer_rows(compare, made):
+    small = dataclasses.replace(made, kinds=("train",), memory_gib=40.0)
+    ((ours, *_),) = small.groups()
+    assert ours.title == "train base, 128 x 128: bert_jax" and "128" in ours.command
 
 
 def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, capsys):
@@ -151,18 +149,63 @@ def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, cap
     session = compare.turns.Session(60, tmp_path, patience=0)
     emit = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import measure; measure.emit(best=1)\n"
     fails = turn("one", [sys.executable, "-c", emit + "raise MemoryError('too much')"])
-    assert [found["best"] for found in session.run(fails, 4)] == [1]
+    assert [found["best"] for found in session.run([fails], 1, 4)] == [1]
     hangs = turn("two", [sys.executable, "-c", emit + "import time; time.sleep(60)"], limit=3)
-    assert [found["round"] for found in session.run(hangs, 5)] == [5]
+    assert [found["round"] for found in session.run([hangs], 1, 5)] == [5]
     whole = turn("three", [sys.executable, "-c", "1"], whole={"what": {"kind": "first step"}, "side": "x"})
-    (timed,) = session.run(whole, 0)
+    (timed,) = session.run([whole], 1)
     assert 0 < timed["best"] < 30 and timed["unit"] == "s"
     late = compare.turns.Session(0, tmp_path, patience=0)
-    assert late.run(turn("four", [sys.executable, "-c", "1"]), 0) == []
+    assert late.run([turn("four", [sys.executable, "-c", "1"])], 1) == []
     out = capsys.readouterr().err
     assert "one: failed (MemoryError: too much)" in out and "two: stopped" in out and "four: left out" in out
     stored = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [one["round"] for one in stored] == [4, 5, 0]
+
+
+# A side that says when it is set up.
+SIDE = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import measure
+print("set up")
+calls = []
+def call():
+    calls.append(1)
+    if len(calls) == 6:  # the one that is timed in the second turn
+        {second}
+case = measure.Case(what={{"side": {side!r}}}, unit="calls/s", amount=1, call=call)
+args = type("args", (), dict(in_turn="--in_turn" in sys.argv, steps=1))
+measure.take_turns(args, {side!r}, [case])
+"""
+
+
+def test_sides_alternate_without_being_set_up_again(compare, tmp_path, capsys):
+    def side(name, second):
+        code = SIDE.format(folder=str(FOLDER), side=name, second=second)
+        return compare.turns.Turn(name, [sys.executable, "-c", code], stays=True)
+
+    session = compare.turns.Session(60, tmp_path, patience=0)
+    turns = [side("one", "pass"), side("two", "raise MemoryError('too much')"), side("three", "pass")]
+    found = session.run(turns, 3, first=2)
+    order = [(one["round"], one["side"]) for one in found]
+    rest = [(number, name) for number in (3, 4) for name in ("one", "three")]
+    assert order == [(2, "one"), (2, "two"), (2, "three"), *rest]
+    assert "two, round 3: failed (MemoryError: too much)" in capsys.readouterr().err
+    assert (tmp_path / "log.txt").read_text().count("set up\n") == 3
+
+
+def test_a_side_that_is_never_ready_is_left_out(compare, tmp_path):
+    session = compare.turns.Session(60, tmp_path, patience=0)
+    hangs = compare.turns.Turn("one", [sys.executable, "-c", "input(); input()"], limit=1, stays=True)
+    assert session.run([hangs], 2) == []
+    # What a process starts is stopped with it.
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '77']).pid, flush=True); input()"
+    parent = compare.turns.Turn("two", [sys.executable, "-c", code], limit=1, stays=True)
+    assert session.run([parent], 1) == []
+    child = (tmp_path / "log.txt").read_text().split()[-1]
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_the_work_of_others_is_what_is_not_ours(compare, monkeypatch):
@@ -170,7 +213,7 @@ def test_the_work_of_others_is_what_is_not_ours(compare, monkeypatch):
     monkeypatch.setattr(compare.turns.time, "monotonic", lambda: clocks["monotonic"])
     monkeypatch.setattr(compare.turns.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(compare.turns, "_busy_seconds", lambda: clocks["busy"])
-    monkeypatch.setattr(compare.turns, "_own_seconds", lambda: clocks["own"])
+    monkeypatch.setattr(compare.turns, "_own_seconds", lambda process: clocks["own"])
     load = compare.turns.Load()
     clocks |= {"monotonic": 110.0, "busy": 80.0, "own": 27.0}  # of 40 s, 30 s are used, 20 s by this process
     assert load.others() == pytest.approx(0.25)
