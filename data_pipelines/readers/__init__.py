@@ -17,12 +17,13 @@ from data_pipelines.readers.inputs import (
     file_size,
     identity,
     list_inputs,
+    pattern_for,
     place,
     short_names,
     split_patterns,
     split_ranges,
 )
-from data_pipelines.readers.sources import matches, source_of
+from data_pipelines.readers.sources import source_of
 
 __all__ = [
     "COUNTS",
@@ -39,8 +40,8 @@ __all__ = [
     "has_fields",
     "identity",
     "list_inputs",
-    "matches",
     "no_text",
+    "pattern_for",
     "place",
     "presplit",
     "read_documents",

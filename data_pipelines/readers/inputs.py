@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
-from data_pipelines.readers.sources import source_of
+from data_pipelines.readers.sources import matches, source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
 _COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
@@ -22,6 +23,24 @@ def split_patterns(globs: str | Sequence[str]) -> list[str]:
     """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas."""
     patterns = [globs] if isinstance(globs, str) else list(globs)
     return [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
+
+
+def pattern_for(path: str, globs: str | Sequence[str]) -> str:
+    """Returns the first pattern that finds a path or a folder that it lies in; "" if none does.
+
+    Args:
+        path: a local path or a URL, which need not exist yet.
+        globs: see `list_inputs`.
+    """
+    folders = list(itertools.accumulate(files.absolute(path).split("/"), "{}/{}".format))
+    return next(
+        (
+            pattern
+            for pattern in split_patterns(globs)
+            if any(matches(folder, files.absolute(pattern)) for folder in folders)
+        ),
+        "",
+    )
 
 
 def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:
@@ -42,8 +61,8 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
     paths: set[str] = set()
     known: set[str] = set()  # one file may be given by several spellings of its path
     for pattern in patterns:
-        matches = sorted(source_of(pattern).find(tfds_data_dir), reverse=True)
-        found = {identity(path): path for path in matches}
+        given = sorted(source_of(pattern).find(tfds_data_dir), reverse=True)
+        found = {identity(path): path for path in given}
         paths.update(path for one, path in found.items() if one not in known)
         known |= found.keys()
     for path in sorted(paths):

@@ -88,8 +88,14 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         progress: shows how much has been read; the caller closes it.
 
     Raises:
-        UserError: there is no text, or a file is in two of the inputs.
+        UserError: there is no text, a file is in two of the inputs, or an input finds the output, which
+            would be text of the next command.
     """
+    if pattern := readers.pattern_for(options.output, options.input):
+        raise UserError(
+            f"--output={options.output} would be a file of --input={pattern}, which is read as text; choose "
+            "another folder, or a narrower pattern"
+        )
     exponent = options.sampling_exponent
     if exponent == 1:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)

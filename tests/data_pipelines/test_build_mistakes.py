@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,42 @@ def test_records_do_not_lie_among_the_text(options, capsys, pattern, inside):
     message = f"--output_dir={output} lies in --input={given}, whose files are all read as text"
     assert message in message_of(capsys, *arguments)
     assert not (folder / "records").exists()
+
+
+@pytest.mark.parametrize(
+    "pattern, output, name",
+    [
+        ("C/**/*.txt", "C/records", "vocab.txt"),
+        ("C/*", "C", "vocab.txt"),
+        ("C/**/*.model", "C/records", "vocab.model"),
+        ("C/**/*.json", "C/records", "tokenizer.json"),
+        ("C/**/clean*", "C/deep/records", "cleaning.json"),
+        ("C/**/train*", "C/records", "train-00000-of-00001.tfrecord"),
+        ("C/*/*/*", "C/records", "unfinished/settings.json"),
+    ],
+)
+@pytest.mark.parametrize("root", ["local", "memory://bucket"])
+def test_what_a_build_writes_is_not_text_of_the_next_one(
+    options, capsys, tmp_path, pattern, output, name, root
+):
+    root = str(tmp_path) if root == "local" else root
+    arguments = f"--input={root}/{pattern}", f"--vocab={options.vocab}", f"--output_dir={root}/{output}"
+    assert f"--input={root}/{pattern} also finds {name} in --output_dir={root}/{output}" in message_of(
+        capsys, *arguments
+    )
+    assert not (tmp_path / "C").exists()
+
+
+def test_the_vocabulary_is_not_text(options, capsys, tmp_path, monkeypatch, corpus):
+    """Neither as a file, under whatever name, nor as that of a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    shutil.copy(corpus / "0.txt", "text")
+    shutil.copy(options.vocab, "text/vocab.txt")
+    (tmp_path / "link").symlink_to("text")
+    for vocabulary in ("text/vocab.txt", f"{tmp_path}/link/vocab.txt", "text", "link"):
+        error = message_of(capsys, "--input=text/*.txt", f"--vocab={vocabulary}", "--output_dir=out")
+        assert f"text/vocab.txt is a file of --input and of --vocab={vocabulary}, and" in error
+    assert (
+        cli.main(["data", "--input=text/0.txt", "--vocab=text", "--output_dir=text/out", "--workers=1"]) == 0
+    )

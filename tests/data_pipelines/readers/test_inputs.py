@@ -11,6 +11,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from data_pipelines import build, readers
+from data_pipelines.readers import sources
 
 TEXT = b"One sentence.\nAnother one.\n\nA second document.\n\nThird.\n"
 
@@ -151,7 +152,7 @@ def test_a_pattern_matches_what_glob_finds(tmp_path, pattern):
         (tmp_path / name).touch()
     found = {path.rstrip("/") for path in glob.glob(f"{tmp_path}/{pattern}", recursive=True)}
     there = [tmp_path, *tmp_path.rglob("*")]
-    assert {str(path) for path in there if readers.matches(str(path), f"{tmp_path}/{pattern}")} == found
+    assert {str(path) for path in there if sources.matches(str(path), f"{tmp_path}/{pattern}")} == found
 
 
 def test_urls_with_a_host_or_a_root_are_kept(tmp_path):

@@ -427,3 +427,21 @@ def test_the_name_of_a_file_need_not_be_utf_8(text, tmp_path):
     assert (
         main(["vocab", f"--input={tmp_path / 'corpus'}", f"--output={tmp_path / 'v.txt'}", "--size=300"]) == 0
     )
+
+
+@pytest.mark.parametrize("flag", ["--size=200", "--add_to=old.txt"])
+@pytest.mark.parametrize(
+    "pattern, output", [("text", "text/vocab.txt"), ("*/*.txt", "text/vocab.txt"), ("*.txt", "vocab.txt")]
+)
+def test_the_vocabulary_would_be_text_of_the_next_command(
+    tmp_path, monkeypatch, capsys, pattern, output, flag
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    for name in ("a.txt", "text/a.txt"):
+        (tmp_path / name).write_text("old stones walk.\n")
+    (tmp_path / "old.txt").write_text("\n".join([*SPECIAL, "a"]))
+    assert main(["vocab", f"--input={pattern}", f"--output={output}", flag]) == 2
+    error = capsys.readouterr().err
+    assert f"--output={output} would be a file of --input={pattern}, which is read as text" in error
+    assert error.count("\n") == 1 and not os.path.exists(output)
