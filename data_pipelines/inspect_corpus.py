@@ -191,6 +191,8 @@ class _Found:
             "longest_line": self._longest[0],
             "undecodable": self.read["undecodable"],
             "control_characters": self.read["control_characters"],
+            "bad_lines": self.read["bad_lines"],
+            "without_text": self.read["without_text"],
         }
         for name, sample in (("lines", self._line_sample), ("documents", self._document_sample)):
             if estimated := sample.how_estimated():
@@ -220,7 +222,7 @@ class _Found:
                 "every document is one line, so no sentence has a next one: are there blank lines between "
                 "the sentences of a document?"
             )
-        problems += readers.suspicions(self.read)
+        problems += readers.suspicions(self.read) + readers.left_out(self.read)
         if self.read["long_documents"]:
             problems.append(
                 f"{counted(self.read['long_documents'], 'document')} of over "

@@ -139,6 +139,7 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
             "the words with such bytes are garbled; convert the files, for example with iconv -f LATIN1 "
             "-t UTF-8"
         )
+    found += readers.left_out(text)
     if of_format:
         found += readers.suspicions(text)
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:

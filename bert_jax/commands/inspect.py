@@ -41,7 +41,9 @@ with epy.lazy_imports():
 
 _KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
 _MOST_PROBLEMS = 20
-_NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines", "unlike_bert")
+_NO_NEWS_AT_ZERO = (
+    *("undecodable", "control_characters", "long_lines", "bad_lines", "without_text", "unlike_bert"),
+)
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
 

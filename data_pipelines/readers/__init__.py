@@ -11,7 +11,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
-from data_pipelines.readers.formats import FORMATS, another_format, count_signs, named, suspicions
+from data_pipelines.readers.formats import (
+    FORMATS,
+    another_format,
+    count_signs,
+    left_out,
+    named,
+    suspicions,
+)
 from data_pipelines.readers.inputs import (
     file_digest,
     file_size,
@@ -39,6 +46,7 @@ __all__ = [
     "file_size",
     "has_fields",
     "identity",
+    "left_out",
     "list_inputs",
     "no_text",
     "pattern_for",

@@ -74,14 +74,19 @@ def unescape(text: str) -> str:
     return html.unescape(_HUGE_REFERENCE.sub("\ufffd", text))
 
 
-def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
-    """Decodes and cleans a line; undecodable bytes become U+FFFD. See `clean`."""
+def decode(data: bytes, counts: collections.Counter[str]) -> str:
+    """Decodes UTF-8; undecodable bytes become U+FFFD."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
         counts["undecodable"] += text.count("\ufffd") - data.count("\ufffd".encode())
-    return clean(text, counts)
+        return text
+
+
+def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
+    """Decodes and cleans a line; see `decode` and `clean`."""
+    return clean(decode(data, counts), counts)
 
 
 def clean(text: str, counts: collections.Counter[str]) -> str:

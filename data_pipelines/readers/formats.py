@@ -15,6 +15,7 @@ _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences
 _LONG_LINE_WORDS = 60  # on average; a sentence has about 20
 _SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
 _FEW_LINES = 20  # below this number a corpus is not judged
+_HIGH_LEFT_OUT_SHARE = 0.01  # of the records; some corpora have a few without text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,3 +111,21 @@ def suspicions(counts: Mapping[str, int]) -> list[str]:
                 "one sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
             )
     return found
+
+
+def left_out(counts: Mapping[str, int]) -> list[str]:
+    """Returns a message if over 1% of the records (lines of JSON, rows of a table) were left out."""
+    bad, without = (counts.get(name, 0) for name in ("bad_lines", "without_text"))
+    records = counts.get("documents", 0) + bad + without
+    if bad + without <= _HIGH_LEFT_OUT_SHARE * records:
+        return []
+    reasons = []
+    if bad:
+        reasons.append(
+            f"{counted(bad, 'bad line')} (no JSON object, over 32 MB, or another number of fields than the "
+            "first row): mend the file"
+        )
+    if without:
+        reasons.append(f"{counted(without, 'record')} without text in its field: is --text_field right?")
+    share = (bad + without) / records
+    return [f"{share:.1%} of the {counted(records, 'record')} were left out: {'; '.join(reasons)}"]

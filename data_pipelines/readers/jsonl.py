@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
-from data_pipelines.readers.documents import Document, Fields, Range, text_document
+from data_pipelines.readers.documents import Document, Fields, Range, decode, text_document
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
 LONGEST_LINE = 32 << 20  # bytes; longer lines are counted as bad lines
@@ -28,7 +28,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
             if range_.end is not None and line.offset >= range_.end:
                 return
             counts["bytes"] += len(line.data)
-            record = _record(line)
+            record = _record(line, counts)
             if record is None:
                 counts["bad_lines"] += 1
                 continue
@@ -39,14 +39,22 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
             yield from text_document(_key(record, fields, range_, line), _encodable(text, counts), counts)
 
 
-def _record(line: Line) -> dict[str, Any] | None:
+def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | None:
+    """Returns the JSON object of a line, or None if it is a bad line; updates "undecodable"."""
     if not line.ends:
         return None
+    undecodable: collections.Counter[str] = collections.Counter()
     try:
-        record = json.loads(line.data)
+        try:
+            record = json.loads(line.data)
+        except UnicodeDecodeError:
+            record = json.loads(decode(line.data, undecodable))
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    counts.update(undecodable)
+    return record
 
 
 def _key(record: dict[str, Any], fields: Fields, range_: Range, line: Line) -> str:
@@ -59,7 +67,7 @@ def _key(record: dict[str, Any], fields: Fields, range_: Range, line: Line) -> s
 def _encodable(text: str, counts: collections.Counter[str]) -> str:
     """Replaces unpaired surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
     encodable = normalization.without_surrogates(text)
-    counts["undecodable"] += encodable.count("\ufffd") if encodable != text else 0
+    counts["undecodable"] += encodable.count("\ufffd") - text.count("\ufffd")
     return encodable
 
 
@@ -70,7 +78,7 @@ def _check(range_: Range, fields: Fields) -> None:
     whole = Range(range_.path, range_.name, 0, None, range_.size)
     with open_lines(whole, collections.Counter(), LONGEST_LINE) as lines:
         for line in _nonblank(lines):
-            record = _record(line)
+            record = _record(line, collections.Counter())
             if record is not None and isinstance(record.get(fields.text), str):
                 return
             seen += record is not None

@@ -192,6 +192,24 @@ def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
     assert "warning: 60 bytes of the text are not UTF-8" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name, bad", [("a.jsonl", '{"text": "One'), ("a.csv", "one,two"), ("b.jsonl", "{}")])
+def test_records_that_are_left_out_are_told(options, tmp_path, capsys, name, bad):
+    path = tmp_path / name
+    good = "A house in the sun." if name.endswith("csv") else '{"text": "A house in the sun."}'
+    format = path.suffix[1:]
+    head = "text\n" * (format == "csv")
+    flags = [f"--input={path}", f"--input_format={format}", f"--vocab={options.vocab}", "--workers=1"]
+    for count in (99, 98):
+        path.write_text(head + f"{good}\n" * count + f"{bad}\n" * (100 - count))
+        assert cli.main(["data", *flags, f"--output_dir={tmp_path}/{count}"]) == 0
+        told = "warning: 2.0% of the 100 records were left out: 2 " in capsys.readouterr().err
+        assert told == (count == 98)
+        cli.main(["inspect", f"--input_format={format}", str(path)])
+        printed = capsys.readouterr().out
+        assert ("WRONG: 2.0% of the 100 records were left out: 2 " in printed) == (count == 98)
+        assert re.search(rf"^  (bad_lines|without_text): {100 - count}$", printed, re.MULTILINE)
+
+
 def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device", "out/rows")

@@ -42,6 +42,14 @@ def test_fields_and_damage(tmp_path):
     assert counts["bad_lines"] == 4 and counts["without_text"] == 2 and counts["undecodable"] == 1
 
 
+def test_bytes_that_are_not_utf_8_are_replaced_and_the_document_stays(tmp_path):
+    lines = ['{"text": "Überall \ufffd."}'.encode(), '{"text": "Ünd Öl \\ud800.", "id": 7}'.encode("latin-1")]
+    counts = collections.Counter()
+    documents = read(write(tmp_path, lines), counts=counts, fields=readers.Fields("text", "id"))
+    assert [d.passages for d in documents] == [("Überall \ufffd.",), ("\ufffdnd \ufffdl \ufffd.",)]
+    assert documents[1].key == "7" and counts["undecodable"] == 3 and not counts["bad_lines"]
+
+
 def test_a_wrong_field_is_an_error_that_names_the_others(tmp_path):
     lines = [b'{"content": "A", "url": "b"}'] * 150 + [b'{"text": "late"}']
     with pytest.raises(UserError, match=r"none of the first 100 lines .* their fields are content, url"):
