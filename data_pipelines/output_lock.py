@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import bert_jax
@@ -106,6 +107,28 @@ def _discard(directory: str) -> None:
                 files.remove(os.path.join(directory, name))
 
 
+def _stray(directory: str, settings: Mapping[str, Any], overwrite: bool) -> str:
+    """Returns the error message for files in the way that no build has written, or "" if there are none."""
+    names = files.names(directory)
+    if shards := [name for name in names if ".tfrecord" in name]:
+        return f"{directory} holds {shards[0]} and no {manifests.FILE}: choose an empty --output_dir"
+    vocabulary = settings.get("vocabulary", {"file": ""})
+    others = [name for name in names if name in (report.REPORT, vocabulary["file"])]
+    others = [name for name in others if name == report.REPORT or not _has_vocabulary(directory, vocabulary)]
+    if not others or overwrite:
+        return ""
+    return (
+        f"{directory} holds another {others[0]} and no {manifests.FILE}: --overwrite replaces it, or choose "
+        "another --output_dir"
+    )
+
+
+def _has_vocabulary(directory: str, vocabulary: Mapping[str, Any]) -> bool:
+    """Returns whether a directory holds the vocabulary that the settings of records describe."""
+    path = os.path.join(directory, vocabulary["file"])
+    return files.exists(path) and hashlib.sha256(files.read(path)).hexdigest() == vocabulary["digest"]
+
+
 @contextlib.contextmanager
 def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -> Iterator[str]:
     """Creates and locks the folder for unfinished work in the output directory, and yields its path.
@@ -113,11 +136,12 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     Args:
         directory: the output directory, which is created if it is missing.
         settings: the settings of the build.
-        overwrite: whether unfinished work with other settings is removed.
+        overwrite: whether unfinished work with other settings is removed, and a vocabulary or a report of
+            others replaced.
 
     Raises:
         UserError: the directory is not writable, another process writes to it or has just finished it, it
-            holds record files without a manifest, or its unfinished work has other settings.
+            holds files of others, or its unfinished work has other settings.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}
@@ -146,12 +170,10 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             # They were finished since the call of `finished`.
             files.remove_tree(unfinished)
             raise UserError(f"another `bert-jax data` has just finished {directory}: run the command again")
-        stray = [name for name in files.names(directory) if ".tfrecord" in name]
-        if stray and not begun and not old:
+        stray = "" if begun or old else _stray(directory, settings, overwrite)
+        if stray:
             files.remove_tree(unfinished)
-            raise UserError(
-                f"{directory} holds {stray[0]} and no {manifests.FILE}: choose an empty --output_dir"
-            )
+            raise UserError(stray)
         if local:  # partial files of killed processes
             for name in files.names(unfinished):
                 if ".tmp-" in name:

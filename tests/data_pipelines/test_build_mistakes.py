@@ -118,6 +118,27 @@ def test_a_directory_of_other_things(options, capsys):
     assert "holds old.tfrecord and no manifest.json" in message_of(capsys, *arguments, "--workers=1")
 
 
+@pytest.mark.parametrize("name", ["vocab.txt", "cleaning.json"])
+def test_files_of_others_in_the_directory_stay(options, capsys, name):
+    output = Path(options.output_dir)
+    output.mkdir()
+    (output / name).write_text("mine")
+    flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", "--clean=exact", "--workers=1"]
+    error = message_of(capsys, *flags, f"--output_dir={output}")
+    assert f"{output} holds another {name} and no manifest.json: --overwrite replaces it, or" in error
+    assert os.listdir(output) == [name] and (output / name).read_text() == "mine"
+    assert cli.main(["data", *flags, f"--output_dir={output}", "--overwrite"]) == 0
+    assert (output / name).read_text() != "mine"
+
+
+def test_the_vocabulary_may_lie_where_the_records_will(options):
+    output = Path(options.output_dir)
+    output.mkdir()
+    shutil.copy(options.vocab, output / "vocab.txt")
+    flags = [f"--input={options.input[0]}", f"--vocab={output}/vocab.txt", "--workers=1"]
+    assert cli.main(["data", *flags, f"--output_dir={output}"]) == 0
+
+
 def test_what_is_printed(options, capsys, corpus, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n.\n")
     arguments = [
