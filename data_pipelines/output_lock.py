@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import bert_jax
-from bert_jax.data import manifests, tfrecord
+from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.cleaning import report
@@ -30,11 +30,13 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     Args:
         directory: the output directory.
         settings: the settings of the build.
-        overwrite: whether records with other settings are to be replaced.
+        overwrite: whether records with other settings are to be replaced, and damaged ones, for which all
+            files are read.
 
     Returns:
         The manifest, or None if the build has to make the records: there are none, a file of them is missing
-        or truncated, or they have other settings and are to be replaced. They stay until `remove_replaced`.
+        or truncated, the vocabulary is another one, or they have other settings or damaged records and are
+        to be replaced. They stay until `remove_replaced`.
 
     Raises:
         UserError: there are records with other settings, and `overwrite` is not set.
@@ -61,12 +63,18 @@ def _is_replaced(directory: str, manifest: dict[str, Any], settings: dict[str, A
     """Returns whether a build with these settings replaces the finished records of a directory."""
     if difference(settings, manifest):
         return overwrite
+    if not _has_vocabulary(directory, manifest["vocabulary"]):
+        return True
     listed = [file for split in manifest["splits"].values() for file in split["files"]]
-    paths = [os.path.join(directory, file["name"]) for file in listed]
-    return not all(
-        files.exists(path) and files.size(path) == file["bytes"]
-        for path, file in zip(paths, listed, strict=True)
-    )
+    return not all(_is_whole(os.path.join(directory, file["name"]), file, overwrite) for file in listed)
+
+
+def _is_whole(path: str, file: Mapping[str, Any], read: bool) -> bool:
+    """Returns whether a record file has the size and, if it is to be read, the checksum of its manifest."""
+    if not files.exists(path) or files.size(path) != file["bytes"]:
+        return False
+    # Manifests of older versions have no checksums.
+    return not read or "crc32c" not in file or verification.file_digest(path) == file["crc32c"]
 
 
 def remove_replaced(directory: str, new: Collection[str]) -> None:

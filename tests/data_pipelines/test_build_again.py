@@ -194,10 +194,25 @@ def test_records_that_are_not_whole_are_made_again(options):
     build.build(options)
     expected = contents(options.output_dir)
     path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
-    for spoil in (path.unlink, lambda: os.truncate(path, 100)):
+    vocabulary = path.with_name("vocab.txt")
+    spoiled = (path.unlink, lambda: os.truncate(path, 100), vocabulary.unlink)
+    for spoil in (*spoiled, lambda: vocabulary.write_text("another")):
         spoil()
         assert not build.build(options).already_done
         assert contents(options.output_dir) == expected
+
+
+def test_damaged_records_are_made_again_with_overwrite(options):
+    build.build(options)
+    expected = contents(options.output_dir)
+    path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    assert build.build(options).already_done  # without --overwrite, the files are not read
+    assert not build.build(options, overwrite=True).already_done
+    assert contents(options.output_dir) == expected
+    assert build.build(options, overwrite=True).already_done
 
 
 def test_a_changed_source_is_other_records(options, corpus, tmp_path):
