@@ -1,4 +1,7 @@
-"""Reads the format `csv`: one column of the rows is the text of a document. In .tsv, tabs separate them."""
+"""Reads the format `csv`: one column of the rows is the text of a document.
+
+In .tsv files, tabs separate the fields, and quotes have no special meaning, as in GLUE's files.
+"""
 
 import collections
 import csv
@@ -17,7 +20,7 @@ _LONGEST = 32 << 20  # characters of a line, and of a field
 def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
     """Yields the documents of the rows of a file; newlines in the text separate paragraphs.
 
-    The first row names the columns. Quotes delimit fields, which may contain newlines (RFC 4180).
+    The first row names the columns. In CSV, quotes delimit fields, which may contain newlines (RFC 4180).
 
     Raises:
         UserError: the file has no column for the text or the id, a quote is left open, or a line is too long.
@@ -29,7 +32,12 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
         check_head(file.read(8), range_.path)
     with compression.opened(range_.path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-        reader = csv.reader(_lines(text, range_.path), delimiter="\t" if is_tsv else ",", strict=True)
+        reader = csv.reader(
+            _lines(text, range_.path),
+            delimiter="\t" if is_tsv else ",",
+            quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
+            strict=True,
+        )
         try:
             header = [name.strip() for name in next(reader, [])]
             place, id_place = _places(header, fields, range_.path)

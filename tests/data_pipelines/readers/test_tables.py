@@ -72,21 +72,32 @@ def test_other_columns(folder):
     ) == ("part-0.parquet, row 4")
 
 
-@pytest.mark.parametrize("suffix, delimiter", [("csv", ","), ("tsv", "\t")])
-def test_tables_of_text(tmp_path, suffix, delimiter):
-    rows = [f'd{i}{delimiter}"{text}"' for i, text in enumerate(TEXTS)]
-    (tmp_path / f"x.{suffix}").write_text("\n".join([f"name{delimiter}text", *rows, "alone", ""]))
-    documents, counts = read(tmp_path / f"x.{suffix}", 100, "csv")
+def test_tables_of_text(tmp_path):
+    rows = [f'd{i},"{text}"' for i, text in enumerate(TEXTS)]
+    (tmp_path / "x.csv").write_text("\n".join(["name,text", *rows, "alone", ""]))
+    documents, counts = read(tmp_path / "x.csv", 100, "csv")
     assert [document.passages for document in documents] == [tuple(text.split("\n")) for text in TEXTS]
-    assert documents[1].key == f"x.{suffix}#2" and counts["bad_lines"] == 1
-    assert read(tmp_path / f"x.{suffix}", 100, "csv", Fields("text", "name"))[0][2].key == "d2"
+    assert documents[1].key == "x.csv#2" and counts["bad_lines"] == 1
+    assert read(tmp_path / "x.csv", 100, "csv", Fields("text", "name"))[0][2].key == "d2"
     with pytest.raises(
         UserError, match=r"--text_field=body: .* has no such column; its first row is name, text"
     ):
-        read(tmp_path / f"x.{suffix}", 100, "csv", Fields("body"))
-    (tmp_path / f"y.{suffix}").write_text(f'name{delimiter}text\na{delimiter}"never closed\n')
+        read(tmp_path / "x.csv", 100, "csv", Fields("body"))
+    (tmp_path / "y.csv").write_text('name,text\na,"never closed\n')
     with pytest.raises(UserError, match=r"row 1: .*is a quote left open"):
-        read(tmp_path / f"y.{suffix}", 100, "csv")
+        read(tmp_path / "y.csv", 100, "csv")
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "tsv.gz"])
+def test_quotes_are_characters_where_tabs_separate_fields(tmp_path, suffix):
+    texts = ['"Never closed.', 'An inch is 1".', '"Both," he said.', '"Whole."', "Two, three."]
+    content = "\n".join(["name\ttext", *(f"d{i}\t{text}" for i, text in enumerate(texts)), "", "alone", ""])
+    opened = gzip.open if suffix.endswith("gz") else open
+    with opened(tmp_path / f"x.{suffix}", "wt") as file:
+        file.write(content)
+    documents, counts = read(tmp_path / f"x.{suffix}", format="csv", fields=Fields("text", "name"))
+    assert [(one.key, *one.passages) for one in documents] == [(f"d{i}", one) for i, one in enumerate(texts)]
+    assert counts["bad_lines"] == 1
 
 
 def test_rows_without_an_id_are_known_by_their_place(tmp_path):
