@@ -6,11 +6,12 @@ import concurrent.futures
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.data import manifests
+from bert_jax.data import manifests, records
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from bert_jax.io.wording import counted
@@ -37,26 +38,33 @@ def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
 def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print) -> str:
     """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
-    A local file with the size in the manifest is kept; a truncated one is fetched again. The processes of a
-    host share one copy: one process fetches while the others wait.
+    A local file with the size in the manifest is kept; a truncated one is fetched again. Records of other
+    programs, which have no manifest, are known by the names and sizes of their files. The processes of a host
+    share one copy: one process fetches while the others wait.
 
     Args:
-        url: a directory that `bert-jax data` wrote.
+        url: a directory that `bert-jax data` wrote, or one of `records.foreign_files`.
         directory: the directory of the copies; "" for `default_directory()`.
         log: called with a message before files are fetched.
 
     Raises:
         UserError: the URL holds no records, they cannot be read, or the local disk has no room for them.
     """
+    base = url.rstrip("/")
+    path = f"{base}/{manifests.FILE}"
+    content = b""
     try:
-        path = f"{url.rstrip('/')}/{manifests.FILE}"
-        content = files.read(path)
+        if foreign := records.foreign_files(base):
+            wanted = {name: files.size(f"{base}/{name}") for name in foreign}
+            key = json.dumps([base, wanted]).encode()
+        else:
+            key = content = files.read(path)
+            wanted = dict(_wanted(manifests.parse(content, path)))
     except OSError as error:
         raise UserError(
             f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {manifests.FILE}?"
         ) from error
-    wanted = dict(_wanted(manifests.parse(content, path)))
-    name = f"{url.rstrip('/').rpartition('/')[2]}-{hashlib.sha256(content).hexdigest()[:16]}"
+    name = f"{base.rpartition('/')[2]}-{hashlib.sha256(key).hexdigest()[:16]}"
     target = os.path.join(directory or default_directory(), name)
     try:
         os.makedirs(target, exist_ok=True)
@@ -67,7 +75,8 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
                 log(f"fetching {counted(len(missing), 'file')} of {url} to {target}")
                 with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                     list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
-            atomic.write_file(os.path.join(target, manifests.FILE), content)
+            if content:
+                atomic.write_file(os.path.join(target, manifests.FILE), content)
     except OSError as error:
         raise UserError(f"cannot keep a copy of {url} in {target}: {error.strerror or error}") from error
     return target
@@ -92,8 +101,8 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
             copy.write(part)
         if size >= 0 and copy.tell() != size:
             raise UserError(
-                f"{url}/{name} has {counted(copy.tell(), 'byte')}, and the manifest says {size}: it is not "
-                "whole; copy it there again"
+                f"{url}/{name} has {counted(copy.tell(), 'byte')}, and {size} are expected: it is not whole; "
+                "copy it there again"
             )
 
 

@@ -13,7 +13,7 @@ from support import google_records
 from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
-from bert_jax.data import google, loader, records
+from bert_jax.data import cache, google, loader, records
 from bert_jax.data.google import encoding
 from bert_jax.errors import UserError
 
@@ -147,6 +147,21 @@ def test_files_by_name(foreign, tmp_path):
     assert [len(file) for file in dataset.files] == [1, 2, 1]
     assert len(foreign(example(), name="z.tfrecord", split="eval")) == 4
     assert (tmp_path / "records" / "part.tfrecord-00001-of-00002.index").exists()
+
+
+def test_files_at_a_url_are_copied_once(foreign, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path / "cache"))
+    foreign(example(), name="part.tfrecord-00000-of-00002")
+    rows = len(foreign(example(), example(), name="part.tfrecord-00001-of-00002"))
+    url, said = f"file://{tmp_path}/records", []
+    copy = cache.localize(f"{url}, {url}/", said.append).split(",")[0]
+    assert copy.startswith(f"{tmp_path}/cache/records-") and len(said) == 1 and "fetching 2 files" in said[0]
+    assert len(records.open_dataset(copy, "train", f"{tmp_path}/vocab.txt")) == rows == 3
+    os.truncate(os.path.join(copy, "part.tfrecord-00001-of-00002"), 9)
+    assert cache.localize(url, said.append) == copy and "fetching 1 file of" in said[1]
+    foreign(example(), name="part.tfrecord-00001-of-00002")
+    changed = cache.localize(url, said.append)
+    assert changed != copy and len(records.open_dataset(changed, "train", f"{tmp_path}/vocab.txt")) == 2
 
 
 def test_the_index_of_a_folder_that_cannot_be_written(foreign, tmp_path, monkeypatch):
