@@ -17,7 +17,7 @@ from bert_jax import tokenization
 from bert_jax.data.inspection import Report
 from bert_jax.data.inspection.approx_distinct import DistinctSample
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import files, progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, readers
 
@@ -87,7 +87,7 @@ def inspect_corpus(
     if input_format not in readers.FORMATS:
         raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
     paths = readers.list_inputs(inputs, tfds_data_dir)
-    tokenizer = tokenization.load(vocab) if vocab else None
+    tokenizer = tokenization.load(vocab, log=progress.log) if vocab else None
     ranges = readers.split_ranges(paths, _PIECE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)
     every = -(-total // MOST_BYTES)

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
+from bert_jax.io import progress
 from bert_jax.tokenization import templates
 from data_pipelines import cleaning, languages, readers, sentences
 from data_pipelines.flags import REQUIRED, CorpusOptions, flag
@@ -164,7 +165,11 @@ class Options(CorpusOptions):
         """
         template = templates.NAMED.get(self.template)
         tokenizer = tokenization.load(
-            self.vocab, lower_case=self.lower_case, template=template, normalizer=self.normalizer
+            self.vocab,
+            lower_case=self.lower_case,
+            template=template,
+            normalizer=self.normalizer,
+            log=progress.log,
         )
         stated = tokenizer.default_template
         if tokenizer.states_template and template not in (None, stated):

@@ -1,7 +1,7 @@
 """Provides one interface to tokenizers of several kinds: `load(path)` returns a `Tokenizer`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -30,6 +30,7 @@ def load(
     strip_accents: bool | None = None,
     template: templates.Template | None = None,
     normalizer: str = "",
+    log: Callable[[str], None] = lambda line: None,
 ) -> Tokenizer:
     """Loads a tokenizer from its vocabulary.
 
@@ -44,6 +45,7 @@ def load(
             tokenizer.json, and for BERT's with another kind of vocabulary.
         normalizer: how text is normalized, which depends on the model family: "bert", or, with a
             SentencePiece model, "albert". "" is that of a folder, else "bert".
+        log: called with one line of text for each notice about a folder.
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
@@ -60,6 +62,7 @@ def load(
     if files.is_directory(path):
         found = huggingface.read_tokenizer(
             path,
+            log=log,
             lower_case=lower_case,
             strip_accents=strip_accents,
             template=template,

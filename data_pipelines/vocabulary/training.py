@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
-from bert_jax.io.progress import Progress
+from bert_jax.io.progress import Progress, log
 from data_pipelines import languages, readers
 from data_pipelines.vocabulary import byte_bpe, sample, sentence_piece, wordpiece
 from data_pipelines.vocabulary.options import LEAST_COVERAGE, Options
@@ -108,7 +108,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     _check(options)
     trainer = TRAINERS[options.kind]
     progress = progress or Progress(io.StringIO())
-    others = [tokenization.load(path) for path in options.compare]
+    others = [tokenization.load(path, log=log) for path in options.compare]
     parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
     checks.check_output(options.output)
     held_out = all(part.held_out.documents for part in parts)

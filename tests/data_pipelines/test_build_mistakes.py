@@ -1,6 +1,7 @@
 """Users' mistakes with `bert-jax data`: one line each, and nothing left behind."""
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -299,3 +300,26 @@ def test_the_vocabulary_is_not_text(options, capsys, tmp_path, monkeypatch, corp
     assert (
         cli.main(["data", "--input=text/0.txt", "--vocab=text", "--output_dir=text/out", "--workers=1"]) == 0
     )
+
+
+def test_added_tokens_that_are_not_found_in_text_are_told(options, tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(options.vocab, folder / "vocab.txt")
+    size = len(Path(options.vocab).read_text().splitlines())
+    (folder / "added_tokens.json").write_text(json.dumps({"[E1]": size}))
+    given = options.input[0]
+    for command in (
+        [
+            "data",
+            f"--input={given}",
+            f"--vocab={folder}",
+            f"--output_dir={options.output_dir}",
+            "--workers=1",
+        ],
+        ["vocab", f"--input={given}", f"--compare={folder}", f"--output={tmp_path}/new.txt", "--size=200"],
+        ["inspect", "--input_format=text", f"--vocab={folder}", given],
+    ):
+        assert cli.main(command) in (0, 1)
+        error = capsys.readouterr().err
+        assert error.count(f"warning: {folder}: its added tokens [E1] are not recognized in text\n") == 1
