@@ -28,6 +28,7 @@ class Dataset(abc.ABC):
         index_dir: see `tfrecord.RecordFile`.
 
     Attributes:
+        directory: the first directory, whose vocabulary is that of the manifest.
         manifest: the manifest; those of several directories are merged.
         split: the name of the split.
         max_seq_length: L.
@@ -40,6 +41,7 @@ class Dataset(abc.ABC):
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+        self.directory = directories[0][0]
         self.manifest = manifests.merge([manifest for _, manifest in directories])
         self.split = split
         self.max_seq_length = int(self.manifest["max_seq_length"])

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.data import manifests
+from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
 
-def of_records(data_dir: str, manifest: Mapping[str, Any]) -> Tokenizer:
+def of_records(dataset: Dataset) -> Tokenizer:
     """Returns the tokenizer of records.
-
-    Args:
-        data_dir: the record directories, separated by commas; they have the same vocabulary.
-        manifest: the manifest of the dataset.
 
     Raises:
         UserError: the vocabulary beside the records is not the one that they were made with.
     """
-    settings = manifest["vocabulary"]
-    directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.restore(manifests.vocabulary_path(directory, settings), settings)
+    settings = dataset.manifest["vocabulary"]
+    tokenizer = tokenization.restore(manifests.vocabulary_path(dataset.directory, settings), settings)
     if tokenizer.digest != settings["digest"]:
         raise UserError(
             f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "

@@ -165,7 +165,7 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
     # Records of other programs come without a vocabulary.
     foreign = any(records.foreign_files(name.strip()) for name in data_dir.split(","))
     dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
-    theirs = vocabularies.of_records(data_dir, dataset.manifest)
+    theirs = vocabularies.of_records(dataset)
     vocabularies.check("checkpoint", model.source, tokenizer, theirs)
     if dataset.max_seq_length > model.config.max_seq_length:
         raise UserError(

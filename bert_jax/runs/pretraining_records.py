@@ -217,7 +217,7 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> Run
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     data_dir = cache.localize(data.dir, log)
     train, held_out = _open_splits(config, data_dir, data.vocab, index_dir)
-    tokenizer = vocabularies.of_records(data_dir, next(iter(train.values())).manifest)
+    tokenizer = vocabularies.of_records(next(iter(train.values())))
     own = RunRecords(train, held_out, config.lengths or Ramp.constant(next(iter(train))), tokenizer)
     if not data.replay:
         return own
