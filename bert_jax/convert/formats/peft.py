@@ -28,6 +28,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+DESCRIPTION = "bert_jax.json"  # what adapter_config.json has no fields for; PEFT does not read it
 _PREFIX = "base_model.model."
 
 _TASKS = {
@@ -44,6 +45,7 @@ _READ = {
     "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
     "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
 }  # fmt: skip
+_DESCRIBED = {"head": str, "groups": [str]}
 # Other initializations of A and B also change the base model.
 _INITIALIZATIONS = (True, False, "gaussian")
 
@@ -75,11 +77,15 @@ class Peft(Format):
         kind, path_of_base = _find_base(folder, fields)
         base = kind.read(path_of_base, ignore=ignore, log=log)
         adapter = _read_adapter(folder, fields, path_of_base, base)
-        head = _head(base, fields, adapter.params)
+        described = _read_description(folder, fields)
+        head = described.get("head") or _head(base, fields, adapter.params)
+        groups = described.get("groups") or _groups(base, head, adapter.params)
         merged = adapter.merged(base.params)
-        kept = {name: x for name, x in merged.items() if name.split("/")[0] in base.family.allowed(head)}
+        kept = {name: x for name, x in merged.items() if name.split("/")[0] in groups}
         # The folder has no labels; those of the base belong to its own head.
-        same = head == base.head and all(base.params[name].shape == kept[name].shape for name in base.params)
+        same = head == base.head and all(
+            base.params[x].shape == kept[x].shape for x in base.params if x in kept
+        )
         labels, problem_type = (base.labels, base.problem_type) if same else (None, "")
         made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
         if head not in PRETRAINED:
@@ -88,7 +94,7 @@ class Peft(Format):
         return made.replace(sentence=sentence or base.sentence)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes adapter_config.json, adapter_model.safetensors, and how a text becomes one vector.
+        """Writes adapter_config.json, adapter_model.safetensors, and what these do not say of the model.
 
         Raises:
             UserError: the model is not one of a run with low-rank updates, or PEFT has no name for a
@@ -126,6 +132,8 @@ class Peft(Format):
         }
         folder = os.fspath(folder)
         atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
+        description = {"head": model.head, "groups": model.groups}
+        atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
         named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
         os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
@@ -152,6 +160,14 @@ def _read_fields(folder: str) -> dict[str, Any]:
     known = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
     json_files.check({name: fields[name] for name in known if name in fields}, known, file)
     return fields
+
+
+def _read_description(folder: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what bert-jax wrote of the model; empty if it did not write the folder."""
+    file = os.path.join(folder, DESCRIPTION)
+    described = json_files.read(file, _DESCRIBED) if files.exists(file) else {}
+    # Of another task, the file is from before adapter_config.json was written again.
+    return described if _TASKS.get(described.get("head", "")) == fields.get("task_type") else {}
 
 
 def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
@@ -279,14 +295,20 @@ def _factors(
 def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> str:
     """Returns the head of the model with an adapter that has these parameters of its own."""
     groups = {name.split("/")[0] for name in params} - {"pooler"}
-    if not groups:
-        return base.head
     task = fields.get("task_type")
-    heads = [head for head, name in _TASKS.items() if name == task] or ["multiple_choice", base.head]
-    for head in heads:
+    heads = [head for head, name in _TASKS.items() if name == task]
+    for head in heads or (["multiple_choice", base.head] if groups else [base.head]):
         if groups <= set(base.family.allowed(head)):
             return head
     raise UserError(f"a {base.family.name} with the task {task} has no {', '.join(sorted(groups))}")
+
+
+def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
+    """Returns the parameter groups of the model with this head, as the class of transformers has them."""
+    own = {name.split("/")[0] for name in params}
+    # The class without a head has the pooler of its base; the others have one where the head reads it.
+    of_base = base.family.allowed(head) if head in ("none", base.head) else []
+    return own.union(base.family.required(head), of_base)
 
 
 def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str], int]:

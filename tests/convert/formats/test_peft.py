@@ -11,7 +11,7 @@ from support.models import small_of
 
 from bert_jax import cli, convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import conversion, families, formats, sentences
+from bert_jax.convert import conversion, families, formats, parity, sentences
 from bert_jax.convert.formats import peft as peft_format
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
@@ -128,13 +128,23 @@ def test_a_model_without_updates_is_refused(tmp_path, capsys):
     )
 
 
-def adapted(family, tmp_path, head="sequence_classification"):
-    """A small random model with updates of the family's targets, whose base is in a folder."""
+def draw(family, head):
     config = small_of(family)
     rng = np.random.default_rng(0)
     shapes = assembled.parameters(family.module(config, family.required(head), head, 3))
-    params = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}
-    base = Model(config, params, head)
+    return Model(
+        config, {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}, head
+    )
+
+
+def adapted(family, tmp_path, head="sequence_classification", of_base=""):
+    """A small random model with updates of the family's targets, whose base is in a folder.
+
+    The base has the head `of_base`, or that of the model.
+    """
+    base, model = draw(family, of_base or head), draw(family, head)
+    rng = np.random.default_rng(1)
+    params = {name: base.params.get(name, x) for name, x in model.params.items()}
     (tmp_path / "base").mkdir()
     formats.get("huggingface").write(base, tmp_path / "base")
     updates = {}
@@ -146,7 +156,7 @@ def adapted(family, tmp_path, head="sequence_classification"):
     heads = [group for group in family.required(head) if group not in ("encoder", "pooler")]
     own = {name: -x for name, x in params.items() if name.split("/")[0] in heads}
     adapter = LowRankAdapter(str(tmp_path / "base"), updates, own)
-    return base.replace(params=adapter.merged(params), adapter=adapter)
+    return model.replace(params=adapter.merged(params), adapter=adapter)
 
 
 TARGETS = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}
@@ -167,6 +177,39 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
     assert {key: x.rank for key, x in found.adapter.updates.items()} == dict.fromkeys(
         model.adapter.updates, 2
     )
+
+
+@pytest.mark.parametrize("name", ["bert", "albert"])
+@pytest.mark.parametrize("head", ["token_classification", "question_answering", "none", "masked_lm"])
+def test_a_base_may_have_what_the_head_does_not_read(tmp_path, name, head):
+    """Released checkpoints have a pooler, and often the heads of their pre-training."""
+    model = adapted(families.FAMILIES[name], tmp_path, head, "pretraining")
+    assert "pooler" not in model.groups
+    (tmp_path / "out").mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    found = convert.load(tmp_path / "out")
+    assert found.head == head and parity.check_same("read back", model, found) == 0
+
+
+@pytest.mark.parametrize("head", ["token_classification", "none"])
+def test_the_task_of_a_folder_of_peft_decides_before_the_head_of_the_base(tmp_path, head):
+    family = families.FAMILIES["bert"]
+    model = adapted(family, tmp_path, head, "sequence_classification" if head == "none" else "pretraining")
+    (tmp_path / "out").mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    (tmp_path / "out" / "bert_jax.json").unlink()
+    found = convert.load(tmp_path / "out")
+    # transformers' class of the bare encoder has the pooler of its base, that of a token classifier has none.
+    assert (found.head, found.groups) == (head, ("encoder", "pooler" if head == "none" else "classifier"))
+
+
+def test_what_was_written_of_another_task_is_not_read(tmp_path):
+    model = adapted(families.FAMILIES["bert"], tmp_path)
+    (tmp_path / "out").mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    file = tmp_path / "out" / "bert_jax.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"head": "none", "groups": ["encoder"]}))
+    assert convert.load(tmp_path / "out").head == "sequence_classification"
 
 
 @pytest.mark.parametrize("of_base", [False, True])
