@@ -35,12 +35,14 @@ class Report:
         loaded: the parameters taken from the checkpoint.
         new: the requested parameters that the checkpoint does not have.
         unused: the parameters of the checkpoint that were not requested.
+        base: the checkpoint to which low-rank updates that were loaded are added; "" if there are none.
     """
 
     source: str
     loaded: tuple[str, ...]
     new: tuple[str, ...]
     unused: tuple[str, ...]
+    base: str = ""
 
     @classmethod
     def of(cls, source: str, wanted: Collection[str], stored: Collection[str]) -> Report:

@@ -116,6 +116,15 @@ def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted,
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def test_a_run_that_went_on_is_exported_over_the_base_of_the_first(adapted, files, pretrained, tmp_path):
+    go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
+    assert run(files, tmp_path / "run", adapted, *go_on) == 0
+    command = ["convert", f"--input={tmp_path}/run", f"--output={tmp_path}/peft", "--to=peft"]
+    assert cli.main(command) == 0
+    fields = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert fields["base_model_name_or_path"] == str(pretrained)
+
+
 @pytest.mark.long
 def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
     mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")

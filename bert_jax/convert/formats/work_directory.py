@@ -75,6 +75,8 @@ class WorkDirectory(Format):
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         _refuse_unknown(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
+        if adapter and (base := _recorded_base(path)):
+            adapter = dataclasses.replace(adapter, base=base)
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
         given = run.get("head", "")
@@ -141,6 +143,12 @@ def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:
             f"{source}: a model of late interaction, with a vector for each token; expected another run "
             "(--rerank of search and mine, evaluate, predict and --config.init_from take this one as it is)"
         )
+
+
+def _recorded_base(path: files.PathLike) -> str:
+    """Returns the base of its low-rank updates that a run has recorded; "" if it has not."""
+    file = os.path.join(run_directory.find_root(path), run_directory.REPORT_FILE)
+    return json_files.read(file, {"base?": str}).get("base", "") if files.exists(file) else ""
 
 
 def _options(model: Model) -> dict[str, Any]:

@@ -201,6 +201,7 @@ def _load_updates(
         (*loaded, *factors),
         tuple(name for name in wanted if name not in loaded),
         tuple(name for name in stored if name not in loaded),
+        adapter.base,
     )
     return nest(loaded | factors), report
 
