@@ -85,8 +85,9 @@ def _config(model: Model) -> dict[str, Any]:
         fields["pad_token_id"] = model.tokenizer.pad_id
     classes = model.classes
     if model.head == "sequence_classification":
-        one = "regression" if classes == 1 else "single_label_classification"
-        fields["problem_type"] = model.problem_type or one
+        problem_type = model.problem_type or ("regression" if classes == 1 else "")
+        # Without the field, transformers tells by the labels that it is trained with.
+        fields |= {"problem_type": problem_type} if problem_type else {}
     if fields.get("problem_type") == "regression":
         fields["num_labels"] = classes  # transformers assumes 2 if there are no labels, as in a regression
     elif classes and HEADS[model.head].labeled:

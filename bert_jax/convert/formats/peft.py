@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bert_jax.convert import sentences
-from bert_jax.convert.families import Family
+from bert_jax.convert.families import CLASSIFIER, Family
 from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import PRETRAINED
@@ -45,7 +45,7 @@ _READ = {
     "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
     "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
 }  # fmt: skip
-_DESCRIBED = {"head": str, "groups": [str]}
+_DESCRIBED = {"head": str, "groups": [str], "labels": ([str], None), "problem_type": str}
 # Other initializations of A and B also change the base model.
 _INITIALIZATIONS = (True, False, "gaussian")
 
@@ -82,12 +82,13 @@ class Peft(Format):
         groups = described.get("groups") or _groups(base, head, adapter.params)
         merged = adapter.merged(base.params)
         kept = {name: x for name, x in merged.items() if name.split("/")[0] in groups}
-        # The folder has no labels; those of the base belong to its own head.
-        same = head == base.head and all(
-            base.params[x].shape == kept[x].shape for x in base.params if x in kept
-        )
-        labels, problem_type = (base.labels, base.problem_type) if same else (None, "")
+        labels, problem_type = _labels(described, base, head, kept)
         made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
+        if head == "sequence_classification" and made.classes > 1 and not problem_type:
+            log(
+                f"warning: {folder} does not say whether a text has one of its {made.classes} classes or any "
+                "number of them; add problem_type to the config.json of a Hugging Face folder made from it"
+            )
         if head not in PRETRAINED:
             return made
         sentence = sentences.read(folder, base.config.max_seq_length, base.tokenizer)
@@ -132,7 +133,8 @@ class Peft(Format):
         }
         folder = os.fspath(folder)
         atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
-        description = {"head": model.head, "groups": model.groups}
+        description: dict[str, Any] = {"head": model.head, "groups": model.groups}
+        description |= {"labels": model.labels, "problem_type": model.problem_type}
         atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
         named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
@@ -309,6 +311,20 @@ def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
     # The class without a head has the pooler of its base; the others have one where the head reads it.
     of_base = base.family.allowed(head) if head in ("none", base.head) else []
     return own.union(base.family.required(head), of_base)
+
+
+def _labels(
+    described: Mapping[str, Any], base: Model, head: str, params: Mapping[str, np.ndarray]
+) -> tuple[tuple[str, ...] | None, str]:
+    """Returns the labels and the type of problem of a model; None and "" where they are unknown."""
+    if described:
+        labels = tuple(described["labels"] or ())
+        fitting = CLASSIFIER in params and len(labels) == params[CLASSIFIER].shape[0]
+        return labels if fitting else None, described["problem_type"]
+    # A folder of PEFT has none; those of the base belong to its own head.
+    theirs = base.params.get(CLASSIFIER)
+    same = head == base.head and (theirs is None or theirs.shape == params[CLASSIFIER].shape)
+    return (base.labels, base.problem_type) if same else (None, "")
 
 
 def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str], int]:

@@ -212,6 +212,26 @@ def test_what_was_written_of_another_task_is_not_read(tmp_path):
     assert convert.load(tmp_path / "out").head == "sequence_classification"
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_labels_and_the_type_of_problem_survive_or_are_left_out(tmp_path, known):
+    model = adapted(families.FAMILIES["bert"], tmp_path, of_base="pretraining")
+    model = model.replace(labels=("a", "b", "c"), problem_type="multi_label_classification")
+    for folder in ("out", "huggingface"):
+        (tmp_path / folder).mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    if not known:
+        (tmp_path / "out" / "bert_jax.json").unlink()
+    lines = []
+    found = convert.load(tmp_path / "out", log=lines.append)
+    formats.get("huggingface").write(found, tmp_path / "huggingface")
+    config = json.loads((tmp_path / "huggingface" / "config.json").read_text())
+    labels = model.labels if known else ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
+    assert config.get("problem_type") == ("multi_label_classification" if known else None)
+    warnings = [line for line in lines if "does not say whether a text has one of its 3 classes" in line]
+    assert len(warnings) == (0 if known else 1)
+
+
 @pytest.mark.parametrize("of_base", [False, True])
 def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base):
     model = adapted(families.FAMILIES["bert"], tmp_path, "none")
