@@ -35,7 +35,8 @@ class Report:
         loaded: the parameters taken from the checkpoint.
         new: the requested parameters that the checkpoint does not have.
         unused: the parameters of the checkpoint that were not requested.
-        base: the checkpoint to which low-rank updates that were loaded are added; "" if there are none.
+        base: the absolute path of the checkpoint to which the low-rank updates of the run are added; "" if it
+            has none.
     """
 
     source: str

@@ -116,6 +116,18 @@ def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted,
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(pretrained.parent)
+    assert run(files, tmp_path / "run", pretrained.name, *LORA, "--config.epochs=1") == 0
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["convert", "--input=run", "--output=peft", "--to=peft"]) == 0
+    assert convert.load("run").adapter.base == str(pretrained)
+    # A base that has moved with the run is found by its relative path.
+    report = tmp_path / "run" / run_directory.REPORT_FILE
+    report.write_text(json.dumps(json.loads(report.read_text()) | {"base": "/no/such/base"}))
+    assert convert.load("run").adapter.base == pretrained.name
+
+
 def test_a_run_that_went_on_is_exported_over_the_base_of_the_first(adapted, files, pretrained, tmp_path):
     go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
     assert run(files, tmp_path / "run", adapted, *go_on) == 0

@@ -74,9 +74,8 @@ class WorkDirectory(Format):
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         _refuse_unknown(params, source)
-        adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
-        if adapter and (base := _recorded_base(path)):
-            adapter = dataclasses.replace(adapter, base=base)
+        if adapter := LowRankAdapter.of("", trained, frozen):
+            adapter = dataclasses.replace(adapter, base=_base_of_updates(path, run["config"]))
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
         given = run.get("head", "")
@@ -145,10 +144,16 @@ def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:
         )
 
 
-def _recorded_base(path: files.PathLike) -> str:
-    """Returns the base of its low-rank updates that a run has recorded; "" if it has not."""
+def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:
+    """Returns the checkpoint to which the low-rank updates of a run are added."""
+    named = config.get("init_from", "")
     file = os.path.join(run_directory.find_root(path), run_directory.REPORT_FILE)
-    return json_files.read(file, {"base?": str}).get("base", "") if files.exists(file) else ""
+    # Earlier versions recorded no base.
+    recorded = json_files.read(file, {"base?": str}).get("base", "") if files.exists(file) else ""
+    # Where it is no more, it may have moved with the run. A run that went on from the updates of `init_from`
+    # has the base of these.
+    goes_on = config.get("adapter", {}).get("init") == "init_from"
+    return recorded if recorded and (goes_on or files.exists(recorded)) else named
 
 
 def _options(model: Model) -> dict[str, Any]:

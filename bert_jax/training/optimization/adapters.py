@@ -11,6 +11,7 @@ from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import PartlyFrozen, low_rank_name
 from bert_jax.objectives.base import Objective, Params
@@ -157,7 +158,9 @@ def load_initial(
         )
     given = (*report.loaded, *report.new)
     return params, dataclasses.replace(
-        report, new=(*report.new, *(name for name in flatten(abstract_params) if name not in given))
+        report,
+        new=(*report.new, *(name for name in flatten(abstract_params) if name not in given)),
+        base=files.absolute(report.base or config.init_from) if adapter.kind == "lora" else "",
     )
 
 
