@@ -78,4 +78,9 @@ class Embeddings(Module):
         x = self.add_types(x, self.token_type, token_type_ids)
         x = self.scheme.embed(x, position_ids, self.position_tables)
         drop = self.dropout(self.config.embedding_dropout_rate, deterministic)
-        return self.projection(drop(self.layer_norm(x)))
+        x = drop(self.layer_norm(x))
+        if self.projection is not identity:
+            # Else features reach the layers in split, and XLA's partitioner makes a program with wrong
+            # gradients of it where a loop of shared layers follows on a mesh of three axes.
+            x = nn.with_logical_constraint(self.projection(x), ("batch", "length", "activation"))
+        return x
