@@ -56,8 +56,11 @@ class Profiler:
             )
 
     def before(self, step: int) -> None:
-        """Starts the trace if it begins with this step. Call it before each step."""
-        if step == self._first:
+        """Starts the trace if it begins with this step. Call it before each step.
+
+        A run that goes back to a checkpoint comes to this step again; the trace is of the first time.
+        """
+        if step == self._first and not self._has_traced:
             if files.is_remote(self._directory):  # xprof reads local files only.
                 self._local = self._cleanup.enter_context(scratch.directory())
             jax.profiler.start_trace(self._local)

@@ -31,6 +31,15 @@ def test_a_run_that_ends_within_leaves_what_there_is(tmp_path):
     assert len(traces) == 1 and len(said) == 1
 
 
+def test_a_run_that_goes_back_is_traced_once(tmp_path):
+    said = []
+    with Profiler(tmp_path, (2, 5), said.append) as profiler:
+        for step in (1, 2, 3, 1, 2, 3, 4, 5, 2):
+            profiler.before(step)
+            profiler.after(step, {"loss": jnp.ones(8)})
+    assert said == [f"wrote a trace of steps 2 to 5: xprof {tmp_path}"]
+
+
 def test_a_trace_goes_to_a_remote_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Profiler("memory://profiling/run", (1, 1), lambda line: None) as profiler:
