@@ -26,11 +26,11 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.data import cache, loader, records
+    from bert_jax.data import loader
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark, distillation, pretraining_objectives
+    from bert_jax.runs import benchmark, distillation, pretraining_objectives, pretraining_records
     from bert_jax.settings import defaults
     from bert_jax.settings.typed import pretrain_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
@@ -74,8 +74,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         )
     dataset = None
     if given := flags.data_dir or config.data.dir:
-        directory = cache.localize(given, progress.log)
-        dataset = records.open_dataset(directory, config.data.train_split)
+        dataset = pretraining_records.open_longest(given, config, progress.log)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
@@ -92,7 +91,7 @@ def _resolve(flags) -> pretrain_config.PretrainConfig:
         given = defaults.pretrain(flags.size)
         given.batch_size = 8
     if flags.batch_size is not None:
-        given.batch_size = flags.batch_size
+        given.batch_size, given.batch_ramp = flags.batch_size, ""
     if flags.dtype is not None:
         given.model.dtype = flags.dtype
     if flags.dropout is not None:

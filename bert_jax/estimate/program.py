@@ -11,14 +11,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data import cache, loader, packed, records
+from bert_jax.data import loader, packed
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
-from bert_jax.runs import benchmark, distillation, pretraining_objectives
+from bert_jax.runs import benchmark, distillation, pretraining_objectives, pretraining_records
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import fewest_parts
 from bert_jax.training.metrics import flops
@@ -64,12 +64,7 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
 def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
     """Returns the rows of `data.dir`, the longest if there are several, with the means in its manifest."""
-    directory, data = cache.localize(config.data.dir, log), config.data
-    if config.lengths:
-        by_length = records.open_by_length(directory, data.train_split, config.lengths.values, data.vocab)
-        dataset = by_length[max(by_length)]
-    else:
-        dataset = records.open_dataset(directory, data.train_split, data.vocab)
+    dataset = pretraining_records.open_longest(config.data.dir, config, log)
     split = dataset.manifest["splits"][config.data.train_split]
     first = np.zeros(1, np.int64)
     batch = dataset.batch(first)
@@ -285,6 +280,6 @@ def with_fewest_parts(
         return fewest_parts.Attempt(parts, found.memory["total"], step)
 
     whole = in_parts(1)
-    candidates = fewest_parts.divisors((config.batch_size,), whole.mesh)
+    candidates = fewest_parts.divisors(config.batch_sizes.values, whole.mesh)
     found = fewest_parts.search(candidates, attempt, whole.argument_bytes(config.batch_size), limit)
     return found.program or in_parts(found.parts)

@@ -204,6 +204,21 @@ def eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
     return min(batches, config.eval.batches or batches)
 
 
+def open_longest(data_dir: str, config: PretrainConfig, log: Callable[[str], None]) -> Dataset:
+    """Returns the training set with the longest rows, of record directories separated by commas.
+
+    Args:
+        data_dir: the directories, in place of `config.data.dir`.
+        config: the pre-training config.
+        log: called with one line of text for each notice.
+    """
+    directory, data = cache.localize(data_dir, log), config.data
+    if config.lengths:
+        by_length = records.open_by_length(directory, data.train_split, config.lengths.values, data.vocab)
+        return by_length[max(by_length)]
+    return records.open_dataset(directory, data.train_split, data.vocab)
+
+
 def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> RunRecords:
     """Opens the records in `config.data.dir` and `config.data.replay`.
 

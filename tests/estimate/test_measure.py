@@ -297,6 +297,8 @@ def test_the_fewest_parts_that_fit():
     assert lines == [f"compiling with accumulate_steps={parts}" for parts in (1, 8)]
     limit -= 400
     assert program.with_fewest_parts(config, make, limit, lines.append).config.accumulate_steps == 16
+    ramp = dataclasses.replace(config, batch_ramp="0=4,2=16")  # whose first batches have four parts at most
+    assert program.with_fewest_parts(ramp, make, limit, lines.append).config.accumulate_steps == 4
 
 
 def test_the_benchmark_takes_no_number_that_is_chosen_later(capsys):

@@ -163,6 +163,32 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
 
 
+def test_the_command_times_the_longest_rows_of_a_ramp(tmp_path, monkeypatch):
+    """And with --batch_size that many of them, whatever the config's batch_ramp says."""
+    timed = []
+
+    def time_train_step(task, optimizer, schedule, batches, **settings):
+        timed.append((next(batches) if isinstance(batches, Iterator) else batches)["input_ids"].shape)
+        return {}
+
+    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
+    monkeypatch.setattr(benchmark, "time_loader", lambda *rest: {})
+    folders = [processes.write_records(tmp_path / str(length), length=length) for length in (16, 32)]
+    overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
+    command = [
+        "bench",
+        f"--config={processes.CONFIG}",
+        *overrides,
+        "--seq_length=8",
+        "--batch_size=4",
+        "--json",
+    ]
+    records = f"--data_dir={folders[0]},{folders[1]}"
+    ramps = ["--config.length_ramp=0=16,2=32", "--config.batch_ramp=0=8,2=16"]
+    assert cli.main([*command, records, *ramps]) == 0
+    assert timed == [(4, 8), (4, 32)]
+
+
 def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
     timed = []
 
