@@ -151,6 +151,8 @@ class EncoderLayer(Module):
         )
 
 
+_LONGEST_BLOCK = 4  # layers, in a training in float32 on a CPU
+
 _REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -197,7 +199,7 @@ class Layers(Module):
         execution = config.execution
         found = []
         for name, run in runs.named(runs.layer_runs(config)):
-            body, unroll = _ScannedLayers, execution.scan_unroll or run.repeats
+            body, unroll = _ScannedLayers, execution.scan_unroll or self._block(run, deterministic)
             if execution.remat != "none":
                 # On a CPU, XLA frees what is computed again only between the iterations of a loop. Outside of
                 # one, it would find that it has been computed before, and keep it. The layers that are left
@@ -228,6 +230,15 @@ class Layers(Module):
             if collect:
                 found.append(_in_order(each))
         return x, _joined(found)
+
+    def _block(self, run: Run, deterministic: bool) -> int:
+        """Returns how many repeats of a run are compiled as one block if `scan_unroll` is 0."""
+        if deterministic or self.dtype != jnp.float32 or platform.target_platform() != "cpu":
+            return run.repeats
+        # XLA:CPU does not keep the sums and norms between layers in float32 for their uses, but computes them
+        # again from those of all layers before, as far as the block begins (benchmarks/NOTES.md).
+        most = max(1, _LONGEST_BLOCK // len(run.layers))
+        return max(size for size in range(1, most + 1) if run.repeats % size == 0)
 
 
 def _in_order(each: list[jax.Array]) -> jax.Array:

@@ -153,6 +153,29 @@ def test_layers_that_are_computed_again_take_less_memory(unroll):
     assert compiled("full") < 0.6 * compiled("none")
 
 
+@pytest.mark.parametrize(
+    "layers, fields, deterministic, expected",
+    [
+        (12, dict(dtype="float32"), False, 4),
+        (6, dict(dtype="float32"), False, 3),
+        (7, dict(dtype="float32"), False, 1),
+        (12, dict(dtype="float32"), True, 12),
+        (12, dict(dtype="bfloat16"), False, 12),
+        (12, dict(dtype="float32", scan_unroll=6), False, 6),
+    ],
+)
+def test_trainings_in_float32_on_a_cpu_have_short_blocks(layers, fields, deterministic, expected):
+    """Of more layers, XLA computes the sums and norms of all layers before again for each use."""
+    made = make("neobert", num_hidden_layers=layers, **{"scan_unroll": 0} | fields)
+    ids = jnp.ones((2, 16), jnp.int32)
+
+    def apply(key):
+        return Encoder(made).init_with_output(key, *[ids] * 4, deterministic=deterministic)
+
+    steps = jax.make_jaxpr(apply)({name: jax.random.key(0) for name in ("params", "dropout")}).eqns
+    assert {one.params["unroll"] for one in steps if one.primitive.name == "scan"} == {expected}
+
+
 @pytest.mark.parametrize("name", ["albert", "modernbert", "neobert", "mosaic"])
 @pytest.mark.parametrize("accelerator", lowering.DEVICES)
 @pytest.mark.usefixtures("cudnn_is_there")
