@@ -341,15 +341,23 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def list_in_cell(text: str) -> list[str] | None:
-    """Returns the list of texts that a cell of a table holds as JSON; None for any other text."""
+def list_in_cell(text: str, field: str) -> list[str] | None:
+    """Returns the list of texts that a cell of a table holds as JSON; None for any other text.
+
+    Args:
+        text: the cell.
+        field: the field. Labels may also be numbers and booleans, as in `json_text`.
+    """
     if not text.lstrip().startswith("["):
         return None
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
+    kinds = (str, bool, int, float) if field == "label" else str
+    if not isinstance(found, list) or not all(isinstance(one, kinds) for one in found):
+        return None
+    return [json_text(one, field, field) for one in found]
 
 
 def json_text(value: Any, field: str, key: str) -> Any:
@@ -373,7 +381,8 @@ def json_text(value: Any, field: str, key: str) -> Any:
         labels = [json_text(one, field, key) for one in value]
         if several := next((label for label in labels if LABEL_SEPARATOR in label), ""):
             raise Malformed(f"{several!r} in {key!r} has a {LABEL_SEPARATOR!r}, which separates labels")
-        return LABEL_SEPARATOR.join(labels)
+        joined = LABEL_SEPARATOR.join(labels)
+        return json.dumps(labels) if joined.startswith("[") else joined  # a bracket would begin a JSON list
     if field in ("label", "id") and isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     raise Malformed(f"{key!r} is {type(value).__name__}, expected a string")

@@ -239,7 +239,7 @@ def _listed(
     if not count:
         return []
     texts: list[Any] = [values[f"{kind}{number}"] for number in range(count)]
-    if count == 1 and isinstance(texts[0], str) and (in_cell := list_in_cell(texts[0])) is not None:
+    if count == 1 and isinstance(texts[0], str) and (in_cell := list_in_cell(texts[0], kind)) is not None:
         texts = [in_cell]
     if any(isinstance(text, list) for text in texts):
         if count > 1:

@@ -108,8 +108,13 @@ class MultiLabel(TextTask):
 
     def parse_label(self, text: str) -> tuple[str, ...]:
         """Returns the labels of a text, without repetitions."""
-        given = list_in_cell(text)
+        given = list_in_cell(text, "label")
         if given is None:
+            if text.strip().startswith("[") and text.strip().endswith("]"):
+                raise ValueError(
+                    f"the labels {text.strip()!r:.80} are no JSON list of texts or numbers, such as "
+                    '["a", "b"] or [1, 2]'
+                )
             given = text.split(LABEL_SEPARATOR)
         elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
             raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")

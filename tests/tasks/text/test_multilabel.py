@@ -106,8 +106,9 @@ def test_the_f1_of_a_single_label_is_that_of_the_label():
         ('text,labels\na,"x, y"\nb,\n', ["--config.class_weights=balanced"], "multilabel does not use it"),
         ('text,labels\na,"x, y"\nb,\n', ["--config.data.label="], "which column holds the label"),
         ('text,labels\na,"x, y"\nb,\n', [], "label 'red' is none of 'x', 'y'"),
+        ("text,labels\na,['x']\n", [], "train.csv:2: the labels \"['x']\" are no JSON list of texts"),
     ],
-    ids=["none", "metric", "weights", "column", "outside"],
+    ids=["none", "metric", "weights", "column", "outside", "quotes"],
 )
 def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, content, more, message):
     path = tmp_path / "train.csv"
@@ -123,8 +124,22 @@ def test_a_cell_may_have_a_list_of_labels():
     parse = functools.partial(MultiLabel.parse_label, task)
     assert parse('["red", "a b", "red"]') == ("red", "a b") and parse("red, blue") == ("red", "blue")
     assert parse("[]") == () and parse("[red") == ("[red",)
+    assert parse("[1, 2]") == ("1", "2") and parse('["a", 1.5, true]') == ("a", "1.5", "true")
     with pytest.raises(ValueError, match="the label 'a, b' has a ','"):
         parse('["a, b"]')
+
+
+@pytest.mark.parametrize("cell", ["['a', 'b']", "[a, b]", "[1, null]", '[["a"]]', " [x] "])
+def test_brackets_around_another_list_are_refused(cell):
+    """Else the brackets and quotes would be parts of labels."""
+    with pytest.raises(ValueError, match=r'are no JSON list of texts or numbers, such as \["a", "b"\]'):
+        MultiLabel.parse_label(types.SimpleNamespace(labels=()), cell)
+
+
+@pytest.mark.parametrize("labels", [["[x]"], ["[a", "b]"], ["a", "[b]"]])
+def test_labels_of_a_list_may_have_brackets(labels):
+    text = json_text(labels, "label", "tags")
+    assert MultiLabel.parse_label(types.SimpleNamespace(labels=()), text) == tuple(labels)
 
 
 def test_a_comma_in_a_label_is_refused():
