@@ -191,6 +191,8 @@ class Family:
             UserError: the class of transformers computes a different function.
         """
         config = config.spelled_out()
+        if config.classifier_pooling == "last" and self._pooling(config, head) == "none":
+            config = config.replace(classifier_pooling=None)  # no class of transformers has it
         values = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
         fields = {name: value for name, value in values.items() if value is not None}
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
@@ -198,7 +200,7 @@ class Family:
         fields |= self.constants
         if self.translation:
             fields |= self.translation.write(config)
-        if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS)):
+        if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS), head):
             raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
         return fields
 
@@ -207,6 +209,7 @@ class Family:
         config: EncoderConfig,
         fields: Mapping[str, Any],
         ignored: Collection[str],
+        head: str,
         kind: str = HUGGINGFACE,
     ) -> tuple[str, Any, Any] | None:
         """Returns the first field whose value is not read back from a configuration that was written.
@@ -215,6 +218,7 @@ class Family:
             config: what was written.
             fields: the written configuration.
             ignored: the names of fields that are not compared.
+            head: the head of the model, which decides whether `classifier_pooling` changes what is computed.
             kind: the kind of files.
 
         Returns:
@@ -223,9 +227,15 @@ class Family:
         written, read = config.spelled_out(), self.read_config(fields, kind).spelled_out()
         for name in ENCODER_FIELDS:
             ours, theirs = getattr(written, name), getattr(read, name)
+            if name == "classifier_pooling" and self._pooling(written, head) == self._pooling(read, head):
+                continue
             if name not in ignored and ours != theirs:
                 return name, ours, theirs
         return None
+
+    def _pooling(self, config: EncoderConfig, head: str) -> str:
+        """Returns the pooling of the classifier of a head; "none" if it has none."""
+        return self.classifiers.get(head, TOKENS).pooling_of(config)
 
     def tensorflow_fields(self, tensorflow: TensorFlowConfig, config: EncoderConfig) -> dict[str, Any]:
         """Returns the fields of the configuration next to a TF1 checkpoint."""

@@ -109,7 +109,7 @@ class TensorFlow1(Format):
                 f"{model.source}: a TF1 checkpoint of {family.name} has no left-to-right attention (causal)"
             )
         fields = family.tensorflow_fields(family.tensorflow, model.config)
-        if lost := family.lost_field(model.config, fields, _NOT_COMPARED, TENSORFLOW):
+        if lost := family.lost_field(model.config, fields, _NOT_COMPARED, model.head, TENSORFLOW):
             raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {lost[0]}={lost[1]!r}")
         tf, tensors = tensorflow(), to_variables(model)
         prefix = os.path.join(os.fspath(folder), PREFIX)

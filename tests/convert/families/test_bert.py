@@ -126,3 +126,16 @@ def test_a_wrong_name_is_seen_by_the_other_forward_pass(make_model):
     tensors = wrong.to_files(model.params, model.config, HUGGINGFACE)
     with pytest.raises(UserError, match="differ by"):
         parity.compare("it", file_outputs(tensors, model.config, HUGGINGFACE), parity.flax_outputs(model))
+
+
+@pytest.mark.parametrize("head", FAMILY.heads)
+def test_a_pooling_is_refused_only_where_a_classifier_reads_it(make_model, head):
+    config = make_model(head).config
+    FAMILY.write_config(config.replace(classifier_pooling="cls"), head)  # that of BERT's classifiers
+    for pooling in ("mean", "last"):
+        other = config.replace(classifier_pooling=pooling)
+        if head in ("sequence_classification", "multiple_choice"):
+            with pytest.raises(UserError, match=f"BERT has no classifier_pooling='{pooling}'"):
+                FAMILY.write_config(other, head)
+        else:
+            assert FAMILY.write_config(other, head) == FAMILY.write_config(config, head)

@@ -79,6 +79,7 @@ def test_the_last_token_is_not_read_in_transformers():
     config = sizes.named("modernbert-base").replace(classifier_pooling="last")
     with pytest.raises(UserError, match="has no classifier_pooling='last', only 'cls' or 'mean'"):
         FAMILY.write_config(config, "sequence_classification")
+    assert "classifier_pooling" not in FAMILY.write_config(config, "none")  # where nothing reads it
 
 
 def test_a_modernbert_alone_has_its_fields():

@@ -134,3 +134,14 @@ def test_another_architecture_is_not_written_as_berts(make_model, tmp_path):
     """Its parameters have the shapes of BERT's, and its function is another."""
     with pytest.raises(UserError, match="has no norm_placement='pre'"):
         tensorflow1.FORMAT.write(make_model(norm_placement="pre"), tmp_path / "written")
+
+
+def test_a_pooling_that_no_classifier_reads_does_not_matter(make_model, tmp_path, monkeypatch):
+    def reached():
+        raise UserError("it is written")
+
+    monkeypatch.setattr(tensorflow1, "tensorflow", reached)
+    with pytest.raises(UserError, match="it is written"):
+        tensorflow1.FORMAT.write(make_model("masked_lm", classifier_pooling="mean"), tmp_path)
+    with pytest.raises(UserError, match="has no classifier_pooling='mean'"):
+        tensorflow1.FORMAT.write(make_model("sequence_classification", classifier_pooling="mean"), tmp_path)

@@ -340,7 +340,7 @@ def test_errors_of_similarities_are_the_largest_differences_of_ranks():
 
 @pytest.mark.long
 def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
-    """[CLS] in place of the mean, in training, and in the predictions of the run."""
+    """[CLS] in place of the mean, in training, in the predictions of the run, and where it is converted."""
     base = write(tmp_path / "base", vocabulary)
     workdir = tmp_path / "run"
     more = ("--config.data.text_b=second", "--config.model.classifier_pooling=cls", "--config.epochs=1")
@@ -354,3 +354,8 @@ def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
     found = np.load(vectors).reshape(len(rows), 2, -1)
     cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
+    folder = tmp_path / "converted"
+    assert cli.main(["convert", f"--input={workdir}", f"--output={folder}", "--to=huggingface"]) == 0
+    again = tmp_path / "again.npy"
+    assert cli.main(["embed", f"--checkpoint={folder}", f"--input={texts}", f"--output={again}"]) == 0
+    np.testing.assert_allclose(np.load(again), np.load(vectors), atol=1e-6)
