@@ -4,7 +4,14 @@ from etils import epy
 
 with epy.lazy_api_imports(globals()):
     from bert_jax.convert.heads import HEADS
-    from bert_jax.convert.loading import adopt_architecture, detect, load, load_architecture, load_params
+    from bert_jax.convert.loading import (
+        adopt_architecture,
+        detect,
+        load,
+        load_architecture,
+        load_params,
+        load_sentence,
+    )
     from bert_jax.convert.model import Model
 
 __all__ = [
@@ -15,4 +22,5 @@ __all__ = [
     "load",
     "load_architecture",
     "load_params",
+    "load_sentence",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax import checkpoint
 from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
@@ -71,6 +72,19 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
     if tokenizer is None:
         raise UserError(f"{path}: no vocabulary in it; copy the model's vocab.txt there")
     return config, tokenizer
+
+
+def load_sentence(
+    path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer
+) -> SentenceVectors | None:
+    """Returns how the model of a checkpoint turns a text into one vector; None if its files do not say it.
+
+    Args:
+        path: see `load_architecture`.
+        config: the architecture of the checkpoint.
+        tokenizer: the tokenizer of the checkpoint.
+    """
+    return detect(path).read_sentence(path, config, tokenizer)
 
 
 def adopt_architecture(

@@ -191,7 +191,8 @@ def prepare(
     Args:
         config: a configuration like `bert_jax.tasks.default_config`, which is not changed.
         directory: the work directory, which may not exist yet. A run that resumes keeps its dtype.
-        log: called with one line if that is not the dtype of a new run.
+        log: called with one line if that is not the dtype of a new run, and with lines about what the task
+            takes from `init_from`.
         explicit: see `finetune`.
 
     Raises:
@@ -205,7 +206,7 @@ def prepare(
     mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
-    task, training = from_training_file(config, explicit)
+    task, training = from_training_file(config, explicit, log)
     objective = _objective(config, task, _learned(config, task, directory))
     _kept(config, objective, task.objective().new_groups)
     task.metrics  # noqa: B018, raises UserError for unknown names

@@ -79,6 +79,26 @@ class FinetuneTask(abc.ABC):
             raise UserError(f"head={config.head}: expected {alternatives(HEADS)}")
         self.set_up()
 
+    @classmethod
+    def adopt_model(
+        cls,
+        model_config: EncoderConfig,
+        tokenizer: tokenization.Tokenizer,
+        config: FinetuneConfig,
+        explicit: Collection[str],
+        log: Callable[[str], None],
+    ) -> EncoderConfig:
+        """Returns the configuration of the encoder with the values that a new run of the task has.
+
+        Args:
+            model_config: the configuration of the encoder, as `init_from` and the run have it.
+            tokenizer: the tokenizer of the model.
+            config: the configuration of the run.
+            explicit: the fields of `config.model` that the user set.
+            log: called with lines about what is taken from `init_from`.
+        """
+        return model_config
+
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
         """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
 

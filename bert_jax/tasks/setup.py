@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bert_jax import convert, tokenization
@@ -23,12 +23,15 @@ from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
 
 
-def from_training_file(config: FinetuneConfig, explicit: Collection[str] = ()) -> tuple[FinetuneTask, Any]:
+def from_training_file(
+    config: FinetuneConfig, explicit: Collection[str] = (), log: Callable[[str], None] = lambda line: None
+) -> tuple[FinetuneTask, Any]:
     """Returns the task that a configuration describes, and the examples of its training file.
 
     Args:
         config: the configuration.
         explicit: see `resolve_model`.
+        log: called with lines about what is taken from `init_from`.
 
     Raises:
         UserError: for example, a missing file or column, a single class, a vocabulary that differs from the
@@ -40,6 +43,7 @@ def from_training_file(config: FinetuneConfig, explicit: Collection[str] = ()) -
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"no file to train on; give {where}")
     encoder, tokenizer = resolve_model(config, explicit)
+    encoder = spec.task.adopt_model(encoder, tokenizer, config, explicit, log)
     of_task = fields.of_task(config)
     if of_task.max_seq_length > encoder.max_seq_length:
         raise UserError(

@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
 from bert_jax.convert.model import Model
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.io import files
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
@@ -57,6 +58,18 @@ class Format(abc.ABC):
         Raises:
             UserError: the checkpoint is damaged, incomplete, or of another family.
         """
+
+    def read_sentence(
+        self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
+    ) -> SentenceVectors | None:
+        """Returns how the files say that a text becomes one vector, reading only small ones; None if not.
+
+        Args:
+            path: a path that `detect` accepts.
+            config: its architecture.
+            tokenizer: its tokenizer.
+        """
+        return None
 
     def warning(self, model: Model) -> str:
         """Returns one line on how other programs treat the written model differently, or ""."""

@@ -86,7 +86,16 @@ class HuggingFace(Format):
             problem_type = fields.get("problem_type") or ""
         tokenizer = read_tokenizer(folder, family.tokenizer, log)
         model = Model(config, params, head, tokenizer, labels, root, problem_type)
-        return model.replace(sentence=sentences.read(root, config.max_seq_length, tokenizer))
+        return model.replace(sentence=self.read_sentence(root, config, tokenizer))
+
+    def read_sentence(
+        self,
+        path: files.PathLike,
+        config: bert_config.EncoderConfig,
+        tokenizer: tokenization.Tokenizer | None,
+    ) -> sentences.SentenceVectors | None:
+        """Returns the settings of sentence-transformers, if the folder has them."""
+        return sentences.read(os.fspath(path), config.max_seq_length, tokenizer)
 
     def warning(self, model: Model) -> str:
         """Returns one line if transformers gives the texts or the pairs of a model other ids, or ""."""

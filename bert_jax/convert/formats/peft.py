@@ -94,6 +94,16 @@ class Peft(Format):
         sentence = sentences.read(folder, base.config.max_seq_length, base.tokenizer)
         return made.replace(sentence=sentence or base.sentence)
 
+    def read_sentence(
+        self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
+    ) -> sentences.SentenceVectors | None:
+        """Returns the settings in the folder, and else those of the base model."""
+        folder = os.fspath(path)
+        if found := sentences.read(folder, config.max_seq_length, tokenizer):
+            return found
+        kind, base = _find_base(folder, _read_fields(folder))
+        return kind.read_sentence(base, config, tokenizer)
+
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes adapter_config.json, adapter_model.safetensors, and what these do not say of the model.
 

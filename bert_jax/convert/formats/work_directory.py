@@ -89,6 +89,16 @@ class WorkDirectory(Format):
         kinds = (problem_type, adapter, generator, sentence)
         return Model(config, params, head, tokenizer, labels, source, *kinds)
 
+    def read_sentence(
+        self, path: files.PathLike, config: bert_config.EncoderConfig, tokenizer: Tokenizer | None
+    ) -> SentenceVectors | None:
+        """Returns the vectors of a run that has them, and else the pooling that pre-training recorded."""
+        run = run_directory.read_run(path)
+        if run.get("sentence"):
+            return SentenceVectors(**run["sentence"])
+        pooling = config.classifier_pooling if run["command"] == "pretrain" else None
+        return SentenceVectors(pooling) if pooling else None
+
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes config.json, the vocabulary and checkpoints/0.
 

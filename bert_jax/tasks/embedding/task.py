@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from bert_jax import convert
 from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
-from bert_jax.io.wording import alternatives
+from bert_jax.io.wording import alternatives, some
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
 from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
@@ -24,6 +25,7 @@ from bert_jax.objectives.embedding.sentence import (
     TextVectors,
 )
 from bert_jax.settings.config_fields import option
+from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
 from bert_jax.tasks.predictions import TablePredictions
@@ -32,8 +34,10 @@ from bert_jax.tasks.readers.lines import LineReader
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tokenization import Tokenizer
 
 _LOSSES = (*KINDS, DENOISING)
+_POOLINGS = ("cls", "last", "mean")  # those of `EncoderConfig.classifier_pooling`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,41 @@ class EmbeddingTask(GroupsTask):
     config: EmbeddingConfig
     title = "sentence embeddings"
     next_command = "embed --checkpoint={workdir} --input=FILE --output=FILE"
+
+    @classmethod
+    def adopt_model(
+        cls,
+        model_config: EncoderConfig,
+        tokenizer: Tokenizer,
+        config: FinetuneConfig,
+        explicit: Collection[str],
+        log: Callable[[str], None],
+    ) -> EncoderConfig:
+        """Returns the configuration with the pooling of the vectors of `init_from`, unless the run sets it.
+
+        The pooling of a classifier in a config.json of Hugging Face is not that of vectors.
+        """
+        given = "classifier_pooling" in explicit or config.model.classifier_pooling is not None
+        theirs = config.init_from and convert.load_sentence(config.init_from, model_config, tokenizer)
+        pooling, source = SENTENCE.pooling, "the default"
+        if given:
+            pooling, source = SENTENCE.pooling_of(model_config), "as model.classifier_pooling says"
+        elif theirs and theirs.pooling in _POOLINGS:
+            pooling, source = theirs.pooling, f"that of {config.init_from}"
+        elif theirs:
+            source = f"since that of {config.init_from}, {theirs.pooling}, cannot be trained"
+        log(f"pooling of the vectors: {pooling}, {source}")
+        if theirs and theirs.unsupported:
+            log(f"warning: {config.init_from}: {theirs.unsupported} is not computed; the vectors are others")
+        prefixes = [config.of_tasks.get(name) for name in ("data.prefix_a", "data.prefix_b")]
+        if theirs and (unused := [name for name, text in theirs.prompts.items() if text not in prefixes]):
+            log(
+                f"prompts of {config.init_from} that the texts do not get: {some(unused)}; set them by "
+                "data.prefix_a and data.prefix_b"
+            )
+        if pooling == SENTENCE.pooling_of(model_config):
+            return model_config
+        return model_config.replace(classifier_pooling=pooling)
 
     def set_up(self) -> None:
         """Checks the loss, its columns and the dimensions."""

@@ -1,6 +1,7 @@
 """Sentence embeddings: read, encoded in groups, learned, evaluated, compared and embedded."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +10,19 @@ from support.fine_tuned import NO_DROPOUT, make_run, make_task, mistake
 from support.pretrained import write
 
 import bert_jax
-from bert_jax import cli
+from bert_jax import cli, tasks
+from bert_jax.convert import sentences
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
+from bert_jax.runs import finetune
 from bert_jax.serving import services
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
 from bert_jax.tasks.readers.tables import Examples
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
 PAIR = {"text_a": "first", "text_b": "second"}
+MODERN = Path(__file__).parents[2] / "testdata/modernbert/none"  # classifier_pooling is cls
 
 
 def pairs(count, seed):
@@ -359,3 +364,55 @@ def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
     again = tmp_path / "again.npy"
     assert cli.main(["embed", f"--checkpoint={folder}", f"--input={texts}", f"--output={again}"]) == 0
     np.testing.assert_allclose(np.load(again), np.load(vectors), atol=1e-6)
+
+
+def prepared(files, init_from, pooling=None, **data):
+    """The pooling and the prompts of a run that starts from a checkpoint, and what the log says."""
+    config, lines = tasks.default_config(task="embedding"), []
+    config.init_from, config.max_seq_length = str(init_from), 16
+    config.model.classifier_pooling = pooling
+    config.data.update(PAIR | {"train": str(files / "train.tsv")} | data)
+    task = finetune.prepare(config, "", lines.append)[1]
+    assert task.objective().model.pooling == task.sentence.pooling
+    return task.sentence.pooling, lines
+
+
+@pytest.fixture
+def folder(pretrained, tmp_path):
+    path = tmp_path / "folder"
+    assert cli.main(["convert", f"--input={pretrained}", f"--output={path}", "--to=huggingface"]) == 0
+    return path
+
+
+def test_the_pooling_is_that_of_the_folder_of_sentence_transformers(files, folder):
+    prompts = {"query": "q ", "document": "d "}
+    sentences.write(SentenceVectors("cls", True, 12, prompts), 32, 64, folder)
+    pooling, lines = prepared(files, folder)
+    assert pooling == "cls" and lines == [
+        f"pooling of the vectors: cls, that of {folder}",
+        f"prompts of {folder} that the texts do not get: query, document; set them by data.prefix_a and "
+        "data.prefix_b",
+    ]
+    pooling, lines = prepared(files, folder, "mean", prefix_a="q ", prefix_b="d ")
+    assert pooling == "mean" and lines == ["pooling of the vectors: mean, as model.classifier_pooling says"]
+    sentences.write(SentenceVectors("max"), 32, 64, folder)
+    pooling, lines = prepared(files, folder)
+    assert pooling == "mean" and f"since that of {folder}, max, cannot be trained" in lines[0]
+
+
+def test_what_the_folder_computes_beyond_the_pooling_is_named(files, folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (folder / "modules.json").write_text(json.dumps([*modules, dense]))
+    assert "the module Dense is not computed" in prepared(files, folder)[1][1]
+
+
+def test_the_pooling_of_a_classifier_in_a_config_of_hugging_face_is_not_that_of_vectors(files):
+    assert prepared(files, MODERN) == ("mean", ["pooling of the vectors: mean, the default"])
+    assert prepared(files, MODERN, "cls")[0] == "cls"
+
+
+def test_the_pooling_of_an_earlier_run_stays(files, vocabulary, tmp_path):
+    assert prepared(files, write(tmp_path / "a", vocabulary))[0] == "mean"
+    base = write(tmp_path / "b", vocabulary, classifier_pooling="last")  # which pre-training recorded
+    assert prepared(files, base) == ("last", [f"pooling of the vectors: last, that of {base}"])
