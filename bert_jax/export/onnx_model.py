@@ -19,6 +19,7 @@ from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.runs import LayerSpec
 
 BATCH, LENGTH = "batch", "sequence"
+WORD_EMBEDDINGS = "word_embeddings"  # the name of their table
 _NEVER = -1e9  # added to the logits of tokens that are not attended to
 
 
@@ -103,7 +104,7 @@ class ModelGraph:
     def _encoder(self) -> Value:
         """Returns the hidden states of the last layer, [B, L, H]."""
         config, embeddings = self._config, "encoder/embeddings"
-        table = self.graph.constant(self._weight(f"{embeddings}/word_embeddings"), "word_embeddings")
+        table = self.graph.constant(self._weight(f"{embeddings}/word_embeddings"), WORD_EMBEDDINGS)
         x = self.graph("Gather", table, self._ids)
         if config.type_vocab_size:
             types = self._weight(f"{embeddings}/token_type_embeddings")

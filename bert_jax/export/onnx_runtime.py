@@ -9,10 +9,11 @@ import numpy as np
 
 from bert_jax.convert import Model
 from bert_jax.errors import optional_imports
-from bert_jax.export.onnx_model import ModelGraph
+from bert_jax.export.onnx_model import WORD_EMBEDDINGS, ModelGraph
 from bert_jax.export.outputs import INPUTS
 
 with optional_imports("onnx"):
+    import onnx
     import onnxruntime
     from onnxruntime import quantization
 
@@ -28,7 +29,10 @@ def quantize(path: str, smaller: str) -> None:
     """Writes a graph anew with matrices and word embeddings of int8.
 
     Activations are quantized as they come (dynamic quantization), with one scale for each column of a matrix.
+    The tables of positions and token types are small, and stay float32.
     """
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    tables = [node.name for node in nodes if node.op_type == "Gather" and node.input[0] != WORD_EMBEDDINGS]
     logging.getLogger().addFilter(_is_no_advice)
     try:
         quantization.quantize_dynamic(
@@ -37,6 +41,7 @@ def quantize(path: str, smaller: str) -> None:
             weight_type=quantization.QuantType.QInt8,
             per_channel=True,
             op_types_to_quantize=["MatMul", "Gather"],
+            nodes_to_exclude=tables,
             extra_options={"MatMulConstBOnly": True},
         )
     finally:

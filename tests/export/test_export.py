@@ -18,6 +18,7 @@ from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
 
 pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TESTDATA = Path(__file__).parents[1] / "testdata"
@@ -121,6 +122,18 @@ def test_a_folder_of_onnx(export):
     assert "exists already" in call(code=2).err
     call("--overwrite", "--to=stablehlo")
     assert not (folder / "onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary", "plain sinusoid"])
+def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
+    path, smaller = str(tmp_path / "model.onnx"), str(tmp_path / "smaller.onnx")
+    onnx_runtime.write(build(tmp_path, **VARIANTS.get(name, {})), path)
+    onnx_runtime.quantize(path, smaller)
+    names = [one.name for one in onnx.load(smaller).graph.initializer]
+    tables = {one.removesuffix("_quantized") for one in names if one.endswith("_quantized")}
+    assert {one for one in tables if "/kernel" not in one} == {"word_embeddings"}
+    kept = ["cosines_10000", "sines_10000"] if name == "rotary" else ["position_embeddings"]
+    assert {"token_type_embeddings", *kept} <= {*names}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
