@@ -76,9 +76,9 @@ class Execution:
     )
     scan_unroll: int = field(
         1,
-        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is at "
-        "most 4 in training in float32, where larger blocks are slower; and with `remat` it is 1, because "
-        "only a loop frees memory",
+        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
+        "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
+        "1, because only a loop frees memory",
         bounds=(0, 10_000),
         resume="free",
     )

@@ -236,9 +236,8 @@ class Layers(Module):
         if deterministic or self.dtype != jnp.float32 or platform.target_platform() != "cpu":
             return run.repeats
         # XLA:CPU does not keep the sums and norms between layers in float32 for their uses, but computes them
-        # again from those of all layers before, as far as the block begins (benchmarks/NOTES.md).
-        most = max(1, _LONGEST_BLOCK // len(run.layers))
-        return max(size for size in range(1, most + 1) if run.repeats % size == 0)
+        # again from those of all layers of the block before (benchmarks/NOTES.md).
+        return run.repeats if run.repeats * len(run.layers) <= _LONGEST_BLOCK else 1
 
 
 def _in_order(each: list[jax.Array]) -> jax.Array:

@@ -156,16 +156,16 @@ def test_layers_that_are_computed_again_take_less_memory(unroll):
 @pytest.mark.parametrize(
     "layers, fields, deterministic, expected",
     [
-        (12, dict(dtype="float32"), False, 4),
-        (6, dict(dtype="float32"), False, 3),
-        (7, dict(dtype="float32"), False, 1),
+        (12, dict(dtype="float32"), False, 1),
+        (5, dict(dtype="float32"), False, 1),
+        (4, dict(dtype="float32"), False, 4),
         (12, dict(dtype="float32"), True, 12),
         (12, dict(dtype="bfloat16"), False, 12),
         (12, dict(dtype="float32", scan_unroll=6), False, 6),
     ],
 )
-def test_trainings_in_float32_on_a_cpu_have_short_blocks(layers, fields, deterministic, expected):
-    """Of more layers, XLA computes the sums and norms of all layers before again for each use."""
+def test_trainings_of_many_layers_in_float32_on_a_cpu_are_loops(layers, fields, deterministic, expected):
+    """Else XLA computes the sums and norms of all layers before again for each use."""
     made = make("neobert", num_hidden_layers=layers, **{"scan_unroll": 0} | fields)
     ids = jnp.ones((2, 16), jnp.int32)
 
