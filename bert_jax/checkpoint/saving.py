@@ -297,7 +297,8 @@ class Checkpointer:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.
 
         Args:
-            frozen: the objective's frozen parameters, as in the state, on the devices.
+            frozen: frozen parameters, as in the state, on the devices. Those that are not saved, and those
+                that are saved and not given, are not compared.
 
         Raises:
             UserError: the parameters differ; the message names them.
@@ -305,8 +306,10 @@ class Checkpointer:
         path = os.path.join(self._directory, FROZEN)
         if not self._primary_sees(os.path.join(path, FILES)):
             return
-        saved, given = describe(path), _describe(flatten({FROZEN: frozen}))
-        check_structure(path, saved, flatten({FROZEN: frozen}))
+        saved = describe(path)
+        arrays = {name: x for name, x in flatten({FROZEN: frozen}).items() if name in saved}
+        check_structure(path, {name: saved[name] for name in arrays}, arrays)
+        given = _describe(arrays)
         if changed := [name for name, x in given.items() if saved[name].digest != x["digest"]]:
             raise UserError(
                 f"{some(changed)}: the frozen parameters are not those that {self._directory} was trained "

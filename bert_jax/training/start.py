@@ -83,12 +83,13 @@ class Start:
     def _check_frozen(self) -> None:
         """Raises an error if the objective's frozen parameters differ from those that the run has saved.
 
-        If the run has saved frozen parameters, the objective may have only their shapes.
+        Those of which the objective has only the shapes are not compared; they are as the run has saved them.
         """
-        frozen = self.abstract.frozen
-        if frozen is None or not self.checkpointer.agreed_steps() or without_values(self.objective):
+        frozen, without = self.abstract.frozen, without_values(self.objective)
+        if not self.checkpointer.agreed_steps() or len(without) == len(jax.tree.leaves(frozen)):
             return
-        given = place_frozen(self.objective, jax.tree.map(lambda x: x.sharding, frozen))
+        shardings = jax.tree.map(lambda x: x.sharding, frozen)
+        given = place_frozen(self.objective, shardings, dict.fromkeys(without))
         self.checkpointer.check_frozen(given)
         jax.tree.map(lambda x: x.delete(), given)  # The saved ones are restored in their place.
 

@@ -193,14 +193,15 @@ def without_values(objective: Objective) -> set[str]:
 
 
 def place_frozen(
-    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array] | None = None
+    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array | None] | None = None
 ) -> Params | None:
     """Returns copies of the objective's frozen parameters with the given shardings, or None.
 
     Args:
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
-        initial: values on these shardings, by name, that come before those of the objective.
+        initial: values on these shardings, by name, that come before those of the objective. A parameter
+            with None is left out: it is None in the result.
 
     Raises:
         UserError: a parameter has no value.

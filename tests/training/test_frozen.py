@@ -135,6 +135,13 @@ def test_others_are_refused_and_nothing_is_lost(tmp_path):
     checkpoint.verify(tmp_path / "checkpoints" / "4")
 
 
+def test_another_teacher_is_refused_beside_parameters_without_values(tmp_path):
+    fit(tmp_path, 2, Taught(2))
+    with pytest.raises(UserError, match="frozen/teacher: the frozen parameters are not those"):
+        fit(tmp_path, 4, Taught(3, values=False))
+    fit(tmp_path, 4, Taught(2, values=False))
+
+
 def test_those_that_no_step_was_saved_with_are_replaced(tmp_path):
     """Killed between the first save of the frozen parameters and that of the step."""
     fit(tmp_path, 2)
