@@ -33,7 +33,7 @@ from bert_jax.checkpoint.steps import (
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
-from bert_jax.objectives.adapters import assemble, group_parts
+from bert_jax.objectives.adapters import assemble, group_parts, low_rank_updates
 
 _Result = TypeVar("_Result")
 
@@ -253,9 +253,10 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
     groups, onto = group_parts(stored), {}
     for name in report.loaded:
         sharding = getattr(wanted[name], "sharding", None)
+        update = low_rank_updates(groups[name]).get(name, {}).values()
         for part in groups[name]:
             like = abstract[part]
-            if sharding is not None and len(like.shape) != len(wanted[name].shape):  # of a low-rank update
+            if sharding is not None and part in update:  # Its axes are not those of the parameter.
                 sharding_of_part = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
                 onto[stored[part]] = like.update(sharding=sharding_of_part)
             else:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
@@ -366,6 +367,23 @@ def test_load_params_places_and_casts(copy, mesh):
     kernel = checkpoint.load_params(copy, target)[0]["encoder"]["kernel"]
     assert (kernel.dtype, kernel.sharding) == (jnp.bfloat16, where)
     assert_same(kernel, make_state(mesh, 6).params["encoder"]["kernel"].astype(jnp.bfloat16))
+
+
+def test_load_params_merges_an_update_of_a_rank_that_no_mesh_divides(tmp_path, mesh):
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (16, 32), "kernel_lora_a": (16, 3), "kernel_lora_b": (3, 32), "kernel_lora_scale": ()}
+    stored = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    checkpointer = checkpoint.Checkpointer(tmp_path)
+    checkpointer.save(1, TrainState(jnp.int32(1), jax.tree.map(jnp.asarray, stored), ()))
+    checkpointer.close()
+    place = NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))
+    target = {"kernel": jax.ShapeDtypeStruct((16, 32), jnp.float32, sharding=place)}
+    kernel = checkpoint.load_params(tmp_path, target)[0]["kernel"]
+    assert kernel.sharding == place
+    expected = stored["kernel"] + stored["kernel_lora_scale"] * (
+        stored["kernel_lora_a"] @ stored["kernel_lora_b"]
+    )
+    np.testing.assert_allclose(kernel, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_load_params_of_another_shape(copy, mesh):
