@@ -74,6 +74,12 @@ class Start:
                     f"resume_from={other} is at step {step}, and the run has steps={self.config.steps}; set "
                     "more steps"
                 )
+            budget = budgets.of(self.config)
+            if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
+                field = "budget.hours" if budget.of_time else "budget.tokens"
+                raise UserError(
+                    f"resume_from={other} is at step {step}, where {field} of the run is spent; set more"
+                )
             self.log(f"went on from {source}, step {step}")
             if self.config.init_from:
                 self.log(f"of {self.config.init_from} only the architecture is used, not the weights")

@@ -58,6 +58,16 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
+def test_another_run_whose_budget_is_spent_is_not_gone_on_from(pretrain, tmp_path):
+    fields = TOKENS | {"steps": 9, "budget.tokens": 200}
+    code, output, _ = pretrain(tmp_path / "first", **fields)
+    assert code == 0 and "the budget is spent, at step " in output, output
+    fields["resume_from"] = tmp_path / "first"
+    assert "where budget.tokens of the run is spent; set more" in error_of(pretrain(**fields))
+    code, output, _ = pretrain(**fields | {"budget.tokens": 2500, "steps": 4})
+    assert code == 0 and "went on from" in output
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("left", [8, 12, 14])
 def test_a_run_that_is_killed_near_the_end_of_its_budget_ends_at_the_same_step(pretrain, tmp_path, left):
