@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
+from bert_jax.objectives.adapters import PARAMS, low_rank_name
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.low_rank import LowRank
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.state import TrainState, abstract_model, init_state, place_frozen, without_values
@@ -80,6 +83,7 @@ class Start:
                 raise UserError(
                     f"resume_from={other} is at step {step}, where {field} of the run is spent; set more"
                 )
+            self._check_scale(state)
             self.log(f"went on from {source}, step {step}")
             if self.config.init_from:
                 self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
@@ -98,6 +102,20 @@ class Start:
         given = place_frozen(self.objective, shardings, dict.fromkeys(without))
         self.checkpointer.check_frozen(given)
         jax.tree.map(lambda x: x.delete(), given)  # The saved ones are restored in their place.
+
+    def _check_scale(self, state: TrainState) -> None:
+        """Raises an error if the updates of another run have another scale than those of this run."""
+        if not isinstance(self.objective, LowRank):
+            return
+        saved, own = flatten(state.frozen), self.objective.scale
+        for name in self.objective.targets:
+            scale = float(saved[f"{PARAMS}/{low_rank_name(name, 'scale')}"])
+            if not math.isclose(scale, own, rel_tol=1e-5):
+                alpha = self.config.adapter.alpha * scale / own
+                raise UserError(
+                    f"resume_from={self.config.resume_from}: its updates have the scale of "
+                    f"--config.adapter.alpha={alpha:g}; set this"
+                )
 
     def _with_own_frozen(self, state: TrainState) -> TrainState:
         """Returns a state of another run with the frozen values that the objective has."""

@@ -10,6 +10,7 @@ import pytest
 from support import fine_tuned
 from support.models import packed_batch, tiny_task
 from support.pretrained import write
+from support.processes import error_of
 from support.stored_params import stored_params
 
 from bert_jax import checkpoint, cli, convert
@@ -135,6 +136,18 @@ def test_a_run_that_went_on_is_exported_over_the_base_of_the_first(adapted, file
     assert cli.main(command) == 0
     fields = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
     assert fields["base_model_name_or_path"] == str(pretrained)
+
+
+@pytest.mark.long
+def test_another_run_with_another_scale_is_not_gone_on_from(pretrain, trained, tmp_path):
+    lora = {"adapter.kind": "lora", "adapter.rank": 4, "adapter.alpha": 16.0, "optimizer.warmup_steps": 1}
+    assert pretrain(tmp_path / "first", steps=2, init_from=trained, **lora)[0] == 0
+    go_on = lora | {"steps": 3, "resume_from": tmp_path / "first"}
+    for changes, alpha in (({"adapter.alpha": 64.0}, 16), ({"adapter.rslora": True}, 8)):
+        error = error_of(pretrain(**go_on | changes))
+        assert f"its updates have the scale of --config.adapter.alpha={alpha}; set this" in error
+    code, output, _ = pretrain(**go_on | {"adapter.rslora": True, "adapter.alpha": 8.0})
+    assert code == 0 and "went on from" in output
 
 
 @pytest.mark.long
