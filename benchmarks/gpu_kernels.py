@@ -16,7 +16,6 @@ import collections
 import concurrent.futures
 import glob
 import gzip
-import importlib.util
 import itertools
 import json
 import math
@@ -24,9 +23,11 @@ import re
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "compare"))  # a folder that Python runs, and no package
+import measure
 
 _STEPS = 4  # of a profile
 _CALLS = 20  # of a kernel, one after the other
@@ -35,9 +36,7 @@ _PATIENCE = 150.0  # seconds to wait for the file of --after
 
 def step(args) -> None:
     """Times the pre-training step and profiles a few."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "compare"))
     import jax
-    import measure
     import ours
 
     from bert_jax.kernels import check, dispatch
@@ -243,9 +242,7 @@ def _cudnn_times() -> list[dict]:
 
 
 def main() -> None:
-    if importlib.util.find_spec("google_crc32c") is None:
-        # It checks records, of which none are read here, and is not on every machine with a GPU.
-        sys.modules["google_crc32c"] = types.SimpleNamespace(value=None)
+    measure.allow_missing_packages()
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)

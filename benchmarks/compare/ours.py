@@ -7,7 +7,6 @@ ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -348,9 +347,7 @@ def _optimizer(objective):
 
 
 def main() -> None:
-    if importlib.util.find_spec("google_crc32c") is None:
-        # It checks records, which most parts do not read, and is not on every machine with a GPU.
-        sys.modules["google_crc32c"] = types.SimpleNamespace(value=None)
+    measure.allow_missing_packages()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = parser.add_subparsers(dest="part", required=True)
     part = parts.add_parser("prepare")
