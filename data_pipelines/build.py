@@ -19,7 +19,7 @@ from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
-from data_pipelines import cleaning, languages, pools, readers
+from data_pipelines import cleaning, languages, places, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
 from data_pipelines.settings import Options, digest, resolve
@@ -27,13 +27,6 @@ from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tok
 
 _RANGE_BYTES = (16 << 20, 256 << 20)
 _SHARD_BYTES = 128 << 20
-_SHARD_NAME = "{}-{:05d}-of-{:05d}.tfrecord"
-# Files of each sort that a build writes to its output directory.
-_WRITTEN = (
-    *(kind.file for kind in tokenization.KINDS.values()),
-    *(manifests.FILE, cleaning.REPORT, _SHARD_NAME.format("train", 0, 1)),
-    *(_SHARD_NAME.format("train", 0, 1) + tfrecord.INDEX_SUFFIX, f"{UNFINISHED}/{SETTINGS}"),
-)
 
 _Parts = dict[str, list[tuple[str, pools.Result]]]  # by split: the record file and the counts of each bucket
 
@@ -45,34 +38,6 @@ class Built:
     manifest: dict[str, Any]
     already_done: bool  # the records were already finished
     peak_memory: int  # of the largest worker, in bytes
-
-
-def _check_places(options: Options) -> None:
-    """Raises UserError if an input finds what the build writes, which would be text of the next build."""
-    output = options.output_dir
-    if pattern := readers.pattern_for(output, options.input):
-        raise UserError(
-            f"--output_dir={output} lies in --input={pattern}, whose files are all read as text; choose a "
-            "directory outside of it"
-        )
-    for name in _WRITTEN:
-        if pattern := readers.pattern_for(os.path.join(output, name), options.input):
-            raise UserError(
-                f"--input={pattern} also finds {name} in --output_dir={output}, where a build writes it; "
-                "choose a directory outside of the folders of the text, or a narrower pattern"
-            )
-
-
-def _check_text(options: Options, paths: Sequence[str]) -> None:
-    """Raises UserError if the vocabulary is one of the input files."""
-    names = ("", *tokenization.FILE_NAMES)  # of a file, or in a folder
-    own = {readers.identity(os.path.join(options.vocab, name) if name else options.vocab) for name in names}
-    for path in paths:
-        if readers.identity(path) in own:
-            raise UserError(
-                f"{path} is a file of --input and of --vocab={options.vocab}, and a vocabulary is no text; "
-                "move it out of the folder of the text, or give a pattern that does not find it"
-            )
 
 
 def build(
@@ -104,12 +69,12 @@ def build(
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
-    _check_places(options)
+    places.check_output(options)
     tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
-        _check_text(options, paths)
+        places.check_text(options, paths)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output_dir).rstrip('/')}-beam")
@@ -382,7 +347,7 @@ class _Build:
             for place, share in enumerate(shards.share_rows(rows, number, dealt or mixed)):
                 if mixed:
                     share = shards.spread(share)
-                name = _SHARD_NAME.format(split, place, number)
+                name = shards.file_name(split, place, number)
                 tasks.append(shards.ShardTask(share, self._path(name)))
                 owners.append(split)
         results = self._run("writing files", shards.make_shard, tasks, "files")

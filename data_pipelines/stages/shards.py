@@ -23,6 +23,11 @@ class ShardTask:
     output: str
 
 
+def file_name(split: str, place: int, shards: int) -> str:
+    """Returns the name of a record file: the one at `place` of the `shards` of a split."""
+    return f"{split}-{place:05d}-of-{shards:05d}.tfrecord"
+
+
 def share_rows(
     parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
 ) -> list[tuple[tuple[str, int, int, int], ...]]:
