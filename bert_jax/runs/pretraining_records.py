@@ -212,11 +212,8 @@ def open_longest(data_dir: str, config: PretrainConfig, log: Callable[[str], Non
         config: the pre-training config.
         log: called with one line of text for each notice.
     """
-    directory, data = cache.localize(data_dir, log), config.data
-    if config.lengths:
-        by_length = records.open_by_length(directory, data.train_split, config.lengths.values, data.vocab)
-        return by_length[max(by_length)]
-    return records.open_dataset(directory, data.train_split, data.vocab)
+    by_length = _open_split(config, cache.localize(data_dir, log), config.data.train_split, config.data.vocab)
+    return by_length[max(by_length)]
 
 
 def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> RunRecords:
@@ -256,23 +253,27 @@ def _open_splits(
     config: PretrainConfig, directory: str, vocab: str, index_dir: str
 ) -> tuple[dict[int, Dataset], dict[int, Dataset]]:
     """Returns the training set and the evaluation set of each length; the latter is empty for none."""
-    data, lengths = config.data, config.lengths
-
-    def open_split(split: str) -> dict[int, Dataset]:
-        if lengths:
-            return records.open_by_length(directory, split, lengths.values, vocab, index_dir)
-        dataset = records.open_dataset(directory, split, vocab, index_dir)
-        return {dataset.max_seq_length: dataset}
-
-    train = open_split(data.train_split)
+    data = config.data
+    train = _open_split(config, directory, data.train_split, vocab, index_dir)
     for one in train.values():
         if data.eval_split not in ("", *one.manifest["splits"]) and _is_held_out(data, one):
             raise UserError(
                 f"the records {directory} have no split {data.eval_split!r} to evaluate on; "
                 "--config.data.eval_split= trains without evaluation"
             )
-    held_out = open_split(data.eval_split) if any(_is_held_out(data, one) for one in train.values()) else {}
-    return train, held_out
+    if not any(_is_held_out(data, one) for one in train.values()):
+        return train, {}
+    return train, _open_split(config, directory, data.eval_split, vocab, index_dir)
+
+
+def _open_split(
+    config: PretrainConfig, directory: str, split: str, vocab: str, index_dir: str = ""
+) -> dict[int, Dataset]:
+    """Returns a split of each length."""
+    if config.lengths:
+        return records.open_by_length(directory, split, config.lengths.values, vocab, index_dir)
+    dataset = records.open_dataset(directory, split, vocab, index_dir)
+    return {dataset.max_seq_length: dataset}
 
 
 def _check_alike(config: PretrainConfig, own: Dataset, replay: Dataset) -> None:
