@@ -100,7 +100,7 @@ ask_state() {
   [[ -n "$state" ]] || ! "$queued" || state=SUSPENDED
 }
 
-# Runs what asks for a machine; returns 4 where there is no capacity for it, and 5 where the quota is too small.
+# Runs a command that requests a machine; returns 4 if there is no capacity for it, and 5 if the quota is too small.
 request() {
   if "$dry_run"; then
     run "$@"
@@ -238,10 +238,9 @@ stop() {
   say "no worker is running"
 }
 
-# Until the run is done. A machine that was taken away is deleted and made anew; so is one that could not be made:
-# for want of capacity again and again, for want of quota not once more, for any other reason at most five times in a
-# row. Workers that have not
-# answered yet are asked five times in a row, too.
+# Until the run is done. A preempted machine is deleted and created again. A failed creation is retried without limit if
+# there is no capacity, not at all if the quota is too small, and otherwise up to five times in a row; so are workers
+# that do not answer yet.
 watch() {
   local failures=0 seen=false status code
   while true; do

@@ -81,7 +81,8 @@ class Start:
             if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
                 field = "budget.hours" if budget.of_time else "budget.tokens"
                 raise UserError(
-                    f"resume_from={other} is at step {step}, where {field} of the run is spent; set more"
+                    f"resume_from={other} is at step {step}, where {field} of the run is spent; set a "
+                    "larger one"
                 )
             self._check_scale(state)
             self.log(f"went on from {source}, step {step}")

@@ -63,7 +63,7 @@ def test_another_run_whose_budget_is_spent_is_not_gone_on_from(pretrain, tmp_pat
     code, output, _ = pretrain(tmp_path / "first", **fields)
     assert code == 0 and "the budget is spent, at step " in output, output
     fields["resume_from"] = tmp_path / "first"
-    assert "where budget.tokens of the run is spent; set more" in error_of(pretrain(**fields))
+    assert "where budget.tokens of the run is spent; set a larger one" in error_of(pretrain(**fields))
     code, output, _ = pretrain(**fields | {"budget.tokens": 2500, "steps": 4})
     assert code == 0 and "went on from" in output
 
