@@ -14,6 +14,7 @@ from bert_jax.runs import pretrain as pretrain_runs
 from bert_jax.runs import pretraining_records
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import pretrain_config
+from bert_jax.training.metrics import flops
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -179,7 +180,7 @@ def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
     assert "2 steps of 16 rows: 0.5 epochs" in output and "2 steps of 8 rows: 0.25 epochs" in output
     assert "evaluating on 8 of 8 held-out rows" in output and "on 12 of 12 held-out rows" in output
     assert re.findall(r"for another shape, (\d) by now", output) == ["2"]
-    flops = [given["flops_per_step"](step) for step in (1, 2, 3, 4)]
+    of_steps = [given["flops_per_step"](step) for step in (1, 2, 3, 4)]
     own = flops.row_flops(given["objective"])
 
     def of_row(length, predictions, directory):
@@ -187,7 +188,7 @@ def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
         return own(length, predictions, -(-split["sequences"] // split["rows"]))
 
     short, long = 16 * of_row(16, 4, tmp_path / "short"), 8 * of_row(32, 8, records)
-    assert flops == [short, long, long, short]
+    assert of_steps == [short, long, long, short]
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4]
     assert run_directory.read_run(tmp_path / "run")["records"] == {
