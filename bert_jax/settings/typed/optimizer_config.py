@@ -26,9 +26,9 @@ class OptimizerConfig(Part):
         "`adamw`, without bias correction, as google-research/bert; `adamw_bias_corrected`; `lamb`, "
         "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; `stable_adamw`, as "
         "ModernBERT ([optimizers.md](optimizers.md)); or the name of any "
-        "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib that takes a learning rate, "
-        "such as `adafactor` (with norms of single layers), `lion`, `muon` (matrices of the layers; the rest "
-        "by Adam) or `sgd`",
+        "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib whose updates are in proportion "
+        "to its learning rate, such as `adafactor` (with norms of single layers), `lion`, `muon` (matrices "
+        "of the layers; the rest by Adam) or `sgd`",
     )
     args: str = option(
         "",

@@ -186,9 +186,14 @@ _UNUSABLE = dict.fromkeys(("lars", "novograd"), "its norms or moments contain th
 }
 _EXAMPLES = ("adafactor", "lion", "muon", "sgd")
 
+# Those that multiply by a rate of their own: weight decay is added to their gradient, as in optax, because
+# decay outside would be that of a rate of 1.
+_DECAY_IN_GRADIENT = ("dog", "dowg")
+
 # Maps arguments of optax's functions to the fields of the configuration that replace them.
 _FIELD_OF = {
     "learning_rate": "learning_rate",
+    "adam_learning_rate": "rates, such as '.*layers/.*/kernel=1; .*=0.1',",
     "mask": "no_decay",
     "weight_decay_mask": "no_decay",
 } | dict.fromkeys(("weight_decay", "weight_decay_rate", "adam_weight_decay"), "weight_decay")
@@ -207,7 +212,8 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         UserError: there is no such optimizer, or it does not accept the arguments.
     """
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
-    taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
+    is_function = inspect.isfunction(make) or isinstance(make, functools.partial)
+    taken = inspect.signature(make).parameters if is_function else {}
     if "learning_rate" not in taken:
         raise UserError(
             f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
@@ -226,51 +232,52 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         if argument not in taken:
             known = ", ".join(known for known in taken if known not in _FIELD_OF)
             raise UserError(f"optimizer.args={args!r}: {name} has no {argument}; it has {known}")
+    refused = f"optimizer.name={name!r}{f' with optimizer.args={args!r}' if args else ''} cannot be used"
     options = {"weight_decay": 0.0} if "weight_decay" in taken else {}
     try:
         options |= _OPTAX_ARGUMENTS.get(name, lambda layers: {})(layers)
-        optimizer, slower = (make(**options | given | {"learning_rate": rate}) for rate in (1.0, 0.5))
-        is_direction = _follows_rate(optimizer, slower)
+        with_rate = functools.partial(make, **options | given)
+        is_direction = _follows_rate(with_rate)
     except (TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"optimizer.name={name!r} with optimizer.args={args!r} cannot be used: {reason}"
-        ) from error
+        raise UserError(f"{refused}: {reason}") from error
     if not is_direction:
+        others = ", ".join(example for example in _EXAMPLES if example != name)
         raise UserError(
-            f"optimizer.name={name!r} cannot be used: it does not only multiply by its learning rate, which "
-            f"follows a schedule here; choose another, such as {', '.join(_EXAMPLES)}"
+            f"{refused}: it does not only multiply by its learning rate, which follows a schedule here; "
+            f"choose another, such as {others}"
         )
+    optimizer = with_rate(learning_rate=1.0)
     return optax.chain(by_layer(optimizer, layers) if name in _BY_LAYER else optimizer, optax.scale(-1.0))
 
 
-def _follows_rate(optimizer: optax.GradientTransformation, slower: optax.GradientTransformation) -> bool:
-    """Returns whether the updates of two optimizers are in proportion to their rates, 1 and 0.5."""
-    weights = {"w": jnp.array([[1.0, -2.0], [3.0, -4.0]])}
+def _follows_rate(with_rate: Callable[..., optax.GradientTransformation]) -> bool:
+    """Returns whether the updates of an optimizer are linear in the rates of its steps.
+
+    Means of updates are linear in them, and estimates that weigh gradients by their rates are not. All rates
+    see the same gradients, and the same weights, which move against the gradients.
+
+    Args:
+        with_rate: returns the optimizer with its argument `learning_rate`.
+    """
+    start, slope = jnp.array([[1.0, -2.0], [3.0, -4.0]]), jnp.array([[0.3, -0.1], [0.2, 0.5]])
 
     @jax.jit
-    def after_steps():
-        def step(each, number, carry):
-            gradient = {"w": jnp.array([[0.3, -0.1], [0.2, 0.5]]) * (1 + 0.1 * number)}
-            return each.update(gradient, carry[1], weights)
+    def updates_with(rates):
+        def step(state, numbered):
+            number, rate = numbered
+            gradient, weights = slope * (1 + 0.1 * number), start - 0.1 * number * slope
+            updates, state = with_rate(learning_rate=rate).update({"w": gradient}, state, {"w": weights})
+            return state, updates["w"]
 
-        found = []
-        for each in (optimizer, slower):
-            # Enough steps for step sizes that grow to reach their limit.
-            start = jax.tree.map(jnp.zeros_like, weights), each.init(weights)
-            updates, state = jax.lax.fori_loop(0, 40, functools.partial(step, each), start)
-            found.append(
-                (updates["w"], [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)])
-            )
-        return found
+        initial = with_rate(learning_rate=rates[0]).init({"w": start})
+        return jax.lax.scan(step, initial, (jnp.arange(len(rates)), rates))[1]
 
-    def close(x, y):
-        return bool(np.allclose(x, y, rtol=1e-3, atol=1e-6))
-
-    (fast, state), (slow, other) = after_steps()
-    # Means of updates are in proportion to the rate, too.
-    pairs = zip(state, other, strict=True)
-    return close(fast, 2 * slow) and all(close(x, y) or close(x, 2 * y) for x, y in pairs)
+    # Enough steps for step sizes that grow to reach their limit.
+    constant = jnp.ones(40)
+    decaying = 1 / jnp.arange(1, 1 + len(constant))
+    apart = updates_with(constant) + updates_with(decaying)
+    return bool(np.allclose(updates_with(constant + decaying), apart, rtol=1e-3, atol=1e-6))
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -347,9 +354,9 @@ def make_optimizer(
         steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
     else:
         adam = _ADAM.get(config.name)
-        steps.append(adam(config.b1, config.b2, config.eps) if adam else _direction_of_optax(config, layers))
-        if config.weight_decay:
-            steps.append(decay)
+        direction = adam(config.b1, config.b2, config.eps) if adam else _direction_of_optax(config, layers)
+        pair = [direction, decay] if config.weight_decay else [direction]
+        steps += reversed(pair) if config.name in _DECAY_IN_GRADIENT else pair
     if config.name in WITH_TRUST_RATIO:
         steps.append(scale_by_trust_ratio(layers, config.no_decay))
     if config.layer_decay < 1:

@@ -81,12 +81,22 @@ def test_schedules(name, rates):
         ),
         (dict(name="scale_by_adam"), "unknown"),
         (dict(name="lion", args="b3=1"), "lion has no b3; it has b1, b2, mu_dtype"),
+        (
+            dict(name="muon", args="adam_learning_rate=0.001"),
+            "set optimizer.rates, such as '.*layers/.*/kernel=1; .*=0.1', instead of adam_learning_rate",
+        ),
         (dict(name="lion", args="weight_decay=0.1"), "set optimizer.weight_decay instead of weight_decay"),
         (dict(name="lion", args="0.9"), "expected arguments as Python writes them"),
         (dict(name="lion", args="b1="), "expected arguments as Python writes them"),
         (dict(name="lion", args="b1='x'"), "name='lion' with optimizer.args=.* cannot be used"),
         (dict(name="momo"), "cannot be used"),
         (dict(name="rprop"), "name='rprop' cannot be used: it does not only multiply by its learning rate"),
+        (
+            dict(name="muon", args="adam_b1=1e30"),
+            "'muon' with optimizer.args='adam_b1=1e30' cannot be used: .* such as adafactor, lion, sgd$",
+        ),
+        (dict(name="prodigy"), "name='prodigy' cannot be used: it does not only multiply"),
+        (dict(name="dadapt_adamw"), "name='dadapt_adamw' cannot be used: it does not only multiply"),
         (dict(name="lars"), "name='lars' cannot be used: its norms or moments contain the weight decay"),
         (dict(name="galore"), "name='galore' cannot be used: it projects matrices"),
         (dict(name="sm3"), "name='sm3' cannot be used: the form of its state changes"),
@@ -142,11 +152,22 @@ def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_ra
     [
         ("lion", "b1=0.95", lambda mask: optax.lion(0.2, b1=0.95, weight_decay=0.01, mask=mask)),
         ("sgd", "momentum=0.9, nesterov=True", lambda mask: optax.sgd(0.2, 0.9, True)),
+        ("nadamw", "", lambda mask: optax.nadamw(0.2, weight_decay=0.01, mask=mask)),
+        (
+            "dog",
+            "init_step=('distance', 0.1)",
+            lambda mask: optax.contrib.dog(0.2, ("distance", 0.1), weight_decay=0.01, mask=mask),
+        ),
+        (
+            "dowg",
+            "init_estim_sq_dist=0.1",
+            lambda mask: optax.contrib.dowg(0.2, 0.1, weight_decay=0.01, mask=mask),
+        ),
     ],
 )
 def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
     """The rate, which the train step multiplies by, and the decay are those of the configuration."""
-    weight_decay = 0.01 if name == "lion" else 0.0
+    weight_decay = 0.0 if name == "sgd" else 0.01
     tx, _ = optimizers.make_optimizer(
         settings(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0),
         10,
@@ -167,6 +188,7 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
         jax.tree.map(
             lambda u, e: np.testing.assert_allclose(-0.2 * u, e, rtol=2e-6, atol=1e-7), updates, expected
         )
+        params = optax.apply_updates(params, expected)
 
 
 def test_adafactor_has_norms_of_single_layers():
@@ -210,7 +232,8 @@ def test_others_have_no_norms_of_single_parameters(name):
 
 
 def test_muon_orthogonalizes_the_matrices_of_each_layer():
-    """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's."""
+    """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's, whose
+    rate is another by a regular expression."""
 
     class WithOutput(Stacked):
         def init(self, key):
@@ -222,7 +245,15 @@ def test_muon_orthogonalizes_the_matrices_of_each_layer():
 
     params = unbox(WithOutput().init(jax.random.key(0)))
     tx, _ = optimizers.make_optimizer(
-        settings(name="muon", clip_norm=0.0, weight_decay=0.0, warmup_steps=0), 10, WithOutput()
+        settings(
+            name="muon",
+            clip_norm=0.0,
+            weight_decay=0.0,
+            warmup_steps=0,
+            rates=".*layers/.*/kernel=1; .*=0.1",
+        ),
+        10,
+        WithOutput(),
     )
     draw = np.random.default_rng(0).normal
     grads = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
@@ -231,7 +262,9 @@ def test_muon_orthogonalizes_the_matrices_of_each_layer():
         matrices = np.reshape(updates[f"encoder/layers/stack/layer/{name}"], shape)
         values = np.linalg.svd(matrices, compute_uv=False)
         assert np.all((values > 0.6) & (values < 1.9)), values
-    assert np.ptp(np.abs(updates["classifier/kernel"])) < 1e-5  # Adam's first step has one size
+    # The first step of Adam with Nesterov's momentum has one size.
+    size = 0.1 * (1 + 0.9 * 0.1 / (1 - 0.9**2))
+    np.testing.assert_allclose(np.abs(updates["classifier/kernel"]), size, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected"])
