@@ -69,7 +69,7 @@ def answers_of(windows, context, n_best, longest, v2):
             kept.append(candidate)
     if v2 and "" not in [text for text, *_ in kept]:
         kept.append(("", *null))
-    if not any(text for text, *_ in kept):
+    if not kept:
         kept.append(("empty", 0.0, 0.0))
-    answer = next(candidate for candidate in kept if candidate[0])
+    answer = next((candidate for candidate in kept if candidate[0]), kept[0])
     return kept, (sum(null) - answer[1] - answer[2] if v2 else None)

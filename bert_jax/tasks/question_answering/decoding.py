@@ -33,9 +33,9 @@ class Answers:
         texts: [N], the predicted answer of each question; "" for no answer.
         n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
             start_logit and end_logit.
-        null_odds: [N], the score of no answer minus that of the best answer; empty if every question has an
-            answer.
-        non_null: [N], the best answer of each question other than no answer.
+        null_odds: [N], the score of no answer minus that of the best answer, 0 if no span is a candidate;
+            empty if every question has an answer.
+        non_null: [N], the best answer of each question other than no answer; "" if no span is a candidate.
     """
 
     texts: list[str]
@@ -77,7 +77,7 @@ def decode(
         null = tuple(nulls[i]) if v2 else None
         spans = zip(*(column[bounds[i] : bounds[i + 1]] for column in columns), strict=True)
         chosen = _choose(questions.contexts[place], spans, null, n_best)
-        text = next(text for text in chosen if text)
+        text = next(filter(None, chosen), "")
         listed.append(_listed(chosen))
         non_null.append(text)
         if null is not None:
@@ -108,7 +108,7 @@ def _choose(
             chosen.setdefault(text, (start_logit, end_logit))
     if null is not None:
         chosen.setdefault("", null)
-    return chosen if any(chosen) else {**chosen, "empty": (0.0, 0.0)}
+    return chosen or {"empty": (0.0, 0.0)}
 
 
 def _candidates(

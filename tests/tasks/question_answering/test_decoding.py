@@ -99,12 +99,22 @@ def test_no_answer_where_it_is_likelier_by_the_threshold(threshold, expected):
     assert [entry["text"] for entry in found.n_best[0]][:2] == ["", "b"]
 
 
+@pytest.mark.parametrize("n_best", [1, 2, 20])
+def test_no_answer_is_predicted_however_few_spans_are_candidates(n_best):
+    """With n_best=1 the only start and the only end that are looked at are [CLS]."""
+    questions, data = layout(["abcd"])
+    logits = [-1, -9, -3, -5, -6, -7, -9]  # [CLS] has -2, and a has -6: all scores are below 0
+    found = decode(questions, data, np.stack([logits, logits], 1), n_best=n_best, v2=True)
+    assert found.texts == [""]
+    assert (found.non_null, found.null_odds) == (([""], [0]) if n_best == 1 else (["a"], [4]))
+    assert [entry["text"] for entry in found.n_best[0]][:2] == ["", "a"][:n_best]
+
+
 def test_a_question_without_a_candidate():
     questions, data = layout(["ab"])
     outputs = np.zeros((5, 2))
     outputs[0] = 9  # one start and one end are looked at: both are [CLS]
     assert decode(questions, data, outputs, n_best=1).texts == ["empty"]
-    assert decode(questions, data, outputs, n_best=1, v2=True).texts == [""]
 
 
 @given(
