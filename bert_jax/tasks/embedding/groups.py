@@ -143,19 +143,20 @@ class GroupsTask(TableTask):
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a group of rows for each example: its texts and its hard negatives."""
         data, first, second = self.config.data, examples.texts_a, examples.texts_b
-        groups = [[data.prefix_a + text] for text in first]
-        others = [[text] for text in second] if second else [[] for _ in first]
+        others = [[text] if self.repeats_single_texts else [] for text in first]
+        if second:
+            others = [[text] for text in second]
         if examples.negatives:
             others = [[*one, *negatives] for one, negatives in zip(others, examples.negatives, strict=True)]
-        for group, more in zip(groups, others, strict=True):
-            again = group if self.repeats_single_texts else []
-            group += [data.prefix_b + text for text in more] or again
-        texts, count = [text for group in groups for text in group], len(groups[0])
+        groups = [[text, *more] for text, more in zip(first, others, strict=True)]
+        texts, count = list(itertools.chain.from_iterable(groups)), len(groups[0])
+        prefixes = [data.prefix_a, *[data.prefix_b if second else data.prefix_a] * (count - 1)]
+        prefixed = [prefix + text for prefix, text in zip(itertools.cycle(prefixes), texts, strict=False)]
         forms = itertools.cycle([self.form(True), *[self.form(False)] * (count - 1)])
         layout = self.tokenizer.layout
         rows = (
             assembly.truncate([*before, *ids], None, layout.room(length, False))
-            for ids, (length, before) in zip(assembly.tokenize(self.tokenizer, texts), forms, strict=False)
+            for ids, (length, before) in zip(assembly.tokenize(self.tokenizer, prefixed), forms, strict=False)
         )
         are_classes = bool(examples.labels) and isinstance(examples.labels[0], int)
         encoded = assembly.assemble(
@@ -166,6 +167,7 @@ class GroupsTask(TableTask):
             target_dtype=np.int32 if are_classes else np.float32,
             rows_per_example=count,
         )
+        # Texts are equal whatever is put before them: one that is equal to its anchor is no negative.
         numbers: dict[str, int] = {}
         encoded.targets["texts"] = np.array(
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
