@@ -23,7 +23,8 @@ class Mining:
         skip: number of nearest candidates that are passed over.
         depth: number of nearest candidates that are looked at, those that are passed over included.
         share: largest cosine of a negative, as a share of that of the positive (de Souza P. Moreira et al.
-            2024, who found .95 to be best); for searches without a scorer.
+            2024, who found .95 to be best), and as far below it if that is negative; for searches without a
+            scorer.
         margin: smallest difference of the scores of the positive and of a negative, with a scorer.
     """
 
@@ -66,7 +67,8 @@ def mine(
             near = zip(row[options.skip :], values[options.skip :], strict=True)
             found.append([(candidates[i], value) for i, value in near if candidates[i] not in known[anchor]])
         if scorer is None:
-            limits = options.share * np.sum(of_anchors[part] * of_positives[part], axis=-1)
+            own = np.sum(of_anchors[part] * of_positives[part], axis=-1)
+            limits = own - (1 - options.share) * np.abs(own)
         else:
             found = _scored(anchors[part], found, scorer)
             pairs = list(zip(anchors[part], positives[part], strict=True))

@@ -24,7 +24,8 @@ def by_hand(anchors, positives, candidates, vectors, options, scorer):
         right = {p for a, p in zip(anchors, positives, strict=True) if a == anchor} | {anchor}
         cosines = vectors[2] @ vectors[0][i]
         near = np.argsort(-cosines, kind="stable")[options.skip : options.depth]
-        limit = options.share * (vectors[0][i] @ vectors[1][i])
+        cosine = vectors[0][i] @ vectors[1][i]
+        limit = cosine * (options.share if cosine > 0 else 2 - options.share)
         kept = []
         for number in near:
             text, score = candidates[number], cosines[number]
