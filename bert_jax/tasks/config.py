@@ -29,7 +29,15 @@ class TaskConfig:
     max_seq_length: int = option(
         128, "tokens with [CLS] and [SEP]; longer texts are cut, or have windows", minimum=4, maximum=2**24
     )
-    metrics: str = option("", "names with commas between; the first one selects the best checkpoint")
+    metrics: str = option(
+        "",
+        "names with commas between; the first one selects the best checkpoint. Of labels `accuracy`, `f1` "
+        "(of two), `f1_macro`, `matthews`; XNLI also `average`, `accuracy_LANGUAGE`; several labels "
+        "`f1_micro`, `f1_macro`, `exact_match`; numbers `pearson`, `spearman`, `mean_squared_error`; "
+        "choices `accuracy`; tags `f1`, `precision`, `recall`, `accuracy`, or `accuracy`, `f1_macro`; "
+        "questions `f1`, `exact_match`, or with `v2` `exact`; pairs of texts `mrr`, `recall1`, `recall10`, "
+        "`ndcg10`, or with similarities `spearman`, `pearson`",
+    )
     head: str = option(
         LINEAR, "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))"
     )

@@ -20,12 +20,13 @@ def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
     return float(np.mean(predictions == targets))
 
 
-def f1(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """Returns the F1 of label 1 of two labels, as for MRPC and QQP in GLUE.
+def f1(predictions: np.ndarray, targets: np.ndarray, positive: int = 1) -> float:
+    """Returns the F1 of one of two labels: by default of label 1, as for MRPC and QQP in GLUE.
 
     It is 0 when there is neither a positive example nor a positive prediction.
     """
-    return float(metrics.f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))
+    found = metrics.f1_score(targets, predictions, pos_label=positive, average="binary", zero_division=0.0)
+    return float(found)
 
 
 def f1_macro(predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -104,6 +105,11 @@ RANKING: dict[str, Metric] = {
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """Returns the names in a comma-separated list."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
     """Parses a comma-separated list of metrics; an empty list stands for all known metrics.
 
@@ -115,7 +121,7 @@ def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
     Raises:
         UserError: a metric is not known.
     """
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    names = listed(text)
     for name in names:
         if name not in known:
             raise UserError(

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from support import fine_tuned
 
 from bert_jax.errors import UserError
+from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import metrics, tasks
 
 
@@ -57,16 +58,20 @@ def test_two_class_scores_against_their_definition(rows):
     assert metrics.f1(predictions, targets) == pytest.approx(
         2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0
     )
+    assert metrics.f1(predictions, targets, positive=0) == metrics.f1(1 - predictions, 1 - targets)
     assert metrics.accuracy(predictions, targets) == pytest.approx(1 - (fp + fn) / len(rows))
 
 
 def test_metrics_are_checked_before_training(vocabulary):
-    def names(task, labels, text):
-        return fine_tuned.make_task(vocabulary, task, labels, {"metrics": text}).metrics
+    def names(task, labels, text, **fields):
+        return fine_tuned.make_task(vocabulary, task, labels, {"metrics": text} | fields).metrics
 
     assert names("classification", ["a", "b"], "accuracy, f1") == ("accuracy", "f1")
     with pytest.raises(UserError, match="f1 is defined for two labels and there are 3"):
         names("classification", ["a", "b", "c"], "f1")
+    assert names("classification", ["a", "b"], "f1", positive_label="a") == ("f1",)
+    with pytest.raises(UserError, match="positive_label=c: label 'c' is none of 'a', 'b'"):
+        names("classification", ["a", "b"], "f1", positive_label="c")
     with pytest.raises(UserError, match="'accuracy' is not a metric of the task regression"):
         names("regression", None, "accuracy")
     for name, spec in tasks().items():
@@ -78,5 +83,7 @@ def test_metrics_are_checked_before_training(vocabulary):
             "lateinteraction": {"text_b": "second"},
             "reranking": {"text_b": "second", "negatives": "third"},
         }
-        known = fine_tuned.make_task(vocabulary, name, ["O", "B-X"], fields, **columns.get(name, {})).metrics
-        assert known and known[: len(spec.metrics)] == spec.metrics
+        task = fine_tuned.make_task(vocabulary, name, ["O", "B-X"], fields, **columns.get(name, {}))
+        assert task.metrics and task.metrics[: len(spec.metrics)] == spec.metrics
+        meaning = task_fields.declared()["metrics"].meaning
+        assert all(f"`{each}`" in meaning for each in task.known_metrics if not each.startswith("accuracy_"))

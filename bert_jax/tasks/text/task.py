@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bert_jax.objectives.baselines.bilstm_classification import BilstmClassifica
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
+from bert_jax.tasks.metrics import Metric
 from bert_jax.tasks.predictions import NumberPredictions
 from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.tables import Examples
@@ -64,6 +66,9 @@ class ClassificationConfig(TextConfig):
 
     class_weights: str = option(
         "", "of the loss: `balanced`, by how rare a label is, or `LABEL=WEIGHT` with commas between"
+    )
+    positive_label: str = option(
+        "", "of two labels: the one whose F1 the metric `f1` is; empty: the second one, as the run lists them"
     )
 
 
@@ -160,7 +165,15 @@ class TextClassification(TextTask):
     title = "classification"
     kind = "classification"
     problem_type = "single_label_classification"
-    scorers = metrics.CLASSIFICATION
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
+        yield from super().unused(config, spec)
+        if spec.labels:
+            yield "positive_label", f"f1 is defined by the task {spec.name}, which knows its labels"
+        elif "f1" not in metrics.listed(config.metrics or ",".join(spec.metrics)):
+            yield "positive_label", "it is only used with f1 among the metrics"
 
     def read_training(self, path: str) -> Examples:
         """Returns the examples; the labels are those of the task, or else all labels of the file."""
@@ -184,6 +197,24 @@ class TextClassification(TextTask):
         return labels.label_index(self.labels, text) if self.labels else text
 
     @property
+    def positive(self) -> int:
+        """Returns the number of the label whose F1 the metric `f1` is.
+
+        Raises:
+            UserError: `positive_label` is none of the labels.
+        """
+        name = self.config.positive_label
+        try:
+            return labels.label_index(self.labels, name) if name else 1
+        except ValueError as error:
+            raise UserError(f"positive_label={name}: {error}") from None
+
+    @property
+    def scorers(self) -> Mapping[str, Metric]:
+        """Returns the function of each metric; `f1` is that of the positive label."""
+        return metrics.CLASSIFICATION | {"f1": functools.partial(metrics.f1, positive=self.positive)}
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Returns the names of the metrics; `f1` is only defined for two labels."""
         names = super().metrics
@@ -194,11 +225,13 @@ class TextClassification(TextTask):
         return names
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of examples of each label."""
+        """Returns the number of examples of each label, and of which label the metric `f1` is."""
         if not examples.labels:
             return ""
         counts = np.bincount(examples.labels, minlength=len(self.labels))
         text = "labels " + labels.list_counts(dict(zip(self.labels, counts.tolist(), strict=True)))
+        if "f1" in self.metrics:
+            text += f"; f1 is that of the label {self.labels[self.positive]!r}"
         one_class = np.count_nonzero(counts) == 1
         return text + ("; warning: one class only, so scores say little" if one_class else "")
 

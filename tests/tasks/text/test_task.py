@@ -99,3 +99,19 @@ def test_double_unordered_trains_on_both_orders_of_a_pair(vocabulary, tmp_path):
     assert task.augmented(once.first(1)).texts_a == ["one", "two"]  # of train_rows=1
     with pytest.raises(UserError, match="double_unordered=True: the rows have no second text"):
         make_task(vocabulary, double_unordered=True, data={"text_b": ""})
+
+
+@pytest.mark.parametrize("positive, expected", [("", 0.0), ("defect", 0.8)])
+def test_f1_is_that_of_the_positive_label(vocabulary, tmp_path, positive, expected):
+    """By default that of the second label, which the start of a run names."""
+    path = tmp_path / "train.tsv"
+    path.write_text("a\tb\tlabel\n" + "x\ty\tdefect\n" * 2 + "x\ty\tok\n")
+    task = make_task(vocabulary, metrics="accuracy, f1", positive_label=positive)
+    examples = task.read_training(str(path))
+    rows = task.encode(examples)
+    assert task.labels == ("defect", "ok")
+    assert task.describe(examples, rows) == (
+        f"labels defect: 2, ok: 1; f1 is that of the label {positive or 'ok'!r}"
+    )
+    always = task.decode(examples, rows, np.array([[0.9, 0.1]] * 3, np.float32))
+    assert task.score(always) == pytest.approx({"accuracy": 2 / 3, "f1": expected})
