@@ -85,7 +85,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
             contents = True
             counts["headings"] += 1
             continue
-        contents = contents and not _is_prose(lines)
+        contents = contents and not (_is_prose(lines) or _is_verse(lines))
         if contents or _is_list(lines) or _is_heading(lines):
             counts["headings"] += 1
             continue
@@ -183,6 +183,20 @@ def _is_prose(lines: list[str]) -> bool:
         and len(lines[0]) >= 50
         and bool(_ENDS_SENTENCE.search(lines[-1]))
         and not _is_list(lines)
+    )
+
+
+def _is_verse(lines: list[str]) -> bool:
+    """Returns whether lines that may be short are a stanza.
+
+    Entries of a table of contents end alike, in a period or in none, and seldom in a comma.
+    """
+    return (
+        len(lines) > 2
+        and bool(_ENDS_SENTENCE.search(lines[-1]))
+        and any(line.endswith((",", ";")) for line in lines[:-1])
+        and not _is_list(lines)
+        and not _is_heading(lines)
     )
 
 

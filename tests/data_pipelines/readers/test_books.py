@@ -89,6 +89,16 @@ def test_headers_and_footers(tmp_path, head, tail):
     assert documents[0].passages == PASSAGES
 
 
+def test_verse_ends_the_contents(tmp_path):
+    verse = "The river ran by silver trees,\nAnd birds were singing;\nThe bells\nAcross it were ringing.\n"
+    # Entries that go on in the next line, and entries that end in periods, are no stanzas.
+    entries = "The River\nThe Bells, or\n  a Peal\n\nPreface.\nThe Hill.\nThe Trees, and the Wind.\n"
+    (tmp_path / "book.txt").write_text(f"POEMS\n\nCONTENTS\n\n{entries}\n{verse}\n{verse}")
+    (document,) = read(tmp_path / "book.txt")
+    stanza = "The river ran by silver trees, And birds were singing; The bells Across it were ringing."
+    assert document.passages == (stanza, stanza)
+
+
 def test_latin_1(tmp_path):
     counts = collections.Counter()
     (tmp_path / "book.txt").write_bytes("The café’s naïve guest, she said.\n".encode("cp1252"))
