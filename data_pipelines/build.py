@@ -17,8 +17,8 @@ from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed, tfrecord, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
-from bert_jax.io.progress import Progress
-from bert_jax.io.wording import counted
+from bert_jax.io.progress import Progress, log
+from bert_jax.io.wording import counted, some
 from data_pipelines import cleaning, languages, places, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
@@ -139,6 +139,7 @@ class _Build:
         if done:
             return Built(done, True, 0)
         with claimed(self.options.output_dir, self.settings, overwrite) as self.unfinished:
+            self._warn_of_rules()
             if warn is not None:
                 for line in readers.early_suspicions(self.paths, self.options.input_format):
                     warn(line)
@@ -151,6 +152,15 @@ class _Build:
                 raise self._refusal(str(error)) from None
             files.remove_tree(self.unfinished)
         return Built(manifest, False, self.peak_memory)
+
+    def _warn_of_rules(self) -> None:
+        """Logs a warning if English rules of sentences stand in for those of sampled languages."""
+        if names := self.options.without_rules(self.paths, self.languages):
+            log(
+                f"warning: English rules split the text of {some(names)} into sentences, since no language "
+                "with rules is in the name: if there is one, give --sentence_language, or name the files or "
+                "the folder of that --input by its code, such as de"
+            )
 
     def _make(self, size: int) -> dict[str, Any]:
         """Makes the records of inputs of `size` bytes; returns their manifest."""

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from data_pipelines import readers
+from data_pipelines import readers, sentences
+
+_SEPARATOR = re.compile(r"[\W\d_]+")  # between the words of a name
+_SEPARATED = re.compile(r"[^\W_]+|[\W_]")  # the words of an input, with their digits, and what separates them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +63,27 @@ def divide(inputs: Sequence[str], tfds_data_dir: str = "") -> list[Language]:
     return languages
 
 
+def rules_of(name: str) -> str:
+    """Returns the code of `sentences.LANGUAGES` that the name of a language says; "" if it says none, or two.
+
+    It is a word of the name (`de` of `20230601.de`), or the beginning of a wiki's (`de` of `dewiki-latest`).
+    """
+    words = {word.removesuffix("wiki") for word in _SEPARATOR.split(name.lower())}
+    known = words & set(sentences.LANGUAGES)
+    return known.pop() if len(known) == 1 else ""
+
+
 def _names(inputs: Sequence[str]) -> list[str]:
-    """Returns the inputs without the folders and the suffixes that all of them have."""
-    parts = [given.split("/") for given in inputs]
-    shared = os.path.commonprefix(parts)  # noqa: RUF071 (of lists)
-    ending = os.path.commonprefix([part[len(shared) :][::-1] for part in parts])  # noqa: RUF071
-    names = ["/".join(part[len(shared) : len(part) - len(ending)]) for part in parts]
-    if len({name.partition(".")[2] for name in names}) == 1:
-        names = [name.partition(".")[0] for name in names]
+    """Returns the inputs without the beginning and the end that all of them have, which are whole words."""
+    heads = _without_shared([_SEPARATED.findall(given) for given in inputs])
+    names = ["".join(reversed(words)) for words in _without_shared([words[::-1] for words in heads])]
     return names if len(set(names)) == len(names) and all(names) else list(inputs)
+
+
+def _without_shared(lists: Sequence[list[str]]) -> list[list[str]]:
+    """Returns lists without the elements with which all of them begin."""
+    shared = len(os.path.commonprefix(lists))  # noqa: RUF071 (of lists)
+    return [one[shared:] for one in lists]
 
 
 def times(text: Sequence[int], written: Sequence[int], exponent: float) -> list[float]:

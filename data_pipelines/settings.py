@@ -199,7 +199,6 @@ class Options(CorpusOptions):
         Raises:
             UserError: the flag is given, and there is nothing to split.
         """
-        names = [one.name.rpartition(".")[2] for one in divided] or [""]  # en of tfds:wikipedia/20230601.en
         if readers.presplit(paths, self.input_format):
             if self.sentence_language:
                 raise UserError(
@@ -207,9 +206,26 @@ class Options(CorpusOptions):
                     f"{self.input_format} are sentences, and none is split; leave the flag out, or give "
                     "--input_format=paragraphs"
                 )
-            return ["en" for _ in names]
-        known = [code for code in (self.sentence_language, self.language) if code in sentences.LANGUAGES]
-        return [next(iter(known), name if name in sentences.LANGUAGES else "en") for name in names]
+            return ["en"] * max(1, len(divided))
+        named = [languages.rules_of(one.name) for one in divided] or [""]
+        return [self._rules_for_all or code or "en" for code in named]
+
+    def without_rules(self, paths: Sequence[str], divided: Sequence[languages.Language]) -> list[str]:
+        """Returns the names of sampled languages that are split by English rules for want of their own.
+
+        Args:
+            paths: the input files.
+            divided: the languages, if they are sampled.
+        """
+        if self._rules_for_all or readers.presplit(paths, self.input_format):
+            return []
+        return [one.name for one in divided if not languages.rules_of(one.name)]
+
+    @property
+    def _rules_for_all(self) -> str:
+        """The language by whose rules all text is split; "" if no flag names one that has rules."""
+        known = (code for code in (self.sentence_language, self.language) if code in sentences.LANGUAGES)
+        return next(known, "")
 
     @property
     def fills_rows(self) -> bool:

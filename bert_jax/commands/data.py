@@ -101,15 +101,18 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         f"text: {counted(text['documents'], 'document')}, {counted(text['sentences'], 'sentence')}, "
         f"{text['tokens']:,} tokens, {text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
     )
-    if rules := manifest.get("sentence_language"):
-        lines.append(f"sentences: split by the rules of {_rules(rules)}")
+    if rules := _rules(manifest):
+        lines.append(f"sentences: split by the rules of {rules}")
     return lines
 
 
-def _rules(languages: str | dict[str, str]) -> str:
-    if isinstance(languages, str):
-        return languages
-    return ", ".join(f"{code} for {name}" for name, code in languages.items())
+def _rules(manifest: dict[str, Any]) -> str:
+    """Returns the languages by whose rules paragraphs were split; "" if all text is split as by default."""
+    rules = manifest.get("sentence_language", "")
+    if isinstance(rules, dict):
+        return ", ".join(f"{code} for {name}" for name, code in rules.items())
+    lines = readers.FORMATS[manifest["input_format"]].sentence_lines and "text_field" not in manifest
+    return rules or "en" * ("languages" in manifest and not lines)
 
 
 def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:

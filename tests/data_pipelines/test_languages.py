@@ -209,12 +209,33 @@ def test_mistakes(options, corpus, changes, message):
         (["wiki/en/*", "wiki/de/*"], ["en", "de"]),
         (["text/en.txt", "text/es.txt"], ["en", "es"]),
         (["gs://bucket/a/b.txt", "gs://bucket/c/b.txt"], ["a", "c"]),
-        (["tfds:wiki/2.en", "tfds:wiki/2.de"], ["2.en", "2.de"]),
+        (["tfds:wiki/2.en", "tfds:wiki/2.de"], ["en", "de"]),
+        (["wiki.en.txt", "wiki.de.txt"], ["en", "de"]),
+        (["cc100/en*", "cc100/de*"], ["en", "de"]),
+        (["enwiki-latest-pages*.xml.bz2", "dewiki-latest-pages*.xml.bz2"], ["enwiki", "dewiki"]),
+        (["part10", "part11"], ["part10", "part11"]),
         (["a/x", "a"], ["a/x", "a"]),
     ],
 )
 def test_names(inputs, names):
     assert languages._names(inputs) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("de", "de"),
+        ("20230601.de", "de"),
+        ("enwiki-20240101", "en"),
+        ("de/articles", "de"),
+        ("de-en", ""),
+        ("ur", ""),
+        ("wiki", ""),
+        ("dental", ""),
+    ],
+)
+def test_rules_of_a_name(name, code):
+    assert languages.rules_of(name) == code
 
 
 def test_parts_of_a_file_are_spread():

@@ -8,6 +8,7 @@ import pytest
 from support.builds import contents, interrupted
 
 from bert_jax import cli
+from bert_jax.commands import data
 from bert_jax.errors import UserError
 from data_pipelines import build, languages, output_lock, sentences, settings
 
@@ -80,12 +81,31 @@ def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, 
     manifest = build.build(sampled, workers).manifest
     assert manifest["sentence_language"] == {"de": "de", "ur": "en"}
     assert manifest["text"]["sentences"] == 4 * 2 + 4 * 3
+    warning = "warning: English rules split the text of ur into sentences"
+    assert warning in capsys.readouterr().err
     before = contents(german.output_dir)
     assert build.build(sampled).already_done and contents(german.output_dir) == before
     one = languages.divide(inputs)
     assert dataclasses.replace(sampled, sentence_language="fi").sentence_languages([], one) == ["fi", "fi"]
     of_tfds = [languages.Language("20230601.de", ()), languages.Language("20230601.simple", ())]
     assert sampled.sentence_languages([], of_tfds) == ["de", "en"]
+
+
+def test_the_rules_of_sampled_inputs_are_named_if_they_are_english(german, tmp_path, capsys):
+    for name in ("german", "other"):
+        (tmp_path / f"{name}.txt").write_text(f"{GERMAN}\n\n" * 4)
+    inputs = tuple(str(tmp_path / f"{name}.txt") for name in ("german", "other"))
+    sampled = dataclasses.replace(german, input=inputs, sampling_exponent=0.7)
+    printed = data.summary(build.build(sampled).manifest)
+    assert "sentences: split by the rules of en" in printed
+    assert "the text of german, other into sentences" in capsys.readouterr().err
+    for name, changes in {
+        "named": {"sentence_language": "en"},
+        "lines": {"input_format": "text"},
+    }.items():
+        other = dataclasses.replace(sampled, output_dir=str(tmp_path / name), **changes)
+        split = any("the rules of en" in line for line in data.summary(build.build(other).manifest))
+        assert split == (name == "named") and "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
