@@ -137,7 +137,8 @@ def _draw(
     """Returns the documents of byte ranges at random positions in the files, sorted by key."""
     total = sum(map(readers.file_size, paths))
     format, fields = options.input_format, readers.Fields(options.text_field, options.id_field)
-    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)), format)
+    target = max(1 << 16, min(1 << 22, sample_bytes // 16))
+    ranges = readers.split_ranges(paths, target, format)
     share = min(1.0, sample_bytes / total)
     random.Random(options.seed).shuffle(ranges)
     drawn = Sample()
@@ -145,8 +146,9 @@ def _draw(
     known = all(range_.end is not None for range_ in ranges)
     progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
     for range_ in ranges:
-        # A compressed file is one range that cannot be read from its middle, so its beginning is used.
-        quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
+        # Of a file that cannot be split, such as a compressed one or a table, the beginning is used.
+        whole = range_.end is None or range_.size > 2 * target
+        quota = int(sample_bytes * range_.size / total) + 1 if whole else sample_bytes
         goal = min(sample_bytes, drawn.size + quota)
         if share < 1 and drawn.size >= sample_bytes:
             break
