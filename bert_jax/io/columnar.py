@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epy
@@ -184,13 +184,18 @@ def _class_names(schema: Any) -> Mapping[str, list[str]]:
 
 
 def files_in(directory: str) -> list[str]:
-    """Returns the Parquet and Arrow files of a directory, sorted by name.
+    """Returns the Parquet and Arrow files of a directory, sorted by name, as `of_data_set` chooses them."""
+    return [f"{directory.rstrip('/')}/{name}" for name in of_data_set(sorted(files.names(directory)))]
 
-    Those that Hugging Face's datasets keeps beside a data set, the results of its functions, are left out.
+
+def of_data_set(paths: Iterable[str]) -> list[str]:
+    """Returns those of some paths that are Parquet and Arrow files, in their order.
+
+    The files that Hugging Face's datasets keeps beside a data set, the results of its functions, are left out
+    if there are others.
     """
-    names = sorted(name for name in files.names(directory) if is_columnar(name))
-    of_data = [name for name in names if not _CACHED.match(name)]
-    return [f"{directory.rstrip('/')}/{name}" for name in of_data or names]
+    found = [path for path in paths if is_columnar(path)]
+    return [path for path in found if not _CACHED.match(files.name(path))] or found
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import bisect
 import collections
 import dataclasses
 import fnmatch
+import functools
 import glob
 import itertools
 import os
@@ -18,6 +19,8 @@ from typing import BinaryIO, ClassVar
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, compression, files, tfds
+from bert_jax.io.progress import log
+from bert_jax.io.wording import some
 from data_pipelines.readers.documents import Document, Fields, Range, text_document
 from data_pipelines.readers.formats import Format
 
@@ -246,21 +249,54 @@ def _match(path: Sequence[str], pattern: Sequence[str]) -> bool:
 def _local_files(pattern: str) -> list[str]:
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
     found = filter(os.path.lexists, found)  # glob returns NAME/ for NAME/** even if it does not exist
-    return [file for path in found for file in _of_data_set(_files_under(path))]
+    return [file for path in found for file in _of_data_set(path, _files_under(path))]
 
 
-def _of_data_set(found: list[str]) -> list[str]:
-    """Returns the files of a folder without those that describe a data set, if it is one."""
-    return [file for file in found if columnar.is_columnar(file)] or found
+def _of_data_set(folder: str, found: list[str]) -> list[str]:
+    """Returns the files of a folder: only those of the data set, if it is one."""
+    tables = columnar.of_data_set(found)
+    if not tables:
+        return found
+    others = [file for file in found if not columnar.is_columnar(file) and not _describes(files.name(file))]
+    if others:
+        _log_left_out(folder, tuple(sorted(others)))
+    return tables
+
+
+def _describes(name: str) -> bool:
+    """Returns whether a file beside Parquet and Arrow files describes them, by its name."""
+    return name.startswith("_") or name.endswith((".json", ".md"))
+
+
+@functools.cache  # the inputs of a command are listed more than once
+def _log_left_out(folder: str, others: tuple[str, ...]) -> None:
+    log(
+        f"warning: of {folder}, only the Parquet and Arrow files are read, without "
+        f"{some(map(files.name, others))}; to read others, give a pattern that finds them, in an --input of "
+        "its own"
+    )
 
 
 def _files_under(path: str) -> list[str]:
+    """Returns the files in a folder and in the folders in it, each of which is visited once.
+
+    Links to folders are followed last, so that no link changes the path of a file that needs none.
+    """
     if not os.path.isdir(path):
         return [path]
-    found = []
-    for folder, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    found: list[str] = []
+    visited: set[str] = set()
+    starts = [path]
+    for start in starts:
+        for folder, folders, names in os.walk(start):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            if (real := os.path.realpath(folder)) in visited:
+                folders.clear()
+                continue
+            visited.add(real)
+            inside = [os.path.join(folder, name) for name in folders]
+            starts += filter(os.path.islink, inside)
+            found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
     return found
 
 
@@ -274,7 +310,7 @@ def _remote_files(pattern: str) -> list[str]:
                     found.append(path)
                     continue
                 under = [file for file in system.find(path) if "/." not in file[len(path) :]]
-                found += _of_data_set([file for file in under if system.size(file) is not None])
+                found += _of_data_set(path, [file for file in under if system.size(file) is not None])
     except OSError as error:
         message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
         raise file_error(message, error) from None

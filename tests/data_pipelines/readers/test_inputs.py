@@ -187,6 +187,41 @@ def test_what_describes_a_data_set_is_not_read_there_either(tmp_path):
         assert readers.list_inputs(pattern) == ["memory://set/data/train.parquet"]
 
 
+def test_results_beside_a_data_set_are_not_read(tmp_path):
+    for name in ("cache-0123.arrow", "train/cache-0123.arrow", "train/data-00000-of-00001.arrow"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert readers.list_inputs(str(tmp_path)) == [f"{tmp_path}/train/data-00000-of-00001.arrow"]
+    (tmp_path / "train/data-00000-of-00001.arrow").unlink()
+    assert len(readers.list_inputs(str(tmp_path))) == 2
+
+
+def test_what_lies_beside_a_data_set_is_named(tmp_path, capsys):
+    for name in ("README.md", "dataset_info.json", "_SUCCESS", "a.parquet"):
+        (tmp_path / name).write_bytes(b"x")
+    assert readers.list_inputs(str(tmp_path)) == [f"{tmp_path}/a.parquet"]
+    assert not capsys.readouterr().err
+    for name in ("b.csv", "c.csv"):
+        (tmp_path / name).write_bytes(b"x")
+    for _ in range(2):  # the second time as the languages of a corpus are divided
+        assert readers.list_inputs(str(tmp_path)) == [f"{tmp_path}/a.parquet"]
+    assert capsys.readouterr().err == (
+        f"warning: of {tmp_path}, only the Parquet and Arrow files are read, without b.csv, c.csv; to read "
+        "others, give a pattern that finds them, in an --input of its own\n"
+    )
+
+
+def test_links_to_folders_are_followed(tmp_path):
+    elsewhere, corpus = tmp_path / "elsewhere", tmp_path / "corpus"
+    for folder in (elsewhere / "deep", corpus / "plain"):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("one")
+    (corpus / "linked").symlink_to(elsewhere)
+    (corpus / "again").symlink_to(corpus / "plain")  # does not change the name of a file
+    (elsewhere / "loop").symlink_to(corpus)
+    assert readers.list_inputs(str(corpus)) == [f"{corpus}/linked/deep/a.txt", f"{corpus}/plain/a.txt"]
+
+
 def test_a_file_by_several_spellings_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("two")
