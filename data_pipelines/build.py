@@ -262,9 +262,12 @@ class _Build:
         made = self._make_buckets("making rows", once, runs)
         train = [one for one in made if one.bucket.split == "train"]
         if sum(one.result["documents"] for one in train) < self._fewest:
+            field = self.options.id_field
+            together = f", since those of one --id_field={field} are held out together" if field else ""
+            remedy = "leave that flag out, or give" if field else "give more documents, or"
             raise self._refusal(
-                f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on: "
-                "give more documents, or a smaller fraction"
+                f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on"
+                f"{together}: {remedy} a smaller fraction"
             )
         if self.languages:
             made += self._repeat(train, runs)

@@ -40,8 +40,8 @@ class CorpusOptions:
     text_field: str = flag("text", "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text.")
     id_field: str = flag(
         "",
-        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document. Default: its file and "
-        "its position there.",
+        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document; those with the same "
+        "value are held out together. Default: its file and its position there.",
     )
     tfds_data_dir: str = flag(
         "", "Directory of the tfds data sets. Default: $TFDS_DATA_DIR, or ~/tensorflow_datasets."

@@ -145,6 +145,16 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
     found += readers.left_out(text)
     if of_format:
         found += readers.suspicions(text)
+    fraction, field = manifest["eval_fraction"], manifest.get("id_field")
+    held_out = manifest["splits"].get("eval", {"documents": 0})["documents"]
+    # Documents with ids of their own do not exceed this by chance. At least two of a language are held out.
+    likely = 2 * fraction * text["documents"] + 10 * (1 + len(manifest.get("languages", {})))
+    if field and held_out > likely:
+        found.append(
+            f"{held_out / text['documents']:.1%} of the documents are held out, with "
+            f"--eval_fraction={fraction:g}: those of one --id_field={field} are held out together, and many "
+            "have the same one; leave that flag out, or give --eval_fraction=0"
+        )
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             "there is no split eval, for which the text needs 8 documents or more; it has "

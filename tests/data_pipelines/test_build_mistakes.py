@@ -1,5 +1,6 @@
 """Users' mistakes with `bert-jax data`: one line each, and nothing left behind."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax import cli
+from bert_jax.commands import data
+from bert_jax.errors import UserError
 from data_pipelines import build
 
 
@@ -51,6 +54,22 @@ def test_after_a_mistake_other_flags_begin_anew(options, tmp_path, capsys):
     assert "their fields are content" in message_of(capsys, *flags)
     assert not (tmp_path / "out").exists()
     assert cli.main(["data", *flags, "--text_field=content"]) == 0
+
+
+@pytest.mark.parametrize("ids", [1, 2, 100])
+def test_ids_that_documents_share(options, tmp_path, ids):
+    rows = [{"text": "One stone. Two stones.", "id": number % ids} for number in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = dataclasses.replace(
+        options, input=(f"{tmp_path}/a.jsonl",), input_format="jsonl", id_field="id", eval_fraction=0.01
+    )
+    if ids == 1:
+        with pytest.raises(UserError, match=r"train on, since those of one --id_field=id are held out toge"):
+            build.build(options)
+        return
+    warnings = data.warnings(build.build(options).manifest)
+    message = "50.0% of the documents are held out, with --eval_fraction=0.01: those of one --id_field=id are"
+    assert any(message in line for line in warnings) == (ids == 2)
 
 
 def test_a_vocabulary_without_mask(options, tmp_path, capsys):
