@@ -52,7 +52,9 @@ class Counts:
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.template = templates.of(manifest["vocabulary"])
         self.labels = LABELS[manifest.get("nsp", "next")]
-        self._repeated = "languages" in manifest  # documents of small languages
+        # Each pass over a document masks other tokens of the same rows in google records.
+        passes = 1 if manifest.get("schema") == "google" else manifest.get("dupe_factor", 1)
+        self._repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
         self._usual = _SHARES.get(manifest.get("nsp", "next"))
         self.sums: collections.Counter[str] = collections.Counter()
         self._sequence_lengths = np.zeros(self.length + 1, np.int64)

@@ -157,6 +157,12 @@ def test_duplicate_rows(records, capsys):
     assert "train: 50 rows are duplicates" in problem(capsys, records(rows[:250] + rows[:50]))
 
 
+def test_rows_that_are_drawn_again_are_no_problem(records, capsys):
+    rows = sound_rows(300, np.random.default_rng(0))
+    code, report = inspect(capsys, records(rows + rows, dupe_factor=2))
+    assert (code, report["problems"], report["facts"]["train"]["duplicate_rows"]) == (0, [], 300)
+
+
 def test_another_vocabulary(records, capsys):
     directory = records()
     path = os.path.join(directory, "vocab.txt")
