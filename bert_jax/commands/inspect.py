@@ -44,6 +44,7 @@ _MOST_PROBLEMS = 20
 _NO_NEWS_AT_ZERO = (
     *("undecodable", "control_characters", "long_lines", "bad_lines", "without_text", "unlike_bert"),
 )
+_FORMS = {"seed": "{}", "sampling_exponent": "{:g}", "used": "{:.2f} times"}
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
 
@@ -269,7 +270,7 @@ def lines(report) -> Iterator[str]:
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{name}: {value if name == 'seed' else _number(value)}"
+        yield f"{name}: {_number(name, value)}"
         return
     if name == "shapes":
         return
@@ -278,7 +279,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
         yield f"{name}: {shown or 'none'}"
         return
     plain = ", ".join(
-        f"{key} {_number(inner)}"
+        f"{key} {_number(key, inner)}"
         for key, inner in value.items()
         # Zeros in the counts of a text are left out.
         if not isinstance(inner, dict | list) and (inner or name != "text")
@@ -302,7 +303,10 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
             yield f"  {key}: {', '.join(map(str, inner))}"
 
 
-def _number(value: Any) -> str:
+def _number(name: str, value: Any) -> str:
+    """Returns the value of a fact as text: a float as a percentage, unless its name has a form of its own."""
+    if name in _FORMS:
+        return _FORMS[name].format(value)
     if isinstance(value, float):
         return f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -19,7 +19,8 @@ _TOKEN = range(0, 1 << 31)
 _OF_LANGUAGE = ("documents", "rows", "sequences", "tokens")
 _SPLIT = {
     "files": [{"name": str, "rows": _COUNT, "bytes": _COUNT, "crc32c?": range(0, 1 << 32)}],
-    **dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next", "predictions?"), _COUNT),
+    **dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next"), _COUNT),
+    **dict.fromkeys(("labeled?", "predictions?"), _COUNT),
     "sequence_lengths?": [_COUNT],
     "sequences_per_row?": [_COUNT],
     "languages?": {str: dict.fromkeys(_OF_LANGUAGE, _COUNT)},
@@ -146,9 +147,12 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
-    """Sums the counts of a split over its parts: directories, or the buckets of a build."""
+    """Sums the counts of a split over its parts: directories, or the buckets of a build.
+
+    Without a count of labels, as in google records and those of earlier versions, all sequences have one.
+    """
     names = ["documents", "rows", "sequences", "tokens", "random_next"]
-    names += ["predictions"] * all("predictions" in part for part in parts)
+    names += [name for name in ("labeled", "predictions") if all(name in part for part in parts)]
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
     total["files"] = [file for part in parts for file in part["files"]]
     for name in ("sequence_lengths", "sequences_per_row"):
@@ -165,7 +169,7 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
         }
     return total | {
         "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
-        "random_next_share": total["random_next"] / max(1, total["sequences"]),
+        "random_next_share": total["random_next"] / max(1, total.get("labeled", total["sequences"])),
     }
 
 

@@ -20,7 +20,8 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype)
     rng.shuffle(documents)
     lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
-    counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
+    counts = dict.fromkeys(("rows", "sequences", "tokens", "labeled", "random_next"), 0)
+    counts["documents"] = len(documents)
     counts["text_tokens"] = sum(document.size for document in documents)
 
     def sequences() -> Iterator[packed.PackedSequence]:
@@ -51,6 +52,7 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
             counts["tokens"] += size
             for sequence in row:
                 lengths[len(sequence.ids)] += 1
+                counts["labeled"] += sequence.next_sentence_label >= 0
                 counts["random_next"] += sequence.next_sentence_label == 1
             yield packed.encode_row(row)
 

@@ -101,6 +101,12 @@ def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
         assert "parts: encoder, mlm, nsp, pooler\n" in said
 
 
+def test_factors_are_no_percentages():
+    facts = {"seed": 12345, "sampling_exponent": 0.7, "languages": {"de": {"used": 3.577, "share": 0.2185}}}
+    shown = list(inspect_command.lines(Report("x", "records", facts)))
+    assert {"  seed: 12345", "  sampling_exponent: 0.7", "    de: used 3.58 times, share 21.85%"} <= {*shown}
+
+
 def test_counters_of_a_text_that_are_zero_are_not_shown():
     shown = list(inspect_command.lines(Report("x", "records", {"text": {"documents": 3, "unclosed": 0}})))
     assert "  text: documents 3" in shown

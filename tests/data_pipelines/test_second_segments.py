@@ -32,7 +32,9 @@ def test_other_second_segments(options, fields, labels):
     present = batch["first_lengths"] > 0
     assert present.sum() == train["sequences"] and set(batch["next_sentence_labels"][present]) == labels
     assert (batch["next_sentence_labels"] == 1).sum() == train["random_next"]
+    assert (batch["next_sentence_labels"] >= 0).sum() == train["labeled"]
     report = inspection.inspect_records(options.output_dir)
+    assert report.facts["train"]["random_next_share"] == train["random_next_share"]
     assert not [problem for problem in report.problems if "segments are swapped" not in problem]
     if "full_sentences" in fields:
         assert train["fill"] > 0.75 and train["sequences"] == train["rows"]
