@@ -75,6 +75,7 @@ def build(
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
         places.check_text(options, paths)
+        readers.check_flags(paths, options.input_format, options.fields, options.tfds_data_dir)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output_dir).rstrip('/')}-beam")
@@ -246,7 +247,7 @@ class _Build:
                 self.tokenizer,
                 self._path(f"documents-{number:06d}"),
                 self.cleaning,
-                readers.Fields(self.options.text_field, self.options.id_field),
+                self.options.fields,
                 code,
             )
             for number, (group, code) in enumerate(zip(groups, codes, strict=True))

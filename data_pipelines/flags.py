@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from data_pipelines import readers
+
 REQUIRED = dataclasses.MISSING  # the default of a field that has to be given
 
 
@@ -46,3 +48,8 @@ class CorpusOptions:
     tfds_data_dir: str = flag(
         "", "Directory of the tfds data sets. Default: $TFDS_DATA_DIR, or ~/tensorflow_datasets."
     )
+
+    @property
+    def fields(self) -> readers.Fields:
+        """The fields to read of text that has fields."""
+        return readers.Fields(self.text_field, self.id_field)

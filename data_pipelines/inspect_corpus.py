@@ -82,11 +82,13 @@ def inspect_corpus(
         tfds_data_dir: see `readers.list_inputs`.
 
     Raises:
-        UserError: there is no text, the format is unknown, or `vocab` is not a vocabulary.
+        UserError: there is no text, the format is unknown, `vocab` is not a vocabulary, or `fields` or
+            `tfds_data_dir` have no effect.
     """
     if input_format not in readers.FORMATS:
         raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
     paths = readers.list_inputs(inputs, tfds_data_dir)
+    readers.check_flags(paths, input_format, fields, tfds_data_dir)
     tokenizer = tokenization.load(vocab, log=progress.log) if vocab else None
     ranges = readers.split_ranges(paths, _PIECE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)

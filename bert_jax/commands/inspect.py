@@ -41,6 +41,7 @@ with epy.lazy_imports():
 
 _KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
 _MOST_PROBLEMS = 20
+_OF_TEXT = ("text_field", "id_field", "tfds_data_dir")  # flags of the corpus
 _NO_NEWS_AT_ZERO = (
     *("undecodable", "control_characters", "long_lines", "bad_lines", "without_text", "unlike_bert"),
 )
@@ -58,7 +59,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
     )
-    define.options(pipeline_flags.CorpusOptions, "text_field", "id_field", "tfds_data_dir")
+    define.options(pipeline_flags.CorpusOptions, *_OF_TEXT)
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
@@ -76,6 +77,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.plot:
         checks.check_output(flags.plot, checks.PICTURES, "--plot")  # checked before all rows are read
     if not flags.input_format:
+        for name in _OF_TEXT:
+            if flags[name].value != flags[name].default:
+                raise UserError(
+                    f"--{name}={flags[name].value} is for text with --input_format; give its format, or "
+                    "leave the flag out"
+                )
         for path in args:
             if not files.exists(path):
                 raise UserError(f"{path}: no such file or directory; expected {_KINDS}")

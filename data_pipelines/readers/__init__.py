@@ -10,6 +10,8 @@ import collections
 import itertools
 from collections.abc import Iterator, Sequence
 
+from bert_jax.errors import UserError
+from bert_jax.io import tfds
 from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
 from data_pipelines.readers.formats import (
     FORMATS,
@@ -41,6 +43,7 @@ __all__ = [
     "Fields",
     "Range",
     "another_format",
+    "check_flags",
     "early_suspicions",
     "file_digest",
     "file_size",
@@ -71,7 +74,29 @@ COUNTS: tuple[str, ...] = (
 
 def has_fields(paths: Sequence[str], format: str) -> bool:
     """Returns whether the documents of any of the inputs depend on `Fields`."""
-    return any(source_of(path).has_fields(FORMATS[format]) for path in paths)
+    return any(source_of(path).has_fields(named(format)) for path in paths)
+
+
+def check_flags(paths: Sequence[str], format: str, fields: Fields, tfds_data_dir: str) -> None:
+    """Raises UserError for a flag that has no effect on how the inputs are read.
+
+    Args:
+        paths: as `list_inputs` returns them.
+        format: one of FORMATS.
+        fields: what --text_field and --id_field are.
+        tfds_data_dir: what --tfds_data_dir is.
+    """
+    for name, value, default in (
+        ("text_field", fields.text, Fields.text),
+        ("id_field", fields.id, Fields.id),
+    ):
+        if value != default and not has_fields(paths, format):
+            raise UserError(
+                f"--{name}={value}: the text has no fields with --input_format={format}; leave the flag out, "
+                "or give --input_format=jsonl or csv"
+            )
+    if tfds_data_dir and not any(path.startswith(tfds.PREFIX) for path in paths):
+        raise UserError(f"--tfds_data_dir={tfds_data_dir}: no input is tfds:NAME; leave the flag out")
 
 
 def presplit(paths: Sequence[str], format: str) -> bool:

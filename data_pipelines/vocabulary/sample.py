@@ -102,6 +102,8 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         divided = [languages.Language(", ".join(options.input), tuple(paths))]
     else:
         divided = languages.divide(options.input, options.tfds_data_dir)
+    every = [path for one in divided for path in one.paths]
+    readers.check_flags(every, options.input_format, options.fields, options.tfds_data_dir)
     sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
     weights = [size**exponent for size in sizes]
     parts = []
@@ -136,7 +138,7 @@ def _draw(
 ) -> list[readers.Document]:
     """Returns the documents of byte ranges at random positions in the files, sorted by key."""
     total = sum(map(readers.file_size, paths))
-    format, fields = options.input_format, readers.Fields(options.text_field, options.id_field)
+    format, fields = options.input_format, options.fields
     target = max(1 << 16, min(1 << 22, sample_bytes // 16))
     ranges = readers.split_ranges(paths, target, format)
     share = min(1.0, sample_bytes / total)

@@ -154,6 +154,16 @@ def test_another_text_field(tmp_path, capsys):
     assert cli.main([*argv, "--text_field=body"]) == 0
 
 
+@pytest.mark.parametrize("flag", ["text_field", "id_field", "tfds_data_dir"])
+def test_flags_of_other_text_are_refused(tmp_path, capsys, flag):
+    path = write(tmp_path, "One river.\n")
+    for given, message in (("--input_format=text", ""), ("--examples=1", "is for text with --input_format;")):
+        assert cli.main(["inspect", given, f"--{flag}=body", path]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"bert-jax: error: --{flag}=body") and error.count("\n") == 1
+        assert message in error
+
+
 def test_a_large_compressed_file_is_not_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(inspect_corpus, "MOST_BYTES", 20_000)
     path = tmp_path / "a.txt.gz"

@@ -282,6 +282,7 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         ({"output": "vocab.bin"}, "expected a name that ends in .txt"),
         ({"output": "blank.txt/vocab.txt"}, "blank.txt"),
         ({"character_coverage": "0.5"}, "--character_coverage=0.5: expected 0.999 to 1"),
+        ({"id_field": "key"}, "--id_field=key: the text has no fields"),
         ({"sample_bytes": "5"}, "--sample_bytes=5: expected"),
         ({"min_frequency": "0"}, "--min_frequency=0"),
         ({"sampling_exponent": "0"}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
