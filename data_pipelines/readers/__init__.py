@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.io import tfds
-from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
+from data_pipelines.readers.documents import (
+    MAX_DOCUMENT_BYTES,
+    MAX_LINE_BYTES,
+    Document,
+    Fields,
+    Range,
+    without_spacing_controls,
+)
 from data_pipelines.readers.formats import (
     FORMATS,
     another_format,
@@ -115,6 +122,7 @@ def read_documents(
     format: str,
     counts: collections.Counter[str] | None = None,
     fields: Fields = Fields(),  # noqa: B008 (frozen)
+    control_spaces: bool = False,
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
@@ -130,6 +138,8 @@ def read_documents(
             that were dropped; and what `suspicions` uses: "doc_lines", the lines that begin a <doc> element
             in another format, and "sentence_lines", with the words and the ends of sentences in them.
         fields: the fields to read of the records of "jsonl" and of TFDS data sets.
+        control_spaces: whether a control character that is whitespace, such as a form feed, becomes a space.
+            It is dropped otherwise, as in google-research/bert.
 
     Raises:
         UserError: the format is unknown, or a file does not have the type or the format that it should have.
@@ -137,7 +147,8 @@ def read_documents(
     """
     counts = collections.Counter() if counts is None else counts
     kind = named(format)
-    for document in source_of(range_.path).read(range_, kind, counts, fields):
+    for found in source_of(range_.path).read(range_, kind, counts, fields):
+        document = without_spacing_controls(found, " " * control_spaces, counts)
         count_signs(document, kind, counts)
         counts["documents"] += document.part == 0
         yield document

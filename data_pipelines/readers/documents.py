@@ -60,7 +60,9 @@ class Range:
     size: int
 
 
-CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
+# Control characters that are no whitespace, and those that are; tab, newline and carriage return are neither.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
+_SPACING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 _HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")
@@ -90,13 +92,27 @@ def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
 
 
 def clean(text: str, counts: collections.Counter[str]) -> str:
-    """Returns the text of one line without control characters and surrounding whitespace."""
+    """Returns the text of one line without control characters and surrounding whitespace.
+
+    Control characters that are whitespace stay within it for `without_spacing_controls`.
+    """
     text = text.strip()
     if not text.isprintable():
-        cleaned = CONTROLS.sub("", text)
+        cleaned = _CONTROLS.sub("", text)
         counts["control_characters"] += len(text) - len(cleaned)
         text = cleaned.strip().replace("\t", " ").replace("\r", " ")
     return text
+
+
+def without_spacing_controls(
+    document: Document, replacement: str, counts: collections.Counter[str]
+) -> Document:
+    """Returns a document with a space, or nothing, in place of each control character that is whitespace."""
+    if all(map(str.isprintable, document.passages)):
+        return document
+    found = [_SPACING_CONTROLS.subn(replacement, passage) for passage in document.passages]
+    counts["control_characters"] += sum(number for _, number in found)
+    return dataclasses.replace(document, passages=tuple(passage for passage, _ in found))
 
 
 def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[str]:

@@ -65,8 +65,10 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             marks.write(path)
         return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
+    spaces = task.cleaning is not None and "unicode" in task.cleaning.steps
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned, task.fields) for range_ in task.ranges
+        readers.read_documents(range_, task.input_format, cleaned, task.fields, spaces)
+        for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
     if cleaner:

@@ -293,3 +293,11 @@ def test_workers_need_no_jax():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert printed.stdout.strip() == "[]"
+
+
+def test_a_form_feed_separates_words_if_unicode_is_cleaned(options, tmp_path):
+    (tmp_path / "a.txt").write_text("the\x0criver\n\n" * 9)
+    plain = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
+    cleaned = dataclasses.replace(plain, output_dir=str(tmp_path / "cleaned"), clean="unicode")
+    counts = [build.build(each).manifest["text"] for each in (plain, cleaned)]
+    assert [(one["tokens"], one["unknown_tokens"]) for one in counts] == [(9, 9), (18, 0)]

@@ -5,6 +5,7 @@ import collections
 import gzip
 import itertools
 import lzma
+import re
 import tarfile
 import tracemalloc
 
@@ -19,6 +20,7 @@ from data_pipelines.readers import documents as document_parts
 from data_pipelines.readers import lines
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 WIKI = b"""<doc id="12" url="http://en.wikipedia.org/wiki?curid=12" title="Anarchism">
 Anarchism
 
@@ -153,8 +155,7 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
     def normal(documents):
         # The reference drops control characters when it tokenizes; lines of nothing else have no tokens.
         cleaned = [
-            [document_parts.CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d]
-            for d in documents
+            [CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d] for d in documents
         ]
         return [kept for kept in ([s for s in d if s] for d in cleaned) if kept]
 
@@ -216,6 +217,17 @@ def test_damage_is_repaired_and_counted(tmp_path):
         ("A bc d.", "French: \ufffdt\ufffd.\ufffd\ufffd\ufffd", "Last")
     ]
     assert counts["undecodable"] == 5 and counts["control_characters"] == 3 and counts["documents"] == 1
+
+
+@pytest.mark.parametrize("spaces", [False, True])
+@pytest.mark.parametrize("format", ["text", "paragraphs", "wikiextractor"])
+def test_control_characters_that_are_whitespace(tmp_path, format, spaces):
+    text = "one\x0btwo\x0cthree\x85four \x1cfive\x1f\x01\n\x0b\n\x01\x85\x01\n"
+    data = f"<doc id='1'>\n{text}</doc>\n" if format == "wikiextractor" else text
+    (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
+    counts = collections.Counter()
+    (document,) = readers.read_documents(range_, format, counts, control_spaces=spaces)
+    assert document.passages == (("one two three four  five",) if spaces else ("onetwothreefour five",))
 
 
 def test_documents_without_an_end(tmp_path):
