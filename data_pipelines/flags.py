@@ -29,7 +29,7 @@ class CorpusOptions:
     input: tuple[str, ...] = flag(
         REQUIRED,
         "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a prepared data set. May be "
-        "repeated.",
+        "repeated; commas separate several, unless a file has the comma in its name.",
         required="'DIR/*', the text to read",
     )
     input_format: str = flag(

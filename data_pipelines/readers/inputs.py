@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import itertools
 import os
@@ -20,9 +21,17 @@ _COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a lin
 
 
 def split_patterns(globs: str | Sequence[str]) -> list[str]:
-    """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas."""
+    """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas.
+
+    A local path or pattern with a comma that finds something is one pattern.
+    """
     patterns = [globs] if isinstance(globs, str) else list(globs)
-    return [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
+    return [p for text in patterns for p in ([text] if _finds(text) else text.split(",")) if p]
+
+
+def _finds(pattern: str) -> bool:
+    """Returns whether a local pattern with a comma finds anything as it is."""
+    return "," in pattern and (os.path.exists(pattern) or any(glob.iglob(pattern, recursive=True)))
 
 
 def pattern_for(path: str, globs: str | Sequence[str]) -> str:

@@ -298,6 +298,7 @@ def test_list_inputs(tmp_path, monkeypatch):
     assert readers.list_inputs("*.txt") == ["a.txt", "b.txt", "with,comma.txt"]
     assert readers.list_inputs("b.txt,a.txt,*.txt") == ["a.txt", "b.txt", "with,comma.txt"]
     assert readers.list_inputs("with,comma.txt") == ["with,comma.txt"]
+    assert readers.list_inputs("with,*.txt") == ["with,comma.txt"]
     assert readers.list_inputs(["folder", "a.txt"]) == ["a.txt", "folder/c.txt"]
     assert readers.list_inputs("**/*.txt")[-2:] == ["folder/c.txt", "with,comma.txt"]
     write(tmp_path, b"", "empty.txt")
