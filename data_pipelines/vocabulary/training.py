@@ -52,7 +52,7 @@ class Measured:
     """Statistics of a vocabulary on a text.
 
     Attributes:
-        vocabulary: the file of the vocabulary.
+        vocabulary: the file or the folder of the vocabulary, as it was given.
         input: the input from which the text is.
         unit: "word", as separated by whitespace; "character" if most of the text is in a script without
             spaces between words, such as Chinese.
@@ -123,8 +123,8 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
         parts=tuple(parts),
         held_out=held_out,
         measured=tuple(
-            _measure(each, part.name, (part.held_out if held_out else part.training).passages())
-            for each in (tokenizer, *others)
+            _measure(path, each, part.name, (part.held_out if held_out else part.training).passages())
+            for path, each in ((options.output, tokenizer), *zip(options.compare, others, strict=True))
             for part in parts
         ),
     )
@@ -189,7 +189,7 @@ def _check(options: Options) -> None:
     checks.check_free(output, options.overwrite)
 
 
-def _measure(tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:
+def _measure(path: str, tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:
     words = characters = unspaced = tokens = unknown = 0
     passages = iter(passages)
     while batch := list(itertools.islice(passages, 1000)):
@@ -202,4 +202,4 @@ def _measure(tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[st
             tokens += len(ids)
             unknown += ids.count(tokenizer.unk_id)
     unit, units = ("character", characters) if 2 * unspaced > characters else ("word", words)
-    return Measured(tokenizer.path, name, unit, units, tokens / max(1, units), unknown / max(1, tokens))
+    return Measured(path, name, unit, units, tokens / max(1, units), unknown / max(1, tokens))

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 from pyarrow import parquet
+from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.cli import main
@@ -325,6 +327,14 @@ def test_the_command(text, tmp_path, capsys):
     assert "600 tokens" in printed and "tokens per word" in printed and "[UNK]" in printed
     assert os.listdir(tmp_path) == ["vocab.txt"]
     assert main(["vocab", f"--input={text}", f"--output={output}", "extra"]) == 2
+
+
+def test_a_folder_to_compare_with_is_named_as_it_was_given(text, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(vocabularies.wordpiece_json()))
+    trained = train(text, "text", str(tmp_path / "vocab.txt"), size=400, compare=(str(folder),))
+    assert [one.vocabulary for one in trained.measured] == [trained.path, str(folder)]
 
 
 def test_text_without_spaces_is_measured_by_its_characters(tmp_path):
