@@ -16,6 +16,7 @@ from bert_jax.tokenization import byte_bpe_files, templates
 from bert_jax.tokenization.families import RECORDS, TokenizerRecord
 from bert_jax.tokenization.interface import Tokenizer
 from bert_jax.tokenization.kinds import KINDS, find, load_file, of_file
+from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
 ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
@@ -46,6 +47,8 @@ _WORD_PIECES = {
     "continuing_subword_prefix": "##",
 }
 
+_LONGEST_WORD = 100  # characters, in transformers
+
 _TEXT, _BOOL = (str, None), (bool, None)
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
@@ -60,7 +63,13 @@ _ADDED = "added_tokens.json"
 _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
     "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
-    "model?": ({"type?": _TEXT, "continuing_subword_prefix?": _TEXT}, None),
+    "model?": (
+        {
+            **dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
+            "max_input_chars_per_word?": (range(0, 1 << 31), None),
+        },
+        None,
+    ),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
     "added_tokens?": (
         [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
@@ -87,8 +96,9 @@ def read_tokenizer(
     assembled by the template of the family; with a vocabulary of another kind, by that of tokenizer.json,
     else by that of the tokenizer.
 
-    Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are not found in text
-    then are logged. In `added_tokens` they have the form of tokenizer.json.
+    Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are then not found in
+    text, or not within words, are logged, and so is a limit of the length of words. In `added_tokens` they
+    have the form of tokenizer.json.
 
     Args:
         folder: a local path or a URL.
@@ -127,12 +137,33 @@ def read_tokenizer(
     added = [one for one in added if one["content"] not in tokenizer.special_tokens.values()]
     if is_wordpiece:
         tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
-    encoded = tokenizer.encode_batch([one["content"] for one in added])
-    if unknown := [one for one, ids in zip(added, encoded, strict=True) if list(ids) != [one["id"]]]:
-        names = some([one["content"] for one in unknown])
+    _log_unlike_text(tokenizer, added, folder, log)
+    if longest := stated.longest_word(path):
+        log(
+            f"warning: {folder}: its tokenizer takes words of over {longest} characters for unknown, and "
+            f"bert_jax those of over {MAX_WORD_CHARACTERS} (max_input_chars_per_word)"
+        )
+    return tokenizer
+
+
+def _log_unlike_text(
+    tokenizer: Tokenizer, added: Sequence[Mapping[str, Any]], folder: str, log: Callable[[str], None]
+) -> None:
+    """Logs the added tokens that transformers finds in text where the tokenizer does not."""
+    alone = tokenizer.encode_batch([one["content"] for one in added])
+    within = tokenizer.encode_batch([f"x{one['content']}x" for one in added])
+    unknown, words = [], []
+    for one, ids, ids_within in zip(added, alone, within, strict=True):
+        if list(ids) != [one["id"]]:
+            unknown.append(one)
+        elif one["id"] not in ids_within and not one.get("single_word"):
+            words.append(one["content"])
+    if unknown:
+        names = some(one["content"] for one in unknown)
         lost = "" if all(one in tokenizer.added_tokens for one in unknown) else ", nor kept in a conversion"
         log(f"warning: {folder}: its added tokens {names} are not recognized in text{lost}")
-    return tokenizer
+    if words:
+        log(f"warning: {folder}: its added tokens {some(words)} are recognized as whole words only")
 
 
 def _record(folder: str) -> TokenizerRecord:
@@ -227,6 +258,13 @@ class _Stated:
                     f"ids of BertTokenizer alone; expected {json.dumps(_WORD_PIECES[name])}: choose a model "
                     f"with that"
                 )
+
+    def longest_word(self, path: str) -> int | None:
+        """Returns the limit of words in tokenizer.json; None without one, or for one of the two defaults."""
+        model = self.rust.get("model") or {}
+        longest = model.get("max_input_chars_per_word")
+        of_words = of_file(path) is KINDS["wordpiece"] and model.get("type", "WordPiece") == "WordPiece"
+        return longest if of_words and longest not in (_LONGEST_WORD, MAX_WORD_CHARACTERS) else None
 
     def normalizer(self, path: str) -> str:
         """Returns how the text of a vocabulary is normalized."""

@@ -101,6 +101,26 @@ def test_text_that_is_split_otherwise_is_refused(tmp_path):
         tokenization.load(folder)
 
 
+def test_differences_from_the_text_of_transformers_are_logged(tmp_path):
+    content = vocabularies.wordpiece_json()
+    size = len(vocabularies.WORDPIECES)
+    entries = [("cat", 6, False), ("dog", 14, True), (",", size - 2, False), ("rivers", size, False)]
+    assert [vocabularies.WORDPIECES[i] for _, i, _ in entries[:3]] == ["cat", "dog", ","]
+    flags = vocabularies.FLAGS | {"special": False}
+    content["added_tokens"] += [
+        {"id": i, "content": token, **flags, "single_word": single} for token, i, single in entries
+    ]
+    content["model"]["max_input_chars_per_word"] = 20
+    logged = []
+    folder = write(tmp_path / "folder", tokenizer=content)
+    tokenization.load(folder, log=logged.append)
+    assert logged == [
+        f"warning: {folder}: its added tokens cat, rivers are recognized as whole words only",
+        f"warning: {folder}: its tokenizer takes words of over 20 characters for unknown, and bert_jax those "
+        "of over 200 (max_input_chars_per_word)",
+    ]
+
+
 def test_records_of_a_folder(tmp_path):
     """They have the text of the model, and a copy of its vocabulary."""
     stated = {"do_lower_case": False}
