@@ -112,7 +112,7 @@ def _rules(manifest: dict[str, Any]) -> str:
     if isinstance(rules, dict):
         return ", ".join(f"{code} for {name}" for name, code in rules.items())
     lines = readers.FORMATS[manifest["input_format"]].sentence_lines and "text_field" not in manifest
-    return rules or "en" * ("languages" in manifest and not lines)
+    return rules or ("en" if "languages" in manifest and not lines else "")
 
 
 def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
