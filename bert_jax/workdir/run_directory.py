@@ -153,13 +153,13 @@ class WorkDir:
         fixed = {name: values for name, values in differing.items() if rules[name] == "fixed"}
         if fixed and allow_changes:
             raise UserError(
-                f"{self.path} is of another model: {_list_changes(fixed)}, which --allow_changes cannot "
+                f"{self.path} is of another model: {list_changes(fixed)}, which --allow_changes cannot "
                 "change; choose another --workdir"
             )
         if differing and not allow_changes:
             allow = ", or go on with the new values by --allow_changes"
             raise UserError(
-                f"{self.path} belongs to another run: {_list_changes(differing)}; choose another "
+                f"{self.path} belongs to another run: {list_changes(differing)}; choose another "
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
@@ -242,6 +242,16 @@ def changes(
         for name, value in config_fields.flatten(new)
         if name in before and before[name] != value
     }
+
+
+def list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
+    """Returns the differences that `changes` has found as text; those after the first `limit` are counted."""
+    parts = [
+        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} there and {_short(new)} here"
+        for name, (old, new) in differing.items()
+    ]
+    more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
+    return ", ".join(parts[:limit] + more)
 
 
 def has_started(path: files.PathLike) -> bool:
@@ -373,15 +383,6 @@ def _resume_rule(name: str, declared: Mapping[str, Field]) -> str:
         return "fixed"
     field = declared.get(name.removeprefix("config."))
     return field.resume if field else "same"
-
-
-def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
-    parts = [
-        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} there and {_short(new)} here"
-        for name, (old, new) in differing.items()
-    ]
-    more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
-    return ", ".join(parts[:limit] + more)
 
 
 def _short(value: Any) -> str:

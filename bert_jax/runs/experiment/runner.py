@@ -1,8 +1,8 @@
 """Runs the arms of an experiment, one after the other, and stores every result in a file.
 
-The directory of an experiment contains results.json and a folder for each arm and seed with the work
-directories of its runs. A killed run resumes, measures with a result are not repeated, and further seeds or
-arms add theirs.
+The directory of an experiment contains results.json, the settings that they were computed with, and a folder
+for each arm and seed with the work directories of its runs. A killed run resumes, measures with a result are
+not repeated, and further seeds or arms add theirs, provided that the settings are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bert_jax.inference import held_out, minimal_pairs, sentence_scores
 from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
-from bert_jax.runs.experiment import step_times
+from bert_jax.runs.experiment import settings, step_times
+from bert_jax.runs.experiment.settings import RecordedSettings, Settings
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import (
@@ -83,6 +84,10 @@ class Results:
                 return row["scores"]
         return None
 
+    def has(self, arm: str, measure: str) -> bool:
+        """Returns whether there are scores of a measure with any seed."""
+        return any((row["arm"], row["measure"]) == (arm, measure) for row in self.rows)
+
     def add(self, arm: str, seed: int, measure: str, scores: Mapping[str, float]) -> None:
         """Adds the scores of a measure, and writes the file."""
         self.rows.append({"arm": arm, "seed": seed, "measure": measure, "scores": dict(scores)})
@@ -123,6 +128,7 @@ class Runner:
         self._check_inputs()
         self._claim()
         self.results = Results(directory)
+        self._recorded = RecordedSettings(directory)
         self._times = StepTimes(directory, log)
 
     def run(self, arms: Sequence[str] = ()) -> None:
@@ -131,7 +137,12 @@ class Runner:
         Args:
             arms: names of the arms to run; all by default. An arm that another one starts from has to be
                 among them, or to have run.
+
+        Raises:
+            UserError: an arm or a measure with results has other settings by now, or an arm needs the model
+                of one that has not run.
         """
+        self._check_settings()
         chosen = [arm for arm in self.experiment.arms if not arms or arm.name in arms]
         for seed in range(self.experiment.seeds):
             for arm in chosen:
@@ -174,9 +185,8 @@ class Runner:
 
     def _check_files(self, measure: Finetuning, arm: Arm) -> None:
         """Raises UserError if a file of a fine-tuning is missing."""
-        config = fields.of_run(self._finetuning_config(measure, arm))
-        for split in ("train", "dev"):
-            for path in sources.parts(split_file(config, registry.get(config.task), split)):
+        for _, file in _split_files(self._finetuning_config(measure, arm)):
+            for path in sources.parts(file):
                 if not sources.exists(path):
                     raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
 
@@ -205,6 +215,39 @@ class Runner:
                     f"and this one has {described.get(name)!r}; choose another --workdir"
                 )
 
+    # The settings of results
+
+    def _check_settings(self) -> None:
+        """Raises UserError if the settings of results differ from those of the experiment."""
+        for arm in self.experiment.arms:
+            names = [measure.name for measure in self.experiment.measures_of(arm)]
+            for name in (PRETRAINING, *names) if arm.pretrain else names:
+                if self._has_settings(arm, name):
+                    with contextlib.suppress(_NotYet):  # the result of another arm that it needs was removed
+                        self._recorded.check(arm.name, name, self._settings(arm, name))
+
+    def _record_settings(self, arm: Arm, measure: str) -> None:
+        """Records the settings of a measure before its first result."""
+        if not self._has_settings(arm, measure):
+            self._recorded.add(arm.name, measure, self._settings(arm, measure))
+
+    def _has_settings(self, arm: Arm, measure: str) -> bool:
+        return self.results.has(arm.name, measure) and self._recorded.has(arm.name, measure)
+
+    def _settings(self, arm: Arm, name: str) -> Settings:
+        """Returns the settings of a measure, or of the pre-training, which are the same for all seeds."""
+        if name == PRETRAINING:
+            assert arm.pretrain is not None
+            found = settings.of_pretraining(arm.pretrain, self._timed_config(arm, 0))
+        else:
+            measure = next(one for one in self.experiment.measures if one.name == name)
+            if isinstance(measure, Finetuning):
+                config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, 0))
+                found = settings.of_finetuning(config, dict(_split_files(config)))
+            else:
+                found = settings.of_measure(measure)
+        return found.relative_to(self.directory)
+
     # An arm
 
     def _run_arm(self, arm: Arm, seed: int) -> None:
@@ -219,6 +262,7 @@ class Runner:
             if not self.has_model(arm.name, seed):
                 raise _not_run(arm.name, "starts from", arm.start)
             self._log(f"{arm.name}, seed {seed}: {measure.name}")
+            self._record_settings(arm, measure.name)
             scores = self._judge(measure, arm, seed)
             self.results.add(arm.name, seed, measure.name, scores)
             self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
@@ -228,6 +272,7 @@ class Runner:
 
     def _pretrain(self, arm: Arm, seed: int) -> None:
         self._timed_config(arm, seed)  # before steps are timed, it says what it lacks
+        self._record_settings(arm, PRETRAINING)
         steps = self._steps(arm, seed)
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
@@ -329,6 +374,13 @@ class Runner:
         for name in ("checkpoints", "best"):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
         return {name: scores[name] for name in measure.metrics}
+
+
+def _split_files(config: ml_collections.ConfigDict) -> Iterator[tuple[str, str]]:
+    """Yields (split, path) of the files of a fine-tuning."""
+    run = fields.of_run(config)
+    for split in ("train", "dev"):
+        yield split, split_file(run, registry.get(run.task), split)
 
 
 class _NotYet(Exception):

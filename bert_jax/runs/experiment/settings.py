@@ -1,0 +1,122 @@
+"""The settings with which the results of an experiment were computed, so that no mean is over several."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.settings import config_fields
+from bert_jax.settings.config_fields import Field
+from bert_jax.settings.experiments import Measure, Pretraining
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.tasks import fields
+from bert_jax.tasks.readers import sources
+from bert_jax.workdir import run_directory
+
+FILE = "settings.json"
+
+_OF_A_RUN = ("seed", "steps")  # the runs of an arm differ in the first; the second follows from the budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What determines the scores of a measure, or the model of a pre-training, except seed and budget.
+
+    Attributes:
+        values: the values by their names; those of a configuration have the dotted names of its fields.
+        declared: the fields of that configuration.
+    """
+
+    values: Mapping[str, Any]
+    declared: Mapping[str, Field]
+
+    def relative_to(self, directory: str) -> Settings:
+        """Returns the settings with relative paths in place of those inside a directory, which may move."""
+        inside = os.path.join(directory, "")
+        return Settings(
+            {
+                name: value.removeprefix(inside) if isinstance(value, str) else value
+                for name, value in self.values.items()
+            },
+            self.declared,
+        )
+
+
+def of_pretraining(pretraining: Pretraining, config: ml_collections.ConfigDict) -> Settings:
+    """Returns the settings of a pre-training.
+
+    Args:
+        pretraining: the pre-training.
+        config: its configuration, always with the same number of steps.
+    """
+    found = _of_config(config, dict(config_fields.fields(PretrainConfig())))
+    return _with(found, {"records": pretraining.records, "share": pretraining.share})
+
+
+def of_finetuning(config: ml_collections.ConfigDict, split_files: Mapping[str, str]) -> Settings:
+    """Returns the settings of a fine-tuning.
+
+    Args:
+        config: its configuration.
+        split_files: the paths of its files by split. Their contents are compared, not the paths.
+    """
+    digests = {f"files.{split}": sources.digest(path) for split, path in split_files.items()}
+    return _with(_of_config(config, fields.declared(config.task)), digests)
+
+
+def of_measure(measure: Measure) -> Settings:
+    """Returns the settings of a measure that is not a fine-tuning."""
+    return Settings(dataclasses.asdict(measure), {})
+
+
+class RecordedSettings:
+    """The settings of each measure of each arm that has a result, stored in settings.json.
+
+    Args:
+        directory: the directory of the experiment.
+    """
+
+    def __init__(self, directory: str):
+        self._directory, self._path = directory, os.path.join(directory, FILE)
+        stored = json_files.read(self._path, {str: {str: dict}}) if files.exists(self._path) else {}
+        self._values: dict[str, dict[str, dict[str, Any]]] = stored
+
+    def has(self, arm: str, measure: str) -> bool:
+        """Returns whether the settings of a measure are known; earlier versions did not record them."""
+        return measure in self._values.get(arm, {})
+
+    def add(self, arm: str, measure: str, settings: Settings) -> None:
+        """Records the settings of a measure, and writes the file."""
+        self._values.setdefault(arm, {})[measure] = _as_json(settings.values)
+        atomic.write_text(self._path, json.dumps(self._values, indent=1) + "\n")
+
+    def check(self, arm: str, measure: str, settings: Settings) -> None:
+        """Raises UserError if the recorded settings of a measure differ from `settings`, its present ones."""
+        before, now = {"config": self._values[arm][measure]}, {"config": _as_json(settings.values)}
+        if differing := run_directory.changes(before, now, settings.declared):
+            raise UserError(
+                f"--workdir={self._directory} has results of arm {arm!r}, {measure}, with other settings: "
+                f"{run_directory.list_changes(differing)}; undo the change, or choose another --workdir"
+            )
+
+
+def _of_config(config: ml_collections.ConfigDict, declared: Mapping[str, Field]) -> Settings:
+    free = {name for name, field in declared.items() if field.resume == "free"}
+    values = dict(config_fields.flatten(config))
+    return Settings({name: x for name, x in values.items() if name not in {*free, *_OF_A_RUN}}, declared)
+
+
+def _with(settings: Settings, further: Mapping[str, Any]) -> Settings:
+    return dataclasses.replace(settings, values={**settings.values, **further})
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as a JSON file has them, in which tuples are lists."""
+    return json.loads(json.dumps(values))
