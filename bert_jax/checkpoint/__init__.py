@@ -25,12 +25,13 @@ from bert_jax.checkpoint.reading import (
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
-from bert_jax.checkpoint.steps import list_steps
+from bert_jax.checkpoint.steps import Stop, list_steps
 
 __all__ = [
     "Checkpointer",
     "Leaf",
     "Report",
+    "Stop",
     "describe",
     "list_steps",
     "load_params",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -21,8 +22,11 @@ from bert_jax.checkpoint.reading import agree, describe, read_state
 from bert_jax.checkpoint.steps import (
     FROZEN,
     METADATA_KEY,
+    STOP,
     WRITTEN_LAST,
     Damaged,
+    Step,
+    Stop,
     absolute,
     is_committed,
     list_steps,
@@ -50,7 +54,8 @@ class Checkpointer:
 
     Args:
         directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
-        keep: the number of newest steps to keep.
+        keep: the number of newest steps to keep. A step that was saved because the run was stopped takes the
+            place of no other, so that a run has the same steps to go back to however often it was stopped.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
         log: called with one line when a step is set aside.
     """
@@ -66,6 +71,7 @@ class Checkpointer:
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
         )
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
+        self._stops: dict[int, Stop | None] = {}  # of the steps that have been saved or asked for
         self._saving: int | str | None = None
         self._has_frozen: bool | None = None  # None until it is known
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
@@ -88,7 +94,7 @@ class Checkpointer:
         """Returns the steps on disk, unverified, oldest first, except one that is being written."""
         return [step for step in list_steps(self._directory) if step != self._saving]
 
-    def save(self, step: int, state: PyTree) -> None:
+    def save(self, step: int, state: PyTree, stop: Stop | None = None) -> None:
         """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
 
         Waits for the previous save first. An existing step is not overwritten.
@@ -96,6 +102,7 @@ class Checkpointer:
         Args:
             step: the step number, which becomes the name of the directory.
             state: pytree of jax.Array, all on the same devices with any sharding.
+            stop: the stop for which the step is saved, if it is not one of the run's schedule.
 
         Raises:
             StorageError: the previous save failed.
@@ -105,9 +112,12 @@ class Checkpointer:
             return
         leaves = flatten(state)
         frozen = {name: leaves.pop(name) for name in list(leaves) if name.startswith(f"{FROZEN}/")}
-        described = {"leaves": _describe(leaves)}
+        described: dict[str, Any] = {"leaves": _describe(leaves)}
         if frozen:
             described[FROZEN] = self._save_frozen(frozen)
+        if stop:
+            described[STOP] = dataclasses.asdict(stop)
+        self._stops[step] = stop
         self._saving = self._begun = step
         self._has_failed = False
         with self._explained():
@@ -240,10 +250,27 @@ class Checkpointer:
 
     def agreed_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
-        steps = np.array(self.steps() if jax.process_index() == 0 else [], np.int32)
-        count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
-        steps = steps if jax.process_index() == 0 else np.zeros(count, np.int32)
-        return np.asarray(multihost_utils.broadcast_one_to_all(steps)).tolist() if count else []
+        return _agreed(self.steps() if jax.process_index() == 0 else [])
+
+    def scheduled_steps(self) -> list[int]:
+        """Returns the steps that process 0 sees, oldest first, except those of stops."""
+        return _agreed(self._scheduled(self.steps()) if jax.process_index() == 0 else [])
+
+    def stop_at(self, step: int) -> Stop | None:
+        """Returns the stop for which process 0 sees that a step was saved; None for any other step."""
+        stop = self._stop(step) if jax.process_index() == 0 and step in self.steps() else None
+        found = _agreed([stop.began, stop.skipped, stop.spikes] if stop else [])
+        return Stop(*found) if found else None
+
+    def _scheduled(self, steps: list[int]) -> list[int]:
+        return [step for step in steps if self._stop(step) is None]
+
+    def _stop(self, step: int) -> Stop | None:
+        if step not in self._stops:
+            self._stops[step] = None  # unless the step can be read
+            with contextlib.suppress(Damaged):
+                self._stops[step] = Step.open(self._path(step), check_files=False).stop
+        return self._stops[step]
 
     def _set_aside(self, step: int, why: str, prefix: str = _SET_ASIDE) -> None:
         if jax.process_index() == 0:
@@ -259,8 +286,11 @@ class Checkpointer:
     def _delete_old(self) -> None:
         if jax.process_index() != 0:
             return
-        for step in self.steps()[: -self._keep]:
-            if not (self._keep_every and step % self._keep_every == 0):
+        steps = self.steps()
+        # The newest ones of the schedule, and as long as these are too few, of the others.
+        kept = sorted(steps, key=lambda step: (self._stop(step) is None, step))[-self._keep :]
+        for step in steps[:-1]:
+            if step not in kept and not (self._keep_every and step % self._keep_every == 0):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
@@ -345,6 +375,13 @@ def _handler_options() -> dict[str, Any]:
         array_metadata_store=store, min_slice_bytes_for_replica_parallel=_DIVIDED
     )
     return {"type_handler_registry": ocp.type_handlers.create_type_handler_registry((jax.Array, handler))}
+
+
+def _agreed(numbers: list[int]) -> list[int]:
+    """Returns the numbers of process 0 in all processes."""
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(numbers))))
+    given = np.array(numbers if jax.process_index() == 0 else np.zeros(count), np.int32)
+    return np.asarray(multihost_utils.broadcast_one_to_all(given)).tolist() if count else []
 
 
 def _describe(leaves: dict[str, jax.Array]) -> dict[str, dict]:

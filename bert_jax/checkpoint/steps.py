@@ -24,6 +24,7 @@ from bert_jax.objectives import adapters
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
+STOP = "stop"  # the entry of a step's metadata that holds a `Stop`
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 # The beginnings of the names of the model's parameters in a step: those of trained ones, and those of frozen
 # ones, which are not all that may be frozen.
@@ -35,6 +36,21 @@ class Damaged(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class Stop:
+    """The state of a run in a step that was saved because it was stopped, between two steps of its schedule.
+
+    Attributes:
+        began: the step at which the run began.
+        skipped: the number of steps that were skipped in a row, up to this one.
+        spikes: how many of them were skipped as a spike.
+    """
+
+    began: int
+    skipped: int = 0
+    spikes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Step:
     """A step, or the frozen parameters of a run, whose metadata can be read.
 
@@ -42,11 +58,13 @@ class Step:
         path: its directory.
         own: the leaves in it.
         shared: the frozen parameters in the directory beside it, as they were when the step was saved.
+        stop: the stop for which the step was saved; None for a step of the run's schedule.
     """
 
     path: str
     own: Mapping[str, Leaf]
     shared: Mapping[str, Leaf]
+    stop: Stop | None = None
 
     @classmethod
     def open(cls, path: str, check_files: bool = True) -> Step:
@@ -66,7 +84,8 @@ class Step:
                     raise Damaged(f"{name} is missing or has other bytes than were written")
             with _reader() as reader:
                 recorded = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]
-            return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})))
+            stop = Stop(**recorded[STOP]) if STOP in recorded else None
+            return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})), stop)
         except (Damaged, UserError):
             raise
         except PermissionError as error:

@@ -86,10 +86,11 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
 
     The newest checkpoint that is known to be good is chosen: one whose next step was not skipped. The state
     just before the first skipped step may itself be the problem, so it is chosen only if there is no other
-    checkpoint. Without any checkpoint, the run starts again from `start`.
+    checkpoint. Without any checkpoint, the run starts again from `start`. Checkpoints of stops do not count,
+    so that a run goes back to the same step however often it was stopped.
 
     Args:
-        steps: the steps of the checkpoints, ascending.
+        steps: the steps of the checkpoints that the run's schedule has saved, ascending.
         start: the step at which the run started.
         first: the first skipped step.
         last: the last skipped step.
@@ -125,7 +126,7 @@ def go_back(
         log: called with a warning.
     """
     checkpointer.wait()
-    detour = plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
+    detour = plan(checkpointer.scheduled_steps(), began, skipped.first, skipped.last)
     log(
         f"warning: {skipped}; going back to step {detour.step}, without the next "
         f"{counted(detour.left_out, 'batch', 'batches')}"

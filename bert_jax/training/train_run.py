@@ -25,7 +25,7 @@ from bert_jax.training.evaluators import Batches, Evaluations, is_due
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
+from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, Streak, TooManySkipped
 from bert_jax.training.preemption import Interrupted, PreemptionGuard
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState
@@ -78,6 +78,7 @@ class TrainRun:
         self._open = contextlib.ExitStack()  # closes them
         self._batch: dict[str, jax.Array] = {}  # of the next step
         self._metrics: Mapping[str, jax.Array] = {}  # of the last step
+        self._most_tokens = 0  # that a batch may have
 
     # Before the first step
 
@@ -85,17 +86,26 @@ class TrainRun:
         """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
         self._detour = recovery.resume(self.workdir, self.checkpointer)
         self.step, self.state = self.start.state(self.workdir.path)
-        self._began = self._first_step = self.step
+        self._resume_streak()
+        self._first_step = self.step
         self._from_scratch = self.step == 0 and self.start.initial_params is None
         self.workdir.confirm_run()
         self.writer.rewind(self.step)
         self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
-        self.last = self._end_of_budget()
+        if self._budget_share() >= 1:
+            self.last = self.step
         if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
             with self._stopping():
                 self.evaluations.run(missed, self.step, self.state)
+
+    def _resume_streak(self) -> None:
+        """Takes up the skipped steps before a stop, and the save that was due at one of them."""
+        stop = self.checkpointer.stop_at(self.step) or checkpoint.Stop(began=self.step)
+        self._began, self._streak = stop.began, Streak(stop.skipped, stop.spikes)
+        skipped = range(self.step - stop.skipped + 1, self.step + 1)
+        self.save_due = any(is_due(step, self.config.checkpoint.every, 0) for step in skipped)
 
     def is_finished(self) -> bool:
         """Returns whether there is nothing left to train, and logs the reason."""
@@ -141,10 +151,8 @@ class TrainRun:
                 self._dispatch(profiler)
                 self.checkpointer.poll()
                 self.workdir.check_held()
+                self._end_if_spent()
                 self._log()
-                if self._step_metrics.budget >= 1 and self.step < self.last:
-                    self.writer.message(f"the budget is spent, at step {self.step}")
-                    self.last = self.step
                 if self._save_and_evaluate():
                     self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
                     self.checkpointer.save(self.step, self.state)
@@ -180,30 +188,42 @@ class TrainRun:
         if self.clock:
             batch = {**batch, budgets.ELAPSED: self.clock.rows(len(next(iter(batch.values()))))}
         self._batch = sharding.global_batch(batch, self.mesh)
+        self._most_tokens = max(self._most_tokens, *(x.size for x in jax.tree.leaves(self._batch)))
 
     # The budget
 
+    def _spent(self) -> int:
+        """Returns what has been spent of the budget, after waiting for the state."""
+        if self.budget is None or self.state.spent is None:
+            return 0
+        return self.budget.count(self.state.spent)
+
     def _budget_share(self) -> float:
         """Returns the share of the budget that has been spent, after waiting for the state."""
-        if self.budget is None or self.state.spent is None:
-            return 0.0
-        return self.budget.count(self.state.spent) / self.budget.amount
+        return self._spent() / self.budget.amount if self.budget else 0.0
 
-    def _end_of_budget(self) -> int:
-        """Returns the last step of the run, as far as its budget and its lines of metrics say it.
+    def _end_if_spent(self) -> None:
+        """Ends the run at the first step after which its budget is spent.
 
-        The run ends one step after the first line on which the budget is spent, wherever it was interrupted.
+        To keep the devices busy, the last step is waited for only if the budget may be spent by the steps
+        whose end is not known yet. Those of a budget of time may exceed it, by `STEPS_AHEAD` steps at most.
         """
-        if self._budget_share() < 1:
-            return self.config.steps
-        lines = read_metrics(self.workdir.path, "train")
-        spent = [line["step"] + 1 for line in lines if (line.get("budget") or 0) >= 1]
-        return max(self.step, spent[0]) if spent else self.config.steps
+        if self.budget is None or self.step == self.last:
+            return
+        step, share = self._step_metrics.budget
+        # A row has no more tokens than its largest entry has elements. One batch more, as `share` is rounded.
+        ahead = 0 if self.budget.of_time else (self.step - step + 1) * self._most_tokens
+        if (1 - share) * self.budget.amount <= ahead and self._budget_share() >= 1:
+            self.writer.message(
+                f"the budget is spent, at step {self.step}: {self._spent():,} of {self.budget.amount:,} "
+                f"{self.budget.unit}"
+            )
+            self.last = self.step
 
     def _start_clock(self) -> None:
         """Starts to count the time of a budget of time, from what the state says has been spent."""
         if self.budget and self.budget.of_time and self.state.spent is not None:
-            self.clock = Clock(self.budget.count(self.state.spent))
+            self.clock = Clock(self._spent())
 
     # Logging, saving and evaluation
 
@@ -212,7 +232,7 @@ class TrainRun:
         self._step_metrics.write(self.writer, before=self.step)
         if self._from_scratch and self.step == 2:
             check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
-        if self.step == 1 or is_due(self.step, self.config.log_every, self.config.steps):
+        if self.step == 1 or is_due(self.step, self.config.log_every, self.last):
             self._step_metrics.close_interval()
 
     def _save_and_evaluate(self) -> bool:
@@ -241,8 +261,7 @@ class TrainRun:
         self.save_due = False
 
     def _warn_of_skipped(self) -> None:
-        if self._is_skipped():
-            skipped = self._step_metrics.skipped_at_the_end()
+        if skipped := self._step_metrics.streak.skipped:
             self.writer.message(
                 f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
                 f"step {self.step} has the parameters of step {self.step - skipped}"
@@ -266,7 +285,8 @@ class TrainRun:
         jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
         self.step, self.state = self.start.state(self.workdir.path)
         self._first_step = self.guard.step = self.step
-        self.save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
+        self.save_due, self._metrics, self._streak = False, {}, Streak()
+        self._step_metrics = self._new_step_metrics()
         self.writer.rewind(self.step)
         self.open_batches()
 
@@ -276,7 +296,14 @@ class TrainRun:
         if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
             device = self.mesh.devices.flat[0]
             peak = flops.peak_flops(device, self.config.model.dtype) * self.mesh.size
-        return StepMetrics(peak, self.flops_per_step, self.config.max_skipped_steps, self._goodput)
+        return StepMetrics(
+            peak,
+            self.flops_per_step,
+            self.config.max_skipped_steps,
+            self._goodput,
+            streak=self._streak,
+            budget=(self.step, self._budget_share()),
+        )
 
     # Preemption
 
@@ -290,11 +317,18 @@ class TrainRun:
 
     def _save_and_stop(self) -> None:
         with self.guard.saving():
+            try:
+                self._step_metrics.settle(self.writer.message)
+            except TooManySkipped as skipped:
+                # The next start repeats these steps from an earlier checkpoint, and goes back as here.
+                self.guard.leave(f"stopped at step {self.step}, which is not saved: {skipped}")
             self._step_metrics.write(self.writer)
             self.writer.flush()
             if self.step:
                 self._warn_of_skipped()
-                self.checkpointer.save(self.step, self.state)
+                streak = self._step_metrics.streak
+                stop = checkpoint.Stop(self._began, streak.skipped, streak.spikes)
+                self.checkpointer.save(self.step, self.state, stop)
             self.checkpointer.wait()
             saved = self.checkpointer.steps()
         self.guard.leave(

@@ -1,17 +1,20 @@
 """What a run has spent of a budget of tokens or time, and the configuration of one."""
 
+import signal
 import types
 
 import jax
 import numpy as np
 import pytest
+from support.regression import Run, assert_same, at, send
 
-from bert_jax.errors import UserError
+from bert_jax.errors import Preempted, UserError
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import finetune_config, pretrain_config
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.settings.typed.run_config import BudgetConfig
 from bert_jax.training import budget
+from bert_jax.training.train_run import TrainRun
 
 
 def config(**changes):
@@ -70,3 +73,35 @@ def test_a_schedule_of_a_budget_has_no_steps(field, hint):
     fields = {"budget.tokens": 100, "optimizer.schedule": "wsd", f"optimizer.{field}": 7}
     with pytest.raises(UserError, match=f"optimizer.{field}=7: with budget.tokens, .*{hint}"):
         config(**fields)
+
+
+@pytest.fixture(scope="module")
+def spent(tmp_path_factory):
+    """A run of 16 tokens a step whose budget is spent at step 7, and its state."""
+    run = Run(tmp_path_factory.mktemp("spent") / "run", steps=50, budget__tokens=100)
+    return run, run.fit()
+
+
+@pytest.mark.parametrize("stop", [6, 7])
+def test_a_budget_ends_a_run_at_the_step_that_spends_it(spent, tmp_path, stop):
+    whole, state = spent
+    assert whole.steps_of("train")[-1] == 7 and whole.steps_of("eval")[-1] == 7
+    assert whole.logged("the budget is spent, at step 7: 112 of 100 tokens")
+    run = Run(tmp_path / "run", steps=50, budget__tokens=100, log_every=100)
+    run.before_batch = at(stop, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match=f"stopped at step {stop}, saved"):
+        run.fit()
+    run.config.log_every = 5
+    assert_same(run.fit(), state)
+    assert_same(run.fit(), state)
+    assert run.logged("nothing to train: the budget is spent, at step 7")
+
+
+def test_only_the_last_steps_of_a_budget_are_waited_for(tmp_path, monkeypatch):
+    waits, share = [], TrainRun._budget_share
+    monkeypatch.setattr(TrainRun, "_budget_share", lambda run: waits.append(run.step) or share(run))
+    run = Run(tmp_path / "run", steps=500, budget__tokens=1600, log_every=1000, checkpoint__every=0)
+    run.config.eval.every = 0
+    assert run.fit().step == 100
+    # A batch has 128 numbers, so it is not known to have fewer tokens.
+    assert waits[-1] == 100 and 60 < min(step for step in waits if step) < 80

@@ -90,6 +90,49 @@ def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_
     assert not run.logged("going back") or batch == 4
 
 
+@pytest.mark.parametrize(
+    "every, keep, stop, step",
+    [(4, 2, 6, 4), (4, 1, 6, 8), (0, 2, 6, 0), (4, 2, 10, 4), (4, 2, 11, 4)],
+    ids=["between checkpoints", "of which one stays", "before any", "within the streak", "at its end"],
+)
+def test_a_run_that_was_stopped_goes_back_to_the_same_step(tmp_path, every, keep, stop, step):
+    def make(name):
+        run = Run(tmp_path / name, steps=14, checkpoint__every=every, checkpoint__keep=keep, log_every=5)
+        spoil(run, {8, 9, 10})
+        return run
+
+    whole, parts = make("whole"), make("parts")
+    final = whole.fit()
+    parts.before_batch = at(stop, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="not saved: steps 9 to 11 were skipped" if stop == 11 else "saved"):
+        parts.fit()
+    parts.config.log_every = 100
+    assert_same(parts.fit(), final)
+    for run in (whole, parts):
+        assert run.logged(f"going back to step {step}, without the next {11 - step} batches")
+
+
+def test_a_step_that_a_stop_has_saved_takes_the_place_of_no_other(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0)
+    for stop in (6, 9, 10):
+        run.before_batch = at(stop, lambda: send(signal.SIGTERM))
+        with pytest.raises(Preempted):
+            run.fit()
+    assert run.saved() == [4, 8, 10]
+    run.fit()
+    assert run.saved() == [8, 12]
+
+
+def test_a_checkpoint_that_is_due_while_steps_are_skipped_is_saved_after_a_stop(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0, checkpoint__keep=9)
+    spoil(run, {3, 4})
+    run.before_batch = at(5, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    run.fit()
+    assert run.saved() == [5, 6, 8, 12]
+
+
 def test_checkpoints_after_the_good_one_are_set_aside_even_if_the_run_is_killed_then(tmp_path, monkeypatch):
     run = Run(tmp_path / "run", checkpoint__every=1)
     spoil(run, {5, 6, 7})

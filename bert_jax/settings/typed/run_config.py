@@ -61,8 +61,17 @@ class MeshConfig(Part):
 class CheckpointConfig(Part):
     """When checkpoints are saved, and which of them stay."""
 
-    every: int = free(1000, "steps between two checkpoints; 0: at the end alone")
-    keep: int = free(3, "newest checkpoints that stay", minimum=1)
+    every: int = free(
+        1000,
+        "steps between two checkpoints; 0: at the end alone. A change has no effect on what is computed, "
+        "unless a run goes back to one of them after `max_skipped_steps`",
+    )
+    keep: int = free(
+        3,
+        "newest checkpoints that stay, beside one that a stop has saved between two of them. A change is as "
+        "that of `checkpoint.every`",
+        minimum=1,
+    )
     keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
 
 
@@ -145,8 +154,9 @@ class RunConfig(Part):
     )
     max_skipped_steps: int = free(
         20,
-        "steps skipped in a row before the run goes back to a good checkpoint, once, and leaves out the "
-        "batches up to the last of them; the second time it gives up. A step is skipped if its loss, "
+        "steps skipped in a row before the run goes back to a good checkpoint of `checkpoint.every`, or to "
+        "its start if there is none, once, and leaves out the batches up to the last of them; the second "
+        "time it gives up. A step is skipped if its loss, "
         "gradient, new parameters or new optimizer state is not finite, or if it is a spike",
         minimum=1,
     )

@@ -13,6 +13,7 @@ In addition to the means and the rates, each training line of metrics.jsonl has 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +58,23 @@ class Goodput:
         return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
 
 
+@dataclasses.dataclass(frozen=True)
+class Streak:
+    """Steps that were skipped in a row.
+
+    Attributes:
+        skipped: their number, up to the last step.
+        spikes: how many of them were skipped as a spike.
+    """
+
+    skipped: int = 0
+    spikes: int = 0
+
+    def after(self, skipped: bool, spike: bool) -> Streak:
+        """Returns the streak after one more step."""
+        return Streak(self.skipped + 1, self.spikes + spike) if skipped else Streak()
+
+
 class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
@@ -66,6 +84,13 @@ class StepMetrics:
             to them.
         max_skipped: the number of skipped steps in a row at which `TooManySkipped` is raised.
         goodput: the goodput of the run.
+        streak: the steps that were skipped in a row before the first one.
+        budget: see the attribute.
+
+    Attributes:
+        streak: the steps that were skipped in a row up to the last line, or to the last step after `settle`.
+        budget: the number of a recent step that is done, and the share of the run's budget that had been
+            spent after it.
     """
 
     def __init__(
@@ -74,27 +99,34 @@ class StepMetrics:
         flops_per_step: float | Callable[[int], float],
         max_skipped: int,
         goodput: Goodput | None = None,
+        *,
+        streak: Streak = Streak(),
+        budget: tuple[int, float] = (0, 0.0),
     ):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
-        self._max_skipped, self.skipped_in_row, self._spikes = max_skipped, 0, 0
+        self._max_skipped, self.streak, self.budget = max_skipped, streak, budget
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
-        self._ahead: list[Mapping[str, jax.Array]] = []
+        self._ahead: list[tuple[int, Mapping[str, jax.Array]]] = []
+        self._uncounted: list[tuple[int, Mapping[str, jax.Array]]] = []  # not in `streak` yet
         self._since = time.monotonic()
         self._goodput = goodput or Goodput()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
         self._done: float | None = None  # when the latest finished step was found to be done
         self.first_loss = float("nan")
-        self.budget = 0.0  # the share of the run's budget that had been spent at the last step written
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
-        self._open.append((step, metrics))
-        self._ahead.append(metrics)
+        if "budget" in metrics:
+            metrics["budget"].copy_to_host_async()
+        for steps in (self._open, self._uncounted, self._ahead):
+            steps.append((step, metrics))
         if len(self._ahead) > STEPS_AHEAD:
-            jax.block_until_ready(self._ahead.pop(0))
+            finished, values = jax.block_until_ready(self._ahead.pop(0))
+            if "budget" in values:
+                self.budget = finished, float(values["budget"])
             now = time.monotonic()
             if self._done is not None:
                 self._durations.append(now - self._done)
@@ -124,26 +156,34 @@ class StepMetrics:
         now = time.monotonic()
         if self.first_loss != self.first_loss:
             self.first_loss = values[0]["loss"]
-        self.budget = values[-1].get("budget", 0.0)
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
         writer.write(steps[-1][0], line | self._goodput.add(seconds))
         self._since = now
-        self._count_skipped(steps, values, writer)
+        self._count_skipped(writer.message, steps[-1][0])
 
-    def skipped_at_the_end(self) -> int:
-        """Returns how many steps were skipped in a row up to the last one, after waiting for it."""
-        pending = [bool(metrics.get("skipped", 0.0)) for _, metrics in self._closed + self._open]
-        sound = [number for number, skipped in enumerate(pending) if not skipped]
-        return len(pending) - 1 - sound[-1] if sound else self.skipped_in_row + len(pending)
+    def settle(self, log: Callable[[str], None]) -> None:
+        """Waits for all steps, and counts those that were skipped.
+
+        Args:
+            log: called with a line for the first of several skipped steps in a row.
+
+        Raises:
+            TooManySkipped: too many steps in a row were skipped.
+        """
+        jax.block_until_ready(self._ahead)
+        self._ahead, self._done = [], None
+        self._count_skipped(log)
 
     @contextlib.contextmanager
     def paused(self, writer: MetricsWriter):
-        """Waits for the devices, and excludes the time in the block from the rates."""
+        """Waits for the devices, and excludes the time in the block from the rates.
+
+        Raises:
+            TooManySkipped: too many steps in a row were skipped.
+        """
         self.write(writer)
-        jax.block_until_ready(self._ahead)
-        self._ahead.clear()
-        self._done = None
+        self.settle(writer.message)
         began = time.monotonic()
         yield
         self._since += time.monotonic() - began
@@ -183,17 +223,15 @@ class StepMetrics:
         self._is_peak_too_low |= mfu is None
         return rates
 
-    def _count_skipped(self, steps, values, writer) -> None:
-        for (step, _), value in zip(steps, values, strict=True):
-            self.skipped_in_row = self.skipped_in_row + 1 if value.get("skipped") else 0
-            if not self.skipped_in_row:
-                continue
-            self._spikes = (self._spikes if self.skipped_in_row > 1 else 0) + bool(value.get("spike"))
-            reason = _reason(self.skipped_in_row, self._spikes)
-            if self.skipped_in_row == 1:
-                writer.message(f"warning: step {step} is skipped: {reason}")
-            if self.skipped_in_row >= self._max_skipped:
-                raise TooManySkipped(step - self.skipped_in_row + 1, step, reason)
+    def _count_skipped(self, log: Callable[[str], None], last: float = math.inf) -> None:
+        """Counts the skipped steps up to `last`."""
+        while self._uncounted and self._uncounted[0][0] <= last:
+            step, metrics = self._uncounted.pop(0)
+            self.streak = self.streak.after(bool(metrics.get("skipped", 0)), bool(metrics.get("spike", 0)))
+            if self.streak.skipped == 1:
+                log(f"warning: step {step} is skipped: {_reason(self.streak)}")
+            if self.streak.skipped >= self._max_skipped:
+                raise TooManySkipped(step - self.streak.skipped + 1, step, _reason(self.streak))
 
 
 class TooManySkipped(Exception):
@@ -204,9 +242,11 @@ class TooManySkipped(Exception):
         self.first, self.last, self.reason = first, last, reason
 
 
-def _reason(skipped: int, spikes: int) -> str:
+def _reason(streak: Streak) -> str:
     spike, not_finite = "a spike by the rule of spikes.factor", "loss, gradient or new parameters not finite"
-    return spike if spikes == skipped else f"{not_finite}, or {spike}" if spikes else not_finite
+    if streak.spikes == streak.skipped:
+        return spike
+    return f"{not_finite}, or {spike}" if streak.spikes else not_finite
 
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
