@@ -33,7 +33,7 @@ from bert_jax.checkpoint.steps import (
     one_line,
 )
 from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
 
@@ -77,7 +77,14 @@ class Checkpointer:
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
         self._has_failed = False  # whether the error of that step has been raised
         if jax.process_index() == 0:
-            files.make_directory(self._directory)
+            try:
+                files.make_directory(self._directory)
+            except OSError as error:
+                message = (
+                    f"{self._directory}: cannot be made ({error.strerror or error}); expected the "
+                    "directory of the checkpoints: move what is there"
+                )
+                raise file_error(message, error) from error
             # Left by a run that was killed while it saved or deleted a step; not a valid step.
             for name in files.names(self._directory):
                 path = os.path.join(self._directory, name)

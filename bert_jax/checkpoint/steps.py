@@ -25,6 +25,7 @@ METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 STOP = "stop"  # the entry of a step's metadata that holds a `Stop`
+_STEP = re.compile("0|[1-9][0-9]{0,9}")
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 # The beginnings of the names of the model's parameters in a step: those of trained ones, and those of frozen
 # ones, which are not all that may be frozen.
@@ -168,7 +169,7 @@ def find_steps(path: str) -> list[str]:
     directory = os.path.join(path, "checkpoints")
     if not files.is_directory(directory):
         directory = path
-        if files.name(path).isdigit():
+        if is_step(files.name(path)):
             return [path]
     steps = [os.path.join(directory, str(step)) for step in reversed(list_steps(directory))]
     if not steps:
@@ -178,8 +179,13 @@ def find_steps(path: str) -> list[str]:
 
 def list_steps(directory: str) -> list[int]:
     """Returns the complete steps in a directory, oldest first."""
-    names = [name for name in files.names(directory) if name.isdigit()]
+    names = filter(is_step, files.names(directory))
     return sorted(int(name) for name in names if is_committed(os.path.join(directory, name)))
+
+
+def is_step(name: str) -> bool:
+    """Returns whether a directory has the name of a step. Others, such as `0040` or `²`, are not of a run."""
+    return _STEP.fullmatch(name) is not None and int(name) < 2**31
 
 
 def is_committed(step: str) -> bool:

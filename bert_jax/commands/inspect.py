@@ -194,7 +194,7 @@ def inspect_checkpoints(path: str):
 
 def _in_order(names: Sequence[str]) -> list[str]:
     """Returns those of some names that are steps, in their order."""
-    return sorted(filter(str.isdigit, names), key=int)
+    return sorted(filter(checkpoint.is_step, names), key=int)
 
 
 def inspect_model(path: str):

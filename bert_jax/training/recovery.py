@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Callable
 
@@ -17,12 +16,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint import Checkpointer
-from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
+from bert_jax.settings.config_fields import INT32
 from bert_jax.training.evaluators import Batches
 from bert_jax.training.metrics.throughput import TooManySkipped
 from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
+
+_STEPS = range(INT32 + 1)
+_RECOVERY = {"step": _STEPS, "left_out": _STEPS, "complete?": bool}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +69,10 @@ def read(workdir: WorkDir) -> Recovery | None:
     """
     found = None
     if jax.process_index() == 0:
-        path = os.path.join(os.fspath(workdir.path), RECOVERY_FILE)
-        try:
-            if files.exists(path):
-                found = Recovery(**json.loads(files.read(path)))
-        except (ValueError, TypeError) as error:
-            message = f"{path}: not a {RECOVERY_FILE} of bert-jax ({error}); restore it from a copy"
-            raise UserError(message) from error
+        path = os.path.join(workdir.path, RECOVERY_FILE)
+        if files.exists(path):
+            values = json_files.read(path, _RECOVERY)
+            found = Recovery(values["step"], values["left_out"], values.get("complete", False))
     if jax.process_count() == 1:
         return found
     numbers = (-1, 0, 0) if found is None else (found.step, found.left_out, int(found.complete))

@@ -44,7 +44,7 @@ _FIXED = ("vocabulary.digest",)
 # The schema of the parts of config.json that are read again.
 _RUN = {
     "command": str,
-    "config": dict,
+    "config": {"model?": (dict, None)},
     "vocabulary?": {
         "lower_case?": bool,
         "strip_accents?": bool,

@@ -76,6 +76,27 @@ def test_relative_paths(tmp_path, mesh, monkeypatch):
         assert_same(params, state.params)
 
 
+@pytest.mark.parametrize("name", ["04", "²", "٣", "9" * 10, "1" * 5000])
+def test_a_name_that_no_step_has(name):
+    assert not checkpoint.is_step(name) and checkpoint.is_step("0") and checkpoint.is_step("40")
+
+
+def test_other_directories_beside_the_steps_are_left_alone(copy, mesh):
+    for name in ("0008", "²"):
+        (copy / name).mkdir()
+    assert checkpoint.list_steps(str(copy)) == [2, 4, 6]
+    (step, _), lines = restore_latest(copy, abstract(make_state(mesh)))
+    assert (step, lines) == (6, []) and (copy / "0008").is_dir()
+
+
+def test_a_file_in_place_of_the_directory(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(
+        UserError, match=r"checkpoints: cannot be made \(File exists\); expected the directory"
+    ):
+        checkpoint.Checkpointer(tmp_path / "checkpoints")
+
+
 def test_nothing_saved_is_none(tmp_path, mesh):
     assert restore_latest(tmp_path / "new", abstract(make_state(mesh)))[0] is None
 

@@ -15,7 +15,9 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel import sharding
+from bert_jax.training import recovery
 from bert_jax.training.state import abstract_state
+from bert_jax.workdir.run_directory import WorkDir
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -76,6 +78,28 @@ def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, detou
         "left_out": 4,
         "complete": True,
     }
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"step": "4", "left_out": 4}', 'step is "4", expected a whole number from 0 to 2147483647'),
+        ('{"step": 4, "left_out": -4}', "left_out is -4, expected a whole number from 0 to 2147483647"),
+        ('{"step": 4, "left_out": 4, "complete": 1}', "complete is 1, expected true or false"),
+        ('{"step": 4}', "there is no left_out"),
+        ("[]", "the file is a list, expected an object"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_damaged_record_of_a_recovery_is_refused(tmp_path, content, message):
+    (tmp_path / "recovery.json").write_text(content)
+    with pytest.raises(UserError, match=f"recovery.json: {message}"):
+        recovery.read(WorkDir(tmp_path))
+
+
+def test_a_record_of_earlier_versions_does_not_say_whether_it_is_complete(tmp_path):
+    (tmp_path / "recovery.json").write_text('{"step": 4, "left_out": 5}')
+    assert recovery.read(WorkDir(tmp_path)) == recovery.Recovery(4, 5, complete=False)
 
 
 @pytest.mark.parametrize("batch", [4, 9, 12])

@@ -160,6 +160,15 @@ def test_a_torn_config_is_told(opened):
         opened.open_run(make_run(), FIELDS)
 
 
+@pytest.mark.parametrize("model", ["tiny", [1]])
+def test_a_config_whose_model_is_no_group_of_fields(opened, model):
+    run = make_run()
+    run["config"]["model"] = model
+    Path(opened.path, "config.json").write_text(json.dumps(run))
+    with pytest.raises(UserError, match=r"config.json: config.model is .*, expected an object"):
+        run_directory.resolve_dtype("auto", opened.path, Target("cpu"))
+
+
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
     with WorkDir(tmp_path / "run"), pytest.raises(UserError, match="in use by another run"):
         with WorkDir(tmp_path / "run"):
