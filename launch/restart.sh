@@ -5,6 +5,7 @@ USAGE="Keeps a run going on one machine: starts the command again when it was st
 
   exit 0            done
   exit 2, 130       a user error, an interrupt: not started again
+  exit 126, 127     the command is not there or not executable: not started again
   exit 3            stopped to be started again (preempted): started again
   any other         a crash (137, 143, ...), a full disk or a bucket that does not answer (1): started again
   SIGTERM, SIGINT   passed on; the command saves, and is not started again
@@ -80,7 +81,7 @@ while true; do
   [[ -z "$received" ]] || forward "$received"
   wait_for_child
   case "$code" in
-    0 | 2 | 130) finish "$code" ;;
+    0 | 2 | 126 | 127 | 130) finish "$code" ;;
   esac
   if [[ -n "$received" ]]; then
     say "stopped by SIG$received; exit code $code"

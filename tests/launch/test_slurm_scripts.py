@@ -75,7 +75,7 @@ def test_delete(cluster):
 REQUEUE = [["scontrol", "requeue", "12345"]]
 
 
-@pytest.mark.parametrize("code", [0, 2, 130])
+@pytest.mark.parametrize("code", [0, 2, 126, 127, 130])
 @pytest.mark.parametrize("restarts", [0, 19, 20])
 def test_a_job_that_is_done_or_mistaken_is_not_queued_again(cluster, code, restarts):
     environment = {"SLURM_RESTART_COUNT": str(restarts), "MAX_RESTARTS": "20"}
