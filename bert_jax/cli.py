@@ -106,7 +106,9 @@ def _main(argv: Sequence[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     try:
-        return _dispatch(argv)
+        code = _dispatch(argv)
+        sys.stdout.flush()  # here, where an error of it is reported
+        return code
     except UserError as error:
         return _fail(error, 2)
     except (ClusterError, StorageError) as error:
@@ -122,7 +124,8 @@ def _run(argv: list[str]) -> int:
         if (error.filename is None and not _is_full(error)) or isinstance(error, FileNotFoundError):
             raise
         code = 2 if is_wrong_path(error) else 1
-        return _fail(f"{error.filename or 'storage'}: {error.strerror or error}", code)
+        place = error.filename or ("storage" if _can_print() else "the output")
+        return _fail(f"{place}: {error.strerror or error}", code)
     except Exception as error:
         if _is_full(error):
             return _fail(error, 1)
@@ -149,6 +152,16 @@ def _megabytes(match: re.Match[str]) -> str:
 def _is_full(error: Exception) -> bool:
     """Returns whether a disk is full, also if a library has wrapped the operating system's error."""
     return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def _can_print() -> bool:
+    """Returns whether an empty line can be printed; if not, the output is discarded, also at exit."""
+    try:
+        print(flush=True)
+    except OSError:
+        signals.discard_output()
+        return False
+    return True
 
 
 def _fail(error: object, code: int) -> int:

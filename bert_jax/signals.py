@@ -85,7 +85,7 @@ def print_line(message: str) -> None:
 
 
 def discard_output() -> None:
-    """Discards what is printed from now on, because the reader of the output has gone."""
+    """Discards what is printed from now on, because the output cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

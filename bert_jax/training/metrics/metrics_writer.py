@@ -217,10 +217,12 @@ class MetricsWriter:
             return
         try:
             print(text, flush=True)
-        except BrokenPipeError:
-            # `tee` ends with a Ctrl-C that the run is about to save a step for.
+        except OSError as error:
+            # `tee` ends with a Ctrl-C that the run is about to save a step for; a disk may be full of logs.
             signals.discard_output()
-            signals.print_line("nothing reads the output any more; the run goes on without it")
+            gone = isinstance(error, BrokenPipeError)
+            what = "nothing reads the output any more" if gone else f"the output: {error.strerror or error}"
+            signals.print_line(f"{what}; the run goes on without it")
 
     def flush(self) -> None:
         """Flushes all files, so that they survive the process. It is called before a step is saved."""

@@ -186,6 +186,18 @@ writer.close()
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
 
 
+def test_a_run_goes_on_when_the_disk_of_its_log_is_full(tmp_path, monkeypatch, capfd):
+    writer = MetricsWriter(tmp_path, terminal=False)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        writer.message("a line")
+        writer.write(1, {"loss": 1.0})
+    writer.close()
+    error = "bert-jax: the output: No space left on device; the run goes on without it\n"
+    assert capfd.readouterr().err == error
+    assert [line["step"] for line in lines_of(tmp_path)] == [1]
+
+
 def test_the_time_left_is_that_of_the_steps_after_the_first(tmp_path, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr("bert_jax.training.metrics.metrics_writer.time.monotonic", lambda: now[0])
