@@ -43,26 +43,36 @@ class Frequent:
     """Finds the most frequent texts of a stream by lossy counting (Manku and Motwani, VLDB 2002).
 
     With n texts seen, a count is too small by at most n / width, and no text that occurred more often than
-    that is missing.
+    that is missing. Of a long text, the beginning and a hash of the whole are kept.
     """
 
     def __init__(self, width: int = _FREQUENT_WIDTH):
         self._width, self._seen = width, 0
-        self._counts: dict[str, tuple[int, int]] = {}  # (count, maximum number of missed ones)
+        # {(beginning, hash): (count, maximum number of missed ones)}
+        self._counts: dict[tuple[str, int], tuple[int, int]] = {}
 
     def add(self, text: str) -> None:
         """Counts a text."""
-        count, missed = self._counts.get(text, (0, self._seen // self._width))
-        self._counts[text] = count + 1, missed
+        key = _around(text, 0, 0), hash(text)
+        count, missed = self._counts.get(key, (0, self._seen // self._width))
+        self._counts[key] = count + 1, missed
         self._seen += 1
         if self._seen % self._width == 0:
             bucket = self._seen // self._width
             self._counts = {t: c for t, c in self._counts.items() if sum(c) > bucket}
 
     def most(self, number: int, least: int = 2) -> dict[str, int]:
-        """Returns the `number` most frequent texts among those counted at least `least` times."""
+        """Returns the counts of the `number` most frequent texts that were counted at least `least` times.
+
+        Long texts are cut. Of texts that are the same then, the most frequent one is returned.
+        """
         found = sorted(self._counts.items(), key=lambda item: (-item[1][0], item[0]))
-        return {text: count for text, (count, _) in found[:number] if count >= least}
+        counts: dict[str, int] = {}
+        for (shown, _), (count, _) in found:
+            if count < least or len(counts) == number:
+                break
+            counts.setdefault(shown, count)
+        return counts
 
 
 def inspect_corpus(
@@ -141,7 +151,7 @@ class _Found:
             self.characters += len(line)
             folded = cleaning.folded_text([line])
             self._line_sample.add(_bytes(folded))
-            self._frequent_lines.add(folded[:_SHOWN_CHARACTERS])
+            self._frequent_lines.add(folded)
             if len(line) > self._longest[0]:
                 self._longest = len(line), document.key, range_
             self.long += len(line) > _LONG_LINE
@@ -174,7 +184,7 @@ class _Found:
                     self._known[word] = unknown_id not in alone
                 for word in words:
                     if not self._known[word]:
-                        self._unknown_words.add(word[:_SHOWN_CHARACTERS])
+                        self._unknown_words.add(word)
                 if len(self._known) > _MOST_WORDS:
                     self._known.clear()
         self._encoded += self._waiting_size

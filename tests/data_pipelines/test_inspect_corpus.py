@@ -48,6 +48,16 @@ def test_duplicate_lines_and_the_most_frequent(tmp_path):
     assert only(report.problems).startswith("19.7% duplicate lines")
 
 
+def test_lines_with_the_same_beginning_are_counted_apart(tmp_path):
+    beginning = "this module provides access to the " + "very " * 10
+    documents = [[*lines, f"{beginning} {i}"] for i, lines in enumerate(sound_documents())]
+    report = inspect_corpus.inspect_corpus([write(tmp_path, *documents)])
+    assert (report.facts["frequent_lines"], report.facts["duplicate_lines"]) == ({}, 0)
+    same = [[*lines, f"{beginning} of lines"] for lines in documents[:3]]
+    report = inspect_corpus.inspect_corpus([write(tmp_path, *documents, *same)])
+    assert report.facts["frequent_lines"][f"{beginning} of lines"[:80] + "..."] == 3
+
+
 def test_duplicate_documents(tmp_path):
     documents = sound_documents()
     report = inspect_corpus.inspect_corpus([write(tmp_path, *documents, *documents[:3])])
