@@ -17,6 +17,7 @@ LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
 CHOICE = "choice "  # followed by a number: the field of one choice
 NEGATIVE = "negative "  # and of one hard negative
+_LISTS = {CHOICE: "data.choices", NEGATIVE: "data.negatives"}  # the settings that name their columns
 
 
 def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
@@ -177,7 +178,8 @@ class TableRows:
                 raise Malformed(f"{counted(len(row), 'column')}, {self._width} {expected}")
             for field, place in places.items():
                 if place >= len(row):
-                    raise Malformed(f"no column {place} for {field}: the row has {len(row)}")
+                    where = _setting(field, self._flags)
+                    raise Malformed(f"no column {place} for {where}: the row has {len(row)}")
             return {field: row[place] for field, place in places.items()}
 
         return select
@@ -212,6 +214,9 @@ class TableRows:
 
 def _setting(field: str, flags: str) -> str:
     """Returns the name of a field for messages: of the configuration in training, else of the flag."""
+    for kind, setting in _LISTS.items():  # which predictions have no flags for
+        if field.startswith(kind):
+            return setting
     return f"data.{field}" if flags == TRAINING_FLAGS else f"{flags}{field}"
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
 from bert_jax.tasks.readers.labels import infer_labels, label_index, parse_number
 from bert_jax.tasks.readers.tables import Columns, read_examples
 
@@ -179,6 +180,18 @@ def test_unlabeled_files(tmp_path):
     with pytest.raises(UserError, match=r"no column 'y' for data.label"):
         read_examples(path, Columns("a", label="y"))
     assert read_examples(path, Columns("a", label="y"), parse_label=None).labels == []
+
+
+@pytest.mark.parametrize("flags", [TRAINING_FLAGS, PREDICT_FLAGS])
+@pytest.mark.parametrize("field", ["choices", "negatives"])
+def test_missing_columns_of_lists_are_named_by_their_setting(tmp_path, field, flags):
+    path = write(tmp_path / "x.tsv", "a\tb\nx\ty\n")
+    columns = Columns("a", **{field: "b,none"})
+    with pytest.raises(UserError, match=f"no column 'none' for data.{field}; the header has"):
+        read_examples(path, columns, parse_label=None, flags=flags)
+    numbered = Columns("0", header=False, **{field: "1,2"})
+    with pytest.raises(UserError, match=f"no column 2 for data.{field}: the row has 2"):
+        read_examples(path, numbered, parse_label=None, flags=flags)
 
 
 def test_a_column_of_lists(tmp_path):
