@@ -73,8 +73,10 @@ class Predictor:
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
             raise UserError(
-                f"{directory} is a work directory of {run['command']}, expected one of finetune; `bert-jax "
-                f"evaluate --checkpoint={directory} --records=DIR` gives the held-out loss of such a model"
+                f"{directory} is a work directory of {run['command']}, expected one of finetune; such a "
+                f"model is fine-tuned by `bert-jax finetune --config.init_from={directory}`, fills masks by "
+                f"`fill-mask --checkpoint={directory}`, and has a held-out loss by `evaluate "
+                f"--checkpoint={directory} --records=DIR`"
             )
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")

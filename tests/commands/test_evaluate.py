@@ -78,3 +78,12 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
 )
 def test_mistakes(flags, message, capsys):
     assert message in fine_tuned.mistake(["evaluate", *flags], capsys)
+
+
+def test_a_pretrained_model_in_place_of_a_finetuned_one(checkpoint, capsys):
+    for command in (["evaluate"], ["predict", "--input=new.txt", "--output=new.tsv"]):
+        error = fine_tuned.mistake([*command, f"--workdir={checkpoint}"], capsys)
+        assert "expected one of finetune" in error
+        assert f"`bert-jax finetune --config.init_from={checkpoint}`" in error
+        assert f"`fill-mask --checkpoint={checkpoint}`" in error
+        assert f"`evaluate --checkpoint={checkpoint} --records=DIR`" in error
