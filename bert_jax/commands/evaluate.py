@@ -48,7 +48,10 @@ _LAST_SEED = 2**31 - 100  # several runs have the seeds that follow
 
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
-    "workdir": ("split", "input", "output", "overwrite", "checkpoint", "null_score_diff_threshold"),
+    "workdir": (
+        *("split", "input", "output", "overwrite"),
+        *("checkpoint", "dtype", "null_score_diff_threshold"),
+    ),
     "records": (
         *("checkpoint", "split", "masking_prob", "masking_replace"),
         *("rows", "batch_size", "seed", "dtype"),
@@ -221,8 +224,14 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         return _table(models.workdirs(flags), flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
-    model = models.load_finetuned(flags)
+    model = models.load_finetuned(flags, dtype=flags.dtype)
     task = model.task
+    used, of_run = task.model_config.execution.dtype, model.config.model.dtype
+    if flags.dtype == "auto" and of_run not in ("auto", used):
+        progress.log(
+            f"computed in {used}; the run evaluated in {of_run}, so that its own scores may differ slightly: "
+            f"--dtype={of_run} computes as it did"
+        )
     if flags.output:
         models.check_predictions_file(flags, task)
     path = models.input_file(flags, model)

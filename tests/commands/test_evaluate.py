@@ -80,6 +80,30 @@ def test_mistakes(flags, message, capsys):
     assert message in fine_tuned.mistake(["evaluate", *flags], capsys)
 
 
+def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
+    fields = {"text_a": "a", "label": "b"}
+    run = fine_tuned.make_run(
+        tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], **fields
+    )
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["model"]["dtype"] = "bfloat16"
+    (run / "config.json").write_text(json.dumps(config))
+    (tmp_path / "dev.tsv").write_text("a\tb\nword1 word2\tyes\nword3\tno\n")
+    command = ["evaluate", f"--workdir={run}", f"--input={tmp_path}/dev.tsv"]
+    written = []
+    for flags in ([], ["--dtype=bfloat16"]):
+        output = tmp_path / f"{len(written)}.jsonl"
+        assert cli.main([*command, f"--output={output}", *flags]) == 0
+        written.append(output.read_text())
+        said = capsys.readouterr().err
+        assert (
+            ("the run evaluated in bfloat16" in said) == ("--dtype=bfloat16 computes" in said) == (not flags)
+        )
+    assert written[0] != written[1]
+    error = fine_tuned.mistake(["evaluate", f"--workdir={run},{run}", "--dtype=float32"], capsys)
+    assert "--dtype is for a single run" in error
+
+
 def test_a_pretrained_model_in_place_of_a_finetuned_one(checkpoint, capsys):
     for command in (["evaluate"], ["predict", "--input=new.txt", "--output=new.tsv"]):
         error = fine_tuned.mistake([*command, f"--workdir={checkpoint}"], capsys)
