@@ -104,6 +104,17 @@ class Peft(Format):
         kind, base = _find_base(folder, _read_fields(folder))
         return kind.read_sentence(base, config, tokenizer)
 
+    def warning(self, model: Model) -> str:
+        """Returns one line if transformers cannot load the base model, or ""."""
+        base = model.adapter.base if model.adapter else ""
+        if not base or huggingface.FORMAT.detect(base):
+            return ""
+        return (
+            f"PEFT and transformers cannot load the base model, {base}: convert it with `bert-jax convert "
+            f"--input={base} --output=DIR --to=huggingface`, and write that DIR as base_model_name_or_path "
+            f"into {CONFIG}"
+        )
+
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes adapter_config.json, adapter_model.safetensors, and what these do not say of the model.
 

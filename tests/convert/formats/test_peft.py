@@ -1,5 +1,6 @@
 """PEFT's folders are read with PEFT's logits, and written again; other adapters are refused by name."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -74,6 +75,17 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
     assert sorted(ours["target_modules"]) == sorted(theirs["target_modules"])
     saved = {"distilbert": ["classifier", "pre_classifier"]}.get(name, ["classifier"])
     assert ours["modules_to_save"] == saved
+
+
+@pytest.mark.parametrize("kind", ["bert_jax", "huggingface"])
+def test_a_base_that_peft_cannot_load_gets_a_warning(tmp_path, kind):
+    model, base = read("bert"), read("bert", "base")
+    (tmp_path / "base").mkdir()
+    formats.get(kind).write(base, tmp_path / "base")
+    adapter = dataclasses.replace(model.adapter, base=str(tmp_path / "base"))
+    warning = formats.get("peft").warning(model.replace(adapter=adapter))
+    expected = f"`bert-jax convert --input={tmp_path}/base --output=DIR --to=huggingface`"
+    assert (expected in warning) == bool(warning) == (kind == "bert_jax")
 
 
 def test_a_layer_without_an_update_is_that_of_the_base():
