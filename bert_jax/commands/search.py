@@ -94,9 +94,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
     prefix = _prompt(embedder, flags, "query_prompt")
     if found is None:
-        found = _make(flags, embedder, checkpoint)
+        found = _make(flags, embedder, checkpoint, index.weights_digest(model))
     else:
         _check_same(found, embedder, flags)
+        _check_weights(found, model, checkpoint, flags.index)
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
         most = max(flags.top, reranker.candidates) if reranker else flags.top
@@ -126,9 +127,11 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
             "anew with --overwrite"
         )
     given: dict[str, Any] = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
-    given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
-    if "field" in found.settings:  # which indexes of earlier versions lack
+    # Indexes of earlier versions lack the field and the weights.
+    if "field" in found.settings:
         given["field"] = flags.text
+    if not found.settings.get("weights"):
+        given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
     for name, value in given.items():
         if found.settings[name] != value:
             what = f"{flags.corpus} with" if name == "bytes" else f"the {name}"
@@ -152,8 +155,6 @@ def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_fl
             f"{given}: its vectors have {width} numbers, and those of --checkpoint={flags.checkpoint} have "
             f"{embedder.width}; leave --checkpoint out to use that of the index"
         )
-    if flags.checkpoint and files.absolute(flags.checkpoint) != found.settings["checkpoint"]:
-        log(f"warning: {flags.index} was made with {found.settings['checkpoint']}")
     if flags.document_prompt is not None:
         prefix = _prompt(embedder, flags, "document_prompt")
         if found.settings["prefix"] != prefix:
@@ -163,7 +164,29 @@ def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_fl
             )
 
 
-def _make(flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str) -> index.Index:
+def _check_weights(found: index.Index, model: convert.Model, checkpoint: str, directory: str) -> None:
+    """Raises a UserError if an existing index was made with other weights than those of the model.
+
+    Of an index by an earlier version, which did not record them, another path is logged.
+    """
+    recorded, made_with = found.settings.get("weights", ""), found.settings["checkpoint"]
+    moved = files.absolute(checkpoint) != made_with
+    if not recorded:
+        if moved:
+            log(
+                f"warning: {directory} was made with {made_with}; if {checkpoint} is another model, the "
+                f"scores mean nothing: {index.ANEW}"
+            )
+    elif index.weights_digest(model) != recorded:
+        instead = f"leave --checkpoint out to use {made_with}, or " if moved else ""
+        raise UserError(
+            f"--index={directory}: made with other weights than those of {checkpoint}; {instead}{index.ANEW}"
+        )
+
+
+def _make(
+    flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str, weights: str
+) -> index.Index:
     prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
         total = embedding_files.count_lines(flags.corpus) if files.is_file(flags.corpus) else None
@@ -176,6 +199,7 @@ def _make(flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint
             _name(flags.corpus),
             field=flags.text,
             prefix=prefix,
+            weights=weights,
             graph=flags.approximate,
             progress=progress.at,
             log=log,

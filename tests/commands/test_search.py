@@ -154,14 +154,36 @@ def test_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
 
 def test_an_index_of_another_model_or_prompt_is_not_searched(search, tmp_path, model):
     search("--query=one")
-    work_directory.FORMAT.write(model, tmp_path / "moved")
-    moved = search("--query=one", f"--checkpoint={tmp_path / 'moved'}", corpus="")
-    assert "warning: " in moved.err + moved.out and "was made with" in moved.err + moved.out
     work_directory.FORMAT.write(tiny_model(tmp_path, hidden_size=32), tmp_path / "wider")
     error = search("--query=one", f"--checkpoint={tmp_path / 'wider'}", corpus="", code=2).err
     assert f"its vectors have {model.config.hidden_size} numbers" in error and "have 32" in error
     assert "made with 'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
     search("--query=one", "--document_prompt=document", corpus="")
+
+
+def test_an_index_is_searched_with_the_weights_that_it_was_made_with(search, tmp_path, model):
+    expected = search("--query=one", "--json")
+    for name, params in (("moved", model.params), ("other", {k: x * 1.5 for k, x in model.params.items()})):
+        work_directory.FORMAT.write(model.replace(params=params), tmp_path / name)
+    moved, other = (f"--checkpoint={tmp_path / name}" for name in ("moved", "other"))
+    for more in ([], [f"--corpus={tmp_path / 'docs.txt'}"]):
+        assert search("--query=one", moved, "--json", *more, corpus="") == expected
+        error = search("--query=one", other, *more, corpus="", code=2).err
+        assert f"made with other weights than those of {tmp_path / 'other'}; leave --checkpoint out" in error
+    assert "warning" not in search("--query=one", moved, corpus="").err
+
+    file = tmp_path / "index" / "index.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps(settings | {"checkpoint": str(tmp_path / "other")}))
+    error = search("--query=one", corpus="", code=2).err
+    assert f"those of {tmp_path / 'other'}; make the index anew, with --corpus and --overwrite" in error
+    del settings["weights"]  # as an earlier version wrote it
+    file.write_text(json.dumps(settings))
+    warning = search("--query=one", other, corpus="").err
+    assert f"if {tmp_path / 'other'} is another model, the scores mean nothing: make the index" in warning
+    error = search("--query=one", other, f"--corpus={tmp_path / 'docs.txt'}", corpus="", code=2).err
+    assert "made from the checkpoint" in error
+    assert search("--query=one", "--json", corpus="") == expected
 
 
 def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):

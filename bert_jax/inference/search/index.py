@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.convert import Model
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search.corpus import Document
@@ -39,6 +41,7 @@ _SCHEMA = {
     "documents": int,
     "prefix": str,
     "field?": str,
+    "weights?": str,
 }
 _VERSION = 1
 
@@ -57,7 +60,7 @@ class Result:
     score: float
 
 
-_ANEW = "make the index anew, with --corpus and --overwrite"
+ANEW = "make the index anew, with --corpus and --overwrite"
 
 
 class Index:
@@ -89,12 +92,12 @@ class Index:
             raise UserError(f"{directory}: {VECTORS} and {OFFSETS} do not belong to {INDEX}; make it anew")
         self._texts = self._mapped(TEXTS, functools.partial(np.memmap, mode="r"))
         if len(self._texts) != self._offsets[-1]:
-            raise UserError(f"{os.path.join(directory, TEXTS)}: not that of {INDEX}; {_ANEW}")
+            raise UserError(f"{os.path.join(directory, TEXTS)}: not that of {INDEX}; {ANEW}")
         self._graph: Any = None
         if approximate:
             graph = os.path.join(directory, GRAPH)
             if not files.exists(graph):
-                raise UserError(f"{directory}: made without --approximate; {_ANEW}")
+                raise UserError(f"{directory}: made without --approximate; {ANEW}")
             self._graph = usearch.Index.restore(graph, view=True)
 
     def _mapped(self, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
@@ -102,7 +105,7 @@ class Index:
         try:
             return read(path)
         except (OSError, ValueError, EOFError):
-            raise UserError(f"{path}: missing or damaged; {_ANEW}") from None
+            raise UserError(f"{path}: missing or damaged; {ANEW}") from None
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -160,6 +163,7 @@ def make(
     *,
     field: str = "text",
     prefix: str = "",
+    weights: str = "",
     graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
@@ -175,6 +179,7 @@ def make(
         corpus: that of the corpus; "-" for standard input.
         field: the field of the texts in it.
         prefix: put before each document.
+        weights: `weights_digest` of the model; "" if it is not known.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
@@ -221,11 +226,24 @@ def make(
         "documents": count,
         "prefix": prefix,
         "field": field,
+        "weights": weights,
     }
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory, approximate=graph)
+
+
+def weights_digest(model: Model) -> str:
+    """Returns the SHA-256 checksum of the encoder's parameters, as 64 hexadecimal digits.
+
+    It is that of every folder with the model, whichever its format.
+    """
+    digest = hashlib.sha256()
+    for name, x in sorted(model.params.items()):
+        if name.startswith("encoder/"):
+            digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
+    return digest.hexdigest()
 
 
 def corpus_bytes(path: str) -> int:
