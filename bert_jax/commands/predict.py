@@ -123,9 +123,9 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
     adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
     began = time.monotonic()
-    programs = model.warm_up()
+    programs = _warm_up(model)
     for name, one in others.items():
-        compiled = one.warm_up()
+        compiled = _warm_up(one)
         programs += compiled
         progress.log(
             f"adapter {name}: {one.source}, {one.own_bytes / 1e6:.2f} MB of its own, "
@@ -141,6 +141,12 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters)
     progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
     return 0
+
+
+def _warm_up(model: predictor.Predictor) -> int:
+    """Compiles what the model needs, with a bar, and returns the number of programs."""
+    with progress.of_batches("compiling", "programs") as on_program:
+        return model.warm_up(on_program)
 
 
 def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:

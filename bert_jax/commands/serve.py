@@ -32,7 +32,7 @@ from etils import epy
 from bert_jax import signals
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError, check_installed, optional_imports
-from bert_jax.io.progress import log
+from bert_jax.io.progress import log, of_batches
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
@@ -77,7 +77,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
-    programs = sum(service.warm_up(flags.batch_size) for service in served)
+    programs = sum(_warm_up(service, flags.batch_size) for service in served)
     name = os.path.basename(os.path.normpath(flags.checkpoint or flags.workdir))
     limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
     server = app.Server(served, name, **limits)
@@ -112,6 +112,12 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
         found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log, **options)))
     return found
+
+
+def _warm_up(service: services.Service, most: int) -> int:
+    """Compiles what a service needs, with a bar, and returns the number of programs."""
+    with of_batches(f"compiling /{service.name}", "programs") as on_program:
+        return service.warm_up(most, on_program)
 
 
 def _serve(application: Any, host: str, port: int, names: list[str]) -> int:

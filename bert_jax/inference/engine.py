@@ -195,7 +195,12 @@ class Engine:
         for numbers, output in pipelining.computed(dispatch, batches()):
             yield numbers, output[: len(numbers)]
 
-    def warm_up(self, most: int, arrays: Callable[[list[Row], int], dict[str, np.ndarray]]) -> int:
+    def warm_up(
+        self,
+        most: int,
+        arrays: Callable[[list[Row], int], dict[str, np.ndarray]],
+        on_program: Callable[[int, int], None] = lambda done, total: None,
+    ) -> int:
         """Compiles what later calls of `outputs` with at most `most` rows need, so that none of them waits.
 
         From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does.
@@ -203,6 +208,7 @@ class Engine:
         Args:
             most: maximum number of rows.
             arrays: as in `outputs`.
+            on_program: called with (programs done, all programs) at the start and after each program.
 
         Returns:
             The number of programs.
@@ -211,10 +217,12 @@ class Engine:
         counts = few_sizes(most, self._mesh.size)
         self._sizes = tuple(count // self._mesh.size for count in counts)
         shapes = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
-        for size, length in sorted(shapes):
+        on_program(0, len(shapes))
+        for done, (size, length) in enumerate(sorted(shapes), 1):
             rows = [Row(np.full(length, self._pad_id, np.int32), length, length)] * size
             for _ in self.outputs(rows, total=size, arrays=arrays):
                 pass
+            on_program(done, len(shapes))
         return len(shapes)
 
     def _dispatch(self, params: Any, batch: dict[str, np.ndarray]) -> jax.Array:

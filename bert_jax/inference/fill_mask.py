@@ -143,9 +143,11 @@ class MaskFiller:
         """Returns why the masks of a text cannot be filled, or ""."""
         return self._problem(text, self._rows([text])[0])
 
-    def warm_up(self, most: int) -> int:
+    def warm_up(self, most: int, on_program: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
-        return self._engine.warm_up(most, lambda rows, size: {"positions": np.zeros((size, 1), np.int32)})
+        return self._engine.warm_up(
+            most, lambda rows, size: {"positions": np.zeros((size, 1), np.int32)}, on_program
+        )
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
         return list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))

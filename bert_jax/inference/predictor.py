@@ -212,11 +212,14 @@ class Predictor:
             predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
         )
 
-    def warm_up(self) -> int:
+    def warm_up(self, on_program: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
         From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does, to at most
         `batch_size` groups of rows.
+
+        Args:
+            on_program: called with (programs done, all programs) at the start and after each program.
 
         Returns:
             The number of programs that were compiled. Those of another run are not compiled again.
@@ -236,7 +239,7 @@ class Predictor:
         programs = {} if self.shared is None else self.shared.programs
         before = len(programs)
         self._predict = outputs.compile_predict(
-            predict, self._mesh, self._params, shapes, self._frozen, programs
+            predict, self._mesh, self._params, shapes, self._frozen, programs, on_program=on_program
         )
         return len(programs) - before
 

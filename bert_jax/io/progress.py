@@ -116,13 +116,13 @@ def log(line: str) -> None:
 
 
 @contextlib.contextmanager
-def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of the numbers of batches done and in total that shows progress on standard error."""
+def of_batches(stage: str, unit: str = "batches") -> Iterator[Callable[[int, int], None]]:
+    """Yields a function of the numbers of units done and in total that shows progress on standard error."""
     with Progress() as shown:
 
         def on_batch(done: int, total: int) -> None:
             if done == 0:
-                shown.start(stage, total, "batches")
+                shown.start(stage, total, unit)
             shown.at(done)
 
         yield on_batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.tasks.readers.file_rows import encodable
 from bert_jax.tasks.readers.report import Malformed
+
+OnProgram = Callable[[int, int], None]
 
 
 class Service(Protocol):
@@ -34,8 +36,13 @@ class Service(Protocol):
         """Returns the result of each item."""
         ...
 
-    def warm_up(self, most: int) -> int:
-        """Compiles what batches of at most `most` items need, and returns the number of programs."""
+    def warm_up(self, most: int, on_program: OnProgram) -> int:
+        """Compiles what batches of at most `most` items need, and returns the number of programs.
+
+        Args:
+            most: the maximum number of items.
+            on_program: called with (programs done, all programs) at the start and after each program.
+        """
         ...
 
 
@@ -69,9 +76,9 @@ class Embedding:
         """Returns the tokens and the vector of each text."""
         return list(self.embedder.stream(items))
 
-    def warm_up(self, most: int) -> int:
+    def warm_up(self, most: int, on_program: OnProgram) -> int:
         """Compiles the model for all shapes."""
-        return self.embedder.engine.warm_up(most, lambda rows, size: {})
+        return self.embedder.engine.warm_up(most, lambda rows, size: {}, on_program)
 
 
 class FillMask:
@@ -94,9 +101,9 @@ class FillMask:
         """Returns the words for each mask of each text, with their probabilities."""
         return self.filler(items, self.most)
 
-    def warm_up(self, most: int) -> int:
+    def warm_up(self, most: int, on_program: OnProgram) -> int:
         """Compiles the model for all shapes, with one mask in each text."""
-        return self.filler.warm_up(most)
+        return self.filler.warm_up(most, on_program)
 
 
 class Prediction:
@@ -116,9 +123,9 @@ class Prediction:
         """Returns the prediction of each row as a JSON object."""
         return self.predictor.records_of(items)
 
-    def warm_up(self, most: int) -> int:
+    def warm_up(self, most: int, on_program: OnProgram) -> int:
         """Compiles the model for all shapes; the largest batch is that of the predictor."""
-        return self.predictor.warm_up()
+        return self.predictor.warm_up(on_program)
 
 
 def as_list(vector: np.ndarray) -> list[float]:

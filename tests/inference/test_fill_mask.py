@@ -44,6 +44,12 @@ def test_each_mask_has_the_most_likely_tokens(filler):
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_warm_up_reports_each_program(filler):
+    told = []
+    count = filler.warm_up(1, lambda *done: told.append(done))
+    assert count > 0 and told == [(done, count) for done in range(count + 1)]
+
+
 @pytest.mark.parametrize("top", [1, 3, 40, 50, 60])
 @pytest.mark.parametrize("values", [2, 7, 1000])
 def test_equal_candidates_come_by_id(top, values):

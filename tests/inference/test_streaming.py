@@ -161,6 +161,12 @@ def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     assert predict("", f"--workdir={run_of('classification')}")[:2] == (0, [])
 
 
+def test_compiling_shows_its_progress(run_of, predict, monkeypatch):
+    monkeypatch.setattr("bert_jax.io.progress._SECONDS_BETWEEN_LINES", 0.0)
+    said = predict("", f"--workdir={run_of('classification')}")[2]
+    assert "compiling: 0 of 2 programs" in said and "compiling: 2 of 2 programs" in said
+
+
 def test_other_names_for_columns(run_of, predict):
     flags = ["--text_a=t", "--id=k"]
     code, answers, _ = predict('{"t": "red", "k": "a"}\n', f"--workdir={run_of('classification')}", *flags)
@@ -193,7 +199,9 @@ def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(ru
 
 def test_few_rows_after_a_warm_up_make_a_small_batch(run_of):
     model, devices = predictor.Predictor(str(run_of("classification")), batch_size=20 * 8), jax.device_count()
-    assert model.warm_up() == 4
+    told = []
+    assert model.warm_up(lambda *done: told.append(done)) == 4
+    assert told == [(done, 4) for done in range(5)]
     sizes, predict = [], model._predict
     model._predict = lambda params, batch: sizes.append(batch["input_ids"].shape[0]) or predict(params, batch)
     for rows in (1, devices + 1, 4 * devices + 1, 20 * devices, 20 * devices + 1):

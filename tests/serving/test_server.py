@@ -85,6 +85,18 @@ def server(folders):
         running.process.kill()
 
 
+def test_compiling_shows_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.io.progress._SECONDS_BETWEEN_LINES", 0.0)
+
+    def warm_up(most, on_program):
+        for done in range(most + 1):
+            on_program(done, most)
+        return most
+
+    assert serve._warm_up(types.SimpleNamespace(name="embed", warm_up=warm_up), 3) == 3
+    assert "compiling /embed: 2 of 3 programs" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_vectors_are_those_of_embed(server, folders):
     embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)

@@ -1,7 +1,7 @@
 """Computes the outputs of a fine-tuned model for a whole data set."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,9 +45,11 @@ def compile_predict(
     predict: sharding.MeshFunction,
     mesh: jax.sharding.Mesh,
     params: Any,
-    shapes: Iterable[dict],
+    shapes: Sequence[dict],
     frozen: Any = None,
     programs: dict[Any, Any] | None = None,
+    *,
+    on_program: Callable[[int, int], None] = lambda done, total: None,
 ) -> Callable:
     """Returns a function (params, global batch, frozen) -> outputs that is compiled for given shapes only.
 
@@ -60,10 +62,12 @@ def compile_predict(
         frozen: the frozen parameters of the objective, on the mesh; None for none.
         programs: compiled programs by what they compute. A program that is there is not compiled again, and
             new ones are added.
+        on_program: called with (shapes done, all shapes) at the start and after each shape.
     """
     programs = {} if programs is None else programs
     compiled, names = {}, ()
-    for batch in shapes:
+    on_program(0, len(shapes))
+    for done, batch in enumerate(shapes, 1):
         names = tuple(batch)
         arguments = params, sharding.global_batch(batch, mesh), *([] if frozen is None else [frozen])
         lowered = predict.lower(*arguments)
@@ -71,6 +75,7 @@ def compile_predict(
         if key not in programs:
             programs[key] = lowered.compile()
         compiled[batch["input_ids"].shape] = programs[key]
+        on_program(done, len(shapes))
 
     def call(params, batch, *frozen):
         return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names}, *frozen)
