@@ -93,6 +93,7 @@ class Predictor:
             model = placement.config_for(model, self._mesh)
         self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
+        self.task.training_columns = run.get("columns", 0)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size

@@ -249,7 +249,7 @@ def _describe_run(
     config: FinetuneConfig, task: FinetuneTask, examples: Mapping[str, Any], command_line: str
 ) -> dict[str, Any]:
     """Returns the content of config.json."""
-    run = {
+    run: dict[str, Any] = {
         "command": "finetune",
         "config": config.to_dict(),
         "vocabulary": task.tokenizer.settings(),
@@ -258,6 +258,8 @@ def _describe_run(
         "problem_type": task.problem_type,
         "files": {split: sources.digest(found.path) for split, found in examples.items()},
     }
+    if task.training_columns:
+        run["columns"] = task.training_columns
     if task.sentence:
         run["sentence"] = dataclasses.asdict(task.sentence)
     return run | ({"command_line": command_line} if command_line else {})

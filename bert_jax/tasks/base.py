@@ -51,6 +51,8 @@ class FinetuneTask(abc.ABC):
         spec: the task's entry in the registry.
         labels: the label names in the order of the logits; empty if the task has none, or if they are not
             known before `read_training`.
+        training_columns: the number of columns of the training file, if the task compares files to predict
+            with it; 0 if it does not, or if the number is not known.
         tokenizer: the tokenizer of the model.
         model_config: the configuration of the encoder.
     """
@@ -75,6 +77,7 @@ class FinetuneTask(abc.ABC):
     ):
         self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels or ())
+        self.training_columns = 0
         if config.head not in HEADS:
             raise UserError(f"head={config.head}: expected {alternatives(HEADS)}")
         self.set_up()

@@ -52,6 +52,7 @@ _RUN = {
         "normalizer?": str,
     },
     "labels?": ([str], None),
+    "columns?": int,
     "sentence?": {
         "pooling": str,
         "normalize": bool,

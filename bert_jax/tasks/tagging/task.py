@@ -119,6 +119,7 @@ class TaggingTask(FinetuneTask):
     def read_training(self, path: str) -> TaggedSentences:
         """Returns the sentences; the labels are all tags of the file."""
         examples = self._read(path)
+        self.training_columns = examples.width
         counts = Counter(tag for tags in examples.tags for tag in tags)
         of_entities = entities.share(counts) >= _ENTITY_SHARE
         check_counts(counts, path, "tag", "words", may_differ=of_entities)
@@ -178,13 +179,21 @@ class TaggingTask(FinetuneTask):
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> TaggedSentences:
-        """Returns the sentences of a file; test files have the same columns as the other splits."""
+        """Returns the sentences of a file; test files have the same columns as the other splits.
+
+        Raises:
+            UserError: as of `read_sentences`; without `text_a`, a file may have no more columns than the
+                training file had.
+        """
         for name in columns:
             if name not in ("text_a", "id"):
                 raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")
         format, data = self.format_of_unlabeled(path, format, columns), self.config.data
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
-        return self._checked_context(read_sentences(path, word=word, id=id, format=format, tagged=False))
+        most = None if "text_a" in columns else self.training_columns
+        return self._checked_context(
+            read_sentences(path, word=word, id=id, format=format, tagged=False, columns=most)
+        )
 
     def _read(self, path: str) -> TaggedSentences:
         data = self.config.data

@@ -24,6 +24,10 @@ FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", 
 DOCUMENT_START = "-DOCSTART-"
 WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON lines
 
+_WORD_A_LINE = "expected one word per line, and an empty line after each sentence"
+_SENTENCE_A_LINE = "; sentences of a line each are read from standard input, --input=- < FILE"
+_FIRST_COLUMN = ", and --text_a=0 reads the first of any number of columns"
+
 
 @dataclasses.dataclass
 class TaggedSentences(FileReport):
@@ -38,6 +42,7 @@ class TaggedSentences(FileReport):
         ids: the ids in a JSON lines file; otherwise the number of each sentence from 0, where malformed
             sentences count.
         has_documents: whether the file marks where documents begin.
+        width: the number of columns of a CoNLL file; 0 for JSON lines.
     """
 
     unit = "sentence"
@@ -50,6 +55,7 @@ class TaggedSentences(FileReport):
     lines: list[list[int]] = dataclasses.field(default_factory=list)
     ids: list[str] = dataclasses.field(default_factory=list)
     has_documents: bool = False
+    width: int = 0
 
     def __len__(self) -> int:
         return len(self.words)
@@ -84,7 +90,14 @@ class TaggedSentences(FileReport):
 
 
 def read_sentences(
-    path: str, *, word: str = "", tag: str = "", id: str = "", format: str = "auto", tagged: bool = True
+    path: str,
+    *,
+    word: str = "",
+    tag: str = "",
+    id: str = "",
+    format: str = "auto",
+    tagged: bool = True,
+    columns: int | None = 0,
 ) -> TaggedSentences:
     """Reads a whole file of sentences.
 
@@ -99,10 +112,13 @@ def read_sentences(
         format: "conll", "jsonl", or "auto" for "jsonl" if the suffix is .jsonl, .json or .ndjson, and
             otherwise "conll".
         tagged: whether tags are read, in which case every word must have one.
+        columns: without tags, the number of columns of the CoNLL file that the model was trained on, 0 if it
+            is not known. A file that has more, or only sentences of one line with several columns, is taken
+            for one with a sentence per line. None to read any number of columns.
 
     Raises:
-        UserError: the file is missing or empty, a column is missing, or more than 5% of the sentences are
-            malformed.
+        UserError: the file is missing or empty, a column is missing, more than 5% of the sentences are
+            malformed, or the lines are sentences.
     """
     path = str(path)
     checks.check_input(path, "CoNLL or JSON lines")
@@ -111,14 +127,12 @@ def read_sentences(
     if FORMATS.detect(path, format, TRAINING_FLAGS if tagged else PREDICT_FLAGS) == "jsonl":
         found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
     else:
-        found = _column_sentences(path, lines, word, tag, tagged, out)
+        found = _column_sentences(path, lines, word, tag, tagged, out, columns)
 
-    lengths, widest = set(), 0
+    lengths = set()
 
     def add(sentence: _Sentence) -> None:
-        nonlocal widest
         lengths.add(len(sentence.words))
-        widest = max(widest, sentence.width)
         out.words.append(sentence.words)
         out.documents.append(sentence.document)
         out.lines.append(sentence.lines)
@@ -128,10 +142,10 @@ def read_sentences(
 
     out.fill(((f"{path}:{line}", sentence) for line, sentence in found), add)
     out.check()
-    if not tagged and lengths == {1} and widest > 2:
+    if not tagged and columns is not None and lengths == {1} and out.width > 2:
         raise UserError(
-            f"{path}: no sentence has a second line, and a line has up to {widest} columns; expected one "
-            "word per line. Sentences of a line each are read from standard input, --input=- < FILE"
+            f"{path}: no sentence has a second line, and a line has up to {out.width} columns; "
+            f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_FIRST_COLUMN}"
         )
     return out
 
@@ -143,13 +157,12 @@ class _Sentence:
     tags: list[str] = dataclasses.field(default_factory=list)
     lines: list[int] = dataclasses.field(default_factory=list)
     id: str | None = None
-    width: int = 1  # columns of a line
 
 
-def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int, Any]]:
+def _column_sentences(path, lines, word, tag, tagged, out, expected) -> Iterator[tuple[int, Any]]:
     word, tag = _column("text_a", word, 0, path), _column("label", tag, -1, path)
     columns = {"text_a": word} | ({"label": tag} if tagged else {})
-    width, document = 0, 0
+    document = 0
     sentence, error = _Sentence(document), None
     for number, line in enumerate(lines, 1):
         fields = _fields(line)
@@ -164,16 +177,20 @@ def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int
                 sentence = _Sentence(document)
             error = None
             continue
-        width = width or len(fields)
+        out.width = out.width or len(fields)
+        if not tagged and expected and out.width > expected:
+            raise UserError(
+                f"{path}:{number}: {counted(out.width, 'column')}, {expected} in the training file; "
+                f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_FIRST_COLUMN}"
+            )
         try:
             if number in lines.undecodable:
                 raise Malformed("not UTF-8")
-            values = _values(fields, width, columns)
+            values = _values(fields, out.width, columns)
         except Malformed as malformed:
             error = error or (number, malformed)
             continue
         sentence.words.append(values["text_a"])
-        sentence.width = width
         sentence.lines.append(number)
         if tagged:
             sentence.tags.append(values["label"])
@@ -203,10 +220,8 @@ def _values(fields, width, columns):
     if "label" in columns and len(fields) < 2:
         raise Malformed("1 column, expected a word and its tag")
     if len(fields) != width:
-        raise Malformed(
-            f"{counted(len(fields), 'column')}, {width} in the first line; expected one word per line, and "
-            "an empty line after each sentence"
-        )
+        hint = "" if "label" in columns else _SENTENCE_A_LINE
+        raise Malformed(f"{counted(len(fields), 'column')}, {width} in the first line; {_WORD_A_LINE}{hint}")
     values = {}
     for field, column in columns.items():
         if not -len(fields) <= column < len(fields):

@@ -121,6 +121,16 @@ def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned
     assert cli.main([*command, "--format=conll"]) == 0
 
 
+def test_a_file_with_a_sentence_a_line_is_not_predicted(finetuned, files, tmp_path, capsys):
+    (tmp_path / "new.txt").write_text("the red cat is\na dog is here\n")
+    command = ["predict", f"--workdir={finetuned}", f"--output={tmp_path}/o.conll"]
+    error = mistake([*command, f"--input={tmp_path}/new.txt"], capsys)
+    assert "new.txt:1: 4 columns, 3 in the training file; expected one word per line" in error
+    assert cli.main([*command, f"--input={tmp_path}/new.txt", "--text_a=0"]) == 0
+    assert read_sentences(str(tmp_path / "o.conll")).words == [["the", "a"]]
+    assert cli.main([*command, f"--input={files}/eng.testa", "--overwrite"]) == 0
+
+
 def test_files_to_predict_have_the_format_of_the_run(finetuned, tmp_path, capsys):
     (tmp_path / "new.data").write_text('{"words": ["the", "red", "cat"]}\n')
     copy = tmp_path / "run"

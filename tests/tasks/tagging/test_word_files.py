@@ -55,6 +55,15 @@ def test_words_alone(tmp_path):
 def test_running_text_is_no_file_of_words(tmp_path):
     with pytest.raises(UserError, match="a line has up to 4 columns; expected one word"):
         read_sentences(written(tmp_path, "Call flush at once\n"), tagged=False)
+    for text, columns in (("Peter went home\nMary works here\n", 2), ("Ann was late again now\n" * 2, 4)):
+        path = written(tmp_path, text)
+        message = f"f.conll:1: {len(text.split()) // 2} columns, {columns} in the training file; .* --input=-"
+        with pytest.raises(UserError, match=message):
+            read_sentences(path, tagged=False, columns=columns)
+        assert len(read_sentences(path, tagged=False, columns=None).words[0]) == 2
+    assert read_sentences(written(tmp_path, CONLL), tagged=False, columns=4).words[1] == ["Peter"]
+    with pytest.raises(UserError, match=r"2 columns, 3 in the first line; .* --input=- < FILE"):
+        read_sentences(written(tmp_path, "Peter went home\nMary works\n"), tagged=False)
     one_word = "SOCCER NN B-NP O\n\nJapan NNP B-NP O\nwins VBZ B-VP O\n"
     assert read_sentences(written(tmp_path, one_word), tagged=False).words == [["SOCCER"], ["Japan", "wins"]]
 
