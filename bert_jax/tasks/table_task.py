@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
+from bert_jax.io.wording import counted
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
@@ -131,7 +132,7 @@ class TableTask(FinetuneTask):
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
-        """Returns the rows of a table, or the lines of a .txt file."""
+        """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
         known, data = self.columns_in(path), self.config.data
         is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
         format = self.format_of_unlabeled(path, format, columns)
@@ -140,9 +141,12 @@ class TableTask(FinetuneTask):
         if test and self.spec.test_columns:
             known = self.spec.test_columns
         known = dataclasses.replace(known, **columns)
-        return sources.read_examples(
+        examples = sources.read_examples(
             path, known, file_format=format, quoting=data.quoting, parse_label=None, flags=PREDICT_FLAGS
         )
+        if not (known.text_b or known.choices):
+            examples.notes += _empty_texts(examples)
+        return examples
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
         """Returns the predictions of the examples."""
@@ -166,3 +170,12 @@ class TableTask(FinetuneTask):
     def line_names(self) -> dict[str, str]:
         """Returns the columns of the training file."""
         return {field: getattr(self.columns, field) for field in FIELDS}
+
+
+def _empty_texts(examples: Examples) -> list[str]:
+    """Returns a note that counts the empty texts of examples with single texts, if there are any."""
+    lines = [line for line, text in zip(examples.lines, examples.texts_a, strict=True) if not text.strip()]
+    if not lines:
+        return []
+    texts = counted(len(lines), "text is empty and is", "texts are empty and are")
+    return [f"{texts} predicted all the same (first: line {lines[0]})"]

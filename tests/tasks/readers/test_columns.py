@@ -109,3 +109,16 @@ def test_a_known_task_without_a_header_says_what_its_columns_are_by_name(vocabul
     task = fine_tuned.make_task(vocabulary, "sst2", ["0", "1"], header=False)
     with pytest.raises(UserError, match="sentence"):
         task.read(str(path))
+
+
+@pytest.mark.parametrize("name, header", [("new.txt", ""), ("new.tsv", "text\n")])
+def test_empty_texts_to_predict_are_counted(vocabulary, tmp_path, name, header):
+    task = fine_tuned.make_task(vocabulary, "classification", ("no", "yes"), text_a="text", label="l")
+    path, line = tmp_path / name, 2 + bool(header)
+    for lines, expected in (
+        ("a\n\nb\n  \n", f"2 texts are empty and are predicted all the same (first: line {line})"),
+        ("a\n\n", f"1 text is empty and is predicted all the same (first: line {line})"),
+        ("a\nb\n", ""),
+    ):
+        path.write_text(header + lines)
+        assert task.read_unlabeled(str(path)).warning() == (expected and f"{path}: {expected}")
