@@ -66,8 +66,7 @@ class LoadedModel:
         self.tokenizer: Tokenizer = tokenizer_of(model)
         self._source, self._sentence = model.source, model.sentence or SentenceVectors()
         warn_unsupported(model, log)
-        limit = self._sentence.max_seq_length
-        self._embedder = Embedder(model, pooling="none", max_seq_length=limit, dtype=dtype, log=log)
+        self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest(model.params)
@@ -85,21 +84,21 @@ class LoadedModel:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
         Texts are truncated at the end, at the length that a model for sentence embeddings was trained with,
-        and otherwise at the number of positions.
+        and otherwise at the number of positions. Such a model may also scale `pooled` to length 1. Both hold
+        for every pooling.
 
         Args:
             texts: each is a str, or a tuple (first, second).
             pooling: how `pooled` is computed, as in `bert-jax embed`: "mean" or "max" over the tokens of a
                 text; "cls", the hidden state at [CLS]; "last", that of the last token; "pooler", that of
                 [CLS] after the pre-trained dense layer and tanh. "" for that of a model that was trained for
-                sentence embeddings, with its normalization, and "mean" for other models.
+                sentence embeddings, and "mean" for other models.
             adapter: the name of an adapter; "" for the model itself.
 
         Raises:
             UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
                 single str.
         """
-        normalize = not pooling and self._sentence.normalize
         pooling = pooling or self._sentence.pooling
         if pooling == "none" or pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
@@ -117,7 +116,7 @@ class LoadedModel:
         for row, of_text in zip(rows, states, strict=True):
             of_text[: len(row.token_ids)] = row.values[:, 0]
         pooled = self._pool(states, lengths, pooling, adapter)
-        if normalize:
+        if self._sentence.normalize:
             pooled = unit_length(pooled)
         return Encoding(tokens, lengths, states, pooled)
 

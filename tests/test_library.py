@@ -46,12 +46,16 @@ def test_encode_gives_what_embed_gives(folder, pooling):
 
 def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
     lines = []
-    sentence = SentenceVectors(max_seq_length=8, unsupported="the module Dense")
+    sentence = SentenceVectors(normalize=True, max_seq_length=8, unsupported="the module Dense")
     model = tiny_model(tmp_path).replace(sentence=sentence)
     long = ["the cat is big . one two three the cat is big"]
-    out = LoadedModel(model, log=lines.append).encode(long)
+    model_of_sentences = LoadedModel(model, log=lines.append)
+    out = model_of_sentences.encode(long)
     assert out.lengths.tolist() == [8] and "the module Dense is not computed" in lines[0]
     assert np.allclose(out.pooled, Embedder(model, log=lines.append).embed(long), atol=1e-5)
+    out = model_of_sentences.encode(long, pooling="cls")
+    assert out.lengths.tolist() == [8] and np.linalg.norm(out.pooled) == pytest.approx(1)
+    assert np.allclose(out.pooled, Embedder(model, pooling="cls").embed(long), atol=1e-5)
 
 
 def test_the_first_token_of_a_causal_model_is_refused(tmp_path):

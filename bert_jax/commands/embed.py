@@ -61,7 +61,7 @@ def define_flags(define: Define) -> None:
         "One vector per text: mean or max (of its tokens, including [CLS] and [SEP]), cls (the state of "
         "[CLS]), last (that of the last token) or pooler (that of [CLS] after the pre-trained dense layer "
         "and tanh); or none for one vector per token. Default: that of a model that was trained for sentence "
-        "embeddings, with its normalization and length; mean for other models.",
+        "embeddings; mean for other models.",
     )
     define.string(
         "prompt",
@@ -73,11 +73,16 @@ def define_flags(define: Define) -> None:
     define.string("text_a", "Field of a .jsonl input that contains the text.", "text")
     define.string("text_b", "Field of a .jsonl input that contains the second text of a pair.", "")
     define.boolean("pairs", "Each line is a pair of texts separated by a tab: two segments of one input.")
-    define.boolean("normalize", "Scale each vector to length 1. Default: as the model was trained.", None)
+    define.boolean(
+        "normalize",
+        "Scale each vector to length 1. Default: as a model for sentence embeddings does, with any --pooling "
+        "but none; otherwise no.",
+        None,
+    )
     define.integer(
         "max_seq_length",
         "Maximum number of tokens of a text, including [CLS] and [SEP]; the rest is cut. 0: that of a model "
-        "that was trained for sentence embeddings, or the number of positions of the model.",
+        "for sentence embeddings, with any --pooling, or the number of positions of other models.",
         0,
     )
     define.integer(

@@ -58,11 +58,12 @@ class Embedder:
         pooling: "mean" or "max" over the tokens of a text, including [CLS] and [SEP]; "cls" for the state of
             [CLS], "last" for that of the last token; "pooler" for that of [CLS] after the pre-trained dense
             layer and tanh; "none" for the state of each token. None for that of a model that was trained for
-            sentence embeddings, with its `normalize` and `max_seq_length`, and "mean" for other models.
-        normalize: whether each text's vector is scaled to length 1; None for False, or for the model's.
-        max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for the number of
-            the model's positions, or for the model's own. Longer texts are truncated; of a pair, the longer
-            text is.
+            sentence embeddings, and "mean" for other models.
+        normalize: whether each text's vector is scaled to length 1. None for what a model for sentence
+            embeddings does, whatever the pooling, and for False with other models and with pooling "none".
+        max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for that of a
+            model for sentence embeddings, whatever the pooling, and for the number of positions of other
+            models. Longer texts are truncated; of a pair, the longer text is.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
@@ -90,12 +91,12 @@ class Embedder:
         self.sentence = model.sentence or SentenceVectors()
         self.config = model.config.for_inference(platform.target(), dtype)
         if pooling is None:
-            own = self.sentence
             warn_unsupported(model, log)
-            pooling, max_seq_length = own.pooling, max_seq_length or own.max_seq_length
-            normalize = own.normalize if normalize is None else normalize
-        self.pooling, self.normalize = pooling, bool(normalize)
-        self.max_seq_length = max_seq_length or self.config.max_seq_length
+            pooling = self.sentence.pooling
+        if normalize is None:
+            normalize = self.sentence.normalize and pooling != "none"
+        self.pooling, self.normalize = pooling, normalize
+        self.max_seq_length = max_seq_length or self.sentence.max_seq_length or self.config.max_seq_length
         last = self.config.computed_layers
         numbers = tuple(layer % (last + 1) for layer in self.layers)
         source = model.source or "the model"

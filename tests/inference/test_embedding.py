@@ -158,11 +158,23 @@ def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
     expected = Embedder(model, **options).embed(["the cat " + text for text in texts])
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-    explicit = Embedder(own, pooling="mean").embed(texts)
-    np.testing.assert_array_equal(explicit, Embedder(model).embed(texts))
     lines = []
     Embedder(model.replace(sentence=SentenceVectors(unsupported="the module Dense")), log=lines.append)
     assert lines == ["warning: a tiny model: the module Dense is not computed; the vectors are others"]
+
+
+def test_another_pooling_keeps_the_length_and_the_normalization_of_the_model(model):
+    own = model.replace(sentence=SentenceVectors("max", True, 6))
+    texts = ["a dog is big and small", "one"]
+    for pooling, normalize in (("mean", True), ("none", False)):
+        found = Embedder(own, pooling=pooling).embed(texts)
+        expected = Embedder(model, pooling=pooling, normalize=normalize, max_seq_length=6).embed(texts)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    asked = Embedder(own, pooling="mean", normalize=False, max_seq_length=12).embed(texts)
+    np.testing.assert_array_equal(asked, Embedder(model).embed(texts))
+    with pytest.raises(UserError, match="one vector per text"):
+        Embedder(own, pooling="none", normalize=True)
 
 
 def test_models_that_lack_what_is_asked_for(model):
