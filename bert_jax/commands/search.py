@@ -189,8 +189,7 @@ def _make(
 ) -> index.Index:
     prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
-        total = embedding_files.count_lines(flags.corpus) if files.is_file(flags.corpus) else None
-        progress.start("embedding", total, "documents")
+        progress.start("embedding", embedding_files.count_lines(flags.corpus), "documents")
         return index.make(
             flags.index,
             corpus.read(flags.corpus, flags.text),

@@ -66,7 +66,7 @@ class Texts:
             yield text
 
     def count(self) -> int | None:
-        """Returns the largest number of texts that the file can have, or None if counting would take long."""
+        """Returns the largest number of texts that the file can have; None as `count_lines`."""
         return count_lines(self.path)
 
     def _text(self, line: str, place: str) -> Text:
@@ -84,8 +84,8 @@ class Texts:
 
 
 def count_lines(path: str) -> int | None:
-    """Returns the number of lines of a file, or None if counting them would take long."""
-    if path == "-" or files.is_remote(path) or compression.strip_suffix(path) != path:
+    """Returns the number of lines of a file; None if counting them would take long, or use up a pipe."""
+    if path == "-" or not os.path.isfile(path) or compression.strip_suffix(path) != path:
         return None
     if os.path.getsize(path) > _MOST_BYTES_TO_COUNT:
         return None

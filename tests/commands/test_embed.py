@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.embeddings import TEXTS, tiny_model
+from support.pipes import pipe_of
 
 from bert_jax import cli
 from bert_jax.convert.formats import work_directory
@@ -137,6 +138,16 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
         assert (list(read), read.blank) == (texts, 1), name
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
     assert list(Texts("-")) == texts
+
+
+def test_a_pipe_is_not_read_to_count_its_lines(tmp_path):
+    with pipe_of("the cat\na dog") as path:
+        texts = Texts(path)
+        assert texts.count() is None
+        assert list(texts) == ["the cat", "a dog"]
+    (tmp_path / "texts.txt").write_text("the cat\na dog")
+    assert Texts(str(tmp_path / "texts.txt")).count() == 2
+    assert Texts("-").count() is None
 
 
 def test_pairs(embed, model):

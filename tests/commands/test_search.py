@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.embeddings import tiny_model
 from support.fine_tuned import make_run
+from support.pipes import pipe_of
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
@@ -150,6 +151,13 @@ def test_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
     assert "there is one already" in search(*flags, "--query=one", corpus="", code=2).err
     assert search(*flags, "--query=one", "--json", "--overwrite", corpus="") == expected
     assert search(*flags[1:], "--query=one", "--json", corpus="") == expected
+
+
+def test_a_corpus_of_a_pipe(search, tmp_path, checkpoint):
+    expected = search("--query=one", "--json")
+    with pipe_of("".join(f"{x}\n" for x in DOCUMENTS)) as path:
+        flags = [f"--corpus={path}", f"--checkpoint={checkpoint}", f"--index={tmp_path / 'other'}"]
+        assert search(*flags, "--query=one", "--json", corpus="") == expected
 
 
 def test_an_index_of_another_model_or_prompt_is_not_searched(search, tmp_path, model):
