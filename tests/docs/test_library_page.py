@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from support import processes
@@ -47,10 +48,23 @@ def fine_tune():
         )
 
 
+def check_hessian_product(loss, params, product):
+    """Compares a product of the Hessian and the parameters with a difference of gradients along them."""
+    step, gradient = 1e-3, jax.jit(jax.grad(loss))
+    after, before = (gradient(jax.tree.map(lambda x, s=s: x * (1 + s), params)) for s in (step, -step))
+    expected = jax.tree.map(lambda a, b: (a - b) / (2 * step), after, before)
+    assert jax.tree.structure(product) == jax.tree.structure(params)
+    found, expected = (
+        np.concatenate([x.ravel() for x in jax.tree.leaves(each)]) for each in (product, expected)
+    )
+    assert np.linalg.norm(expected) > 0
+    np.testing.assert_allclose(found, expected, atol=0.01 * np.abs(expected).max())
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_the_recipes_run():
-    assert len(RECIPES) == 7 and PAGE.count("```python") == 7
+    assert len(RECIPES) == 8 and PAGE.count("```python") == 8
     names: dict = {}
     for title, code in RECIPES:
         if title.startswith("Predictions"):
@@ -75,4 +89,6 @@ def test_the_recipes_run():
             assert names["scores"].shape == (2,)
         elif title.startswith("A training step"):
             assert names["losses"][-1] < 0.7 * names["losses"][0]
+        elif title.startswith("Second"):
+            check_hessian_product(**{name: names[name] for name in ("loss", "params", "product")})
     assert len(names["history"]) == 3 and np.all(np.isfinite(names["history"]))
