@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.convert.sentences import unit_length
 from bert_jax.errors import optional_imports
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.serving.batching import Batcher, Overloaded
 from bert_jax.serving.services import Embedding, FillMask, Service, as_list
 from bert_jax.tasks.readers.report import Malformed
@@ -156,11 +156,11 @@ class Server:
 
     # Requests
 
-    async def _body(self, request: Any) -> dict[str, Any]:
-        """Returns the object of a request.
+    async def _body(self, request: Any, fields: Sequence[str] = ()) -> dict[str, Any]:
+        """Returns the object of a request, which may have some fields; by default any.
 
         Raises:
-            _Refused: it is too large, or no JSON object.
+            _Refused: it is too large, no JSON object, or has another field.
         """
         too_large = _Refused(413, f"a request has at most {self._body_bytes:,} bytes")
         given = request.headers.get("content-length", "0")
@@ -177,6 +177,8 @@ class Server:
             raise _Refused(400, "the request is no JSON") from None
         if not isinstance(found, dict):
             raise _Refused(400, "expected a JSON object")
+        if unknown := [name for name in found if fields and name not in fields]:
+            raise _Refused(400, f"unknown field {unknown[0]!r:.60}: expected {alternatives(fields)}")
         return found
 
     async def _results(
@@ -208,14 +210,14 @@ class Server:
     # Answers
 
     async def _embed(self, request: Any) -> dict[str, Any]:
-        body = await self._body(request)
+        body = await self._body(request, ("texts", "prompt"))
         service = self._services["embed"]
         assert isinstance(service, Embedding)
         found = await self._results(request, "embed", body.get("texts"), service.prompt(body.get("prompt")))
         return {"vectors": [one.values for one in found]}
 
     async def _openai(self, request: Any) -> dict[str, Any]:
-        """Answers a request as the embeddings endpoint of OpenAI does."""
+        """Answers a request as the embeddings endpoint of OpenAI does. Its clients also send other fields."""
         body = await self._body(request)
         given = {name: value for name, value in body.items() if value is not None}
         items, encoding = given.get("input"), given.get("encoding_format", "float")
@@ -252,7 +254,7 @@ class Server:
         return {"object": "list", "data": [{"id": self._model, "object": "model", "owned_by": "bert_jax"}]}
 
     async def _fill_mask(self, request: Any) -> dict[str, Any]:
-        body = await self._body(request)
+        body = await self._body(request, ("texts", "top"))
         top = body.get("top", 5)
         if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= FillMask.most:
             raise _Refused(400, f"top: expected 1 to {FillMask.most}")
@@ -267,7 +269,7 @@ class Server:
         return {"results": results}
 
     async def _predict(self, request: Any) -> dict[str, Any]:
-        body = await self._body(request)
+        body = await self._body(request, ("rows",))
         return {"predictions": await self._results(request, "predict", body.get("rows"))}
 
     async def _health(self, request: Any) -> dict[str, Any]:

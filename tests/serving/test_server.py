@@ -116,7 +116,7 @@ def test_the_embeddings_of_openai(server, folders):
     np.testing.assert_allclose([one["embedding"] for one in found["data"]], expected, atol=1e-5)
     tokens = sum(len(row.token_ids) for row in embedder.rows(TEXTS))
     assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
-    body = {"input": TEXTS[0], "model": "any", "dimensions": 4, "encoding_format": "base64"}
+    body = {"input": TEXTS[0], "model": "any", "user": "x", "dimensions": 4, "encoding_format": "base64"}
     (one,) = server.ask("/v1/embeddings", body)[1]["data"]
     vector = np.frombuffer(base64.b64decode(one["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
@@ -162,6 +162,7 @@ def test_predictions_are_those_of_predict(server, folders):
         ("/embed", {"texts": []}, 400, "expected a list of one or more items in 'texts'"),
         ("/embed", {"texts": ["a", 3]}, 400, "texts[1]: expected a text, found int"),
         ("/embed", {"texts": ["a"], "prompt": "title"}, 400, "the prompts of the model are query"),
+        ("/embed", {"texts": ["a"], "prefix": ""}, 400, "unknown field 'prefix': expected texts or prompt"),
         ("/embed", {"texts": ["a"] * 21}, 413, "a request has at most 20 items, found 21"),
         ("/embed", {"texts": ["a" * 3000]}, 413, "a request has at most 2,000 bytes"),
         ("/v1/embeddings", {"input": "a", "dimensions": 17}, 400, "dimensions: expected 1 to 16"),
@@ -172,7 +173,9 @@ def test_predictions_are_those_of_predict(server, folders):
         ("/fill-mask", {"texts": ["a cat"]}, 400, "texts[0]: no [MASK] in 'a cat'"),
         ("/fill-mask", {"texts": ["[MASK] " * 60]}, 400, "texts[0]: '[MASK] [MASK]"),
         ("/fill-mask", {"texts": ["[MASK]"], "top": 0}, 400, "top: expected 1 to 50"),
+        ("/fill-mask", {"texts": ["[MASK]"], "top_k": 2}, 400, "'top_k': expected texts or top"),
         ("/predict", {"rows": [{"other": "a"}]}, 400, "rows[0]: "),
+        ("/predict", {"rows": ["a"], "": 1}, 400, "unknown field '': expected rows"),
         ("/predict", {"rows": ["a\tb"]}, 400, "rows[0]: "),
         ("/none", {"texts": ["a"]}, 404, "/none: expected one of /health, /metrics, /embed, /fill-mask, "),
     ],
