@@ -12,11 +12,13 @@ Exit codes:
 from __future__ import annotations
 
 import ast
+import codecs
 import errno
 import importlib
 import inspect
 import io
 import itertools
+import json
 import os
 import re
 import sys
@@ -70,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     argv = sys.argv[1:]
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # file names that are not UTF-8 as they are
+    print_any_character()
     try:
         if argv and argv[0] in _WITH_MALLOC_SETTINGS:
             signals.block()  # a signal that arrives now is handled by the program that replaces this one
@@ -90,6 +91,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code not in (0, 2) and "jax" in sys.modules and not distributed.is_one_of_several():
         signals.leave(code)
     return code
+
+
+def print_any_character() -> None:
+    """Makes stdout take characters that its encoding lacks; stderr does so by itself.
+
+    A byte of a file name that is not UTF-8 is printed as it is. Any other character is escaped as JSON does
+    it, so that the lines of --json stay what they are.
+    """
+
+    def printed(error: UnicodeError) -> tuple[str | bytes, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        character, end = error.object[error.start], error.start + 1
+        if "\udc80" <= character <= "\udcff":
+            return os.fsencode(character), end
+        return json.dumps(character)[1:-1], end
+
+    codecs.register_error("bert_jax", printed)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="bert_jax")
 
 
 def _main(argv: Sequence[str]) -> int:

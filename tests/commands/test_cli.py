@@ -1,4 +1,5 @@
 import errno
+import io
 import os
 import re
 import subprocess
@@ -243,6 +244,22 @@ def test_a_name_that_is_not_utf_8_is_written_and_shown(tmp_path):
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
     assert done.returncode == 0 and b"wrote" in done.stdout and b"/caf\xe9.py;" in done.stdout, done.stderr
     assert os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    "encoding, expected",
+    [
+        ("ascii", rb"caf\u00e9 caf%s \u5b50 \ud83d \ud83d\ude00" % b"\xe9"),
+        ("latin-1", rb"caf%s caf%s \u5b50 \ud83d \ud83d\ude00" % (b"\xe9", b"\xe9")),
+        ("utf-8", "caf\u00e9 caf%s \u5b50 \\ud83d \U0001f600".encode() % b"\xe9"),
+    ],
+)
+def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding, expected):
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
+    cli.print_any_character()
+    print("caf\u00e9 caf\udce9 \u5b50 \ud83d \U0001f600", end="", flush=True)
+    assert output.getvalue() == expected
 
 
 @pytest.mark.parametrize(
