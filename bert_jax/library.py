@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -126,9 +128,9 @@ class LoadedModel:
         Args:
             texts: see `encode`.
         """
-        batch = {name: jnp.asarray(x) for name, x in self._padded(list(self._embedder.rows(texts))).items()}
-        arrays = row_inputs(**batch, types=self.tokenizer.layout.types)
-        return {name: np.asarray(arrays[name]) for name in INPUTS}
+        batch = jax.device_put(self._padded(list(self._embedder.rows(texts))))
+        arrays = jax.device_get(_row_inputs(**batch, types=self.tokenizer.layout.types))
+        return {name: arrays[name] for name in INPUTS}
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         longest = max((len(row.token_ids) for row in rows), default=0)
@@ -137,11 +139,32 @@ class LoadedModel:
     def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str, adapter: str) -> np.ndarray:
         if not len(states):
             return np.zeros((0, self.config.hidden_size), np.float32)
-        real = np.arange(states.shape[1]) < lengths[:, None]
-        pooled: Any = pool(jnp.asarray(states), jnp.asarray(real), jnp.asarray(lengths), pooling)
-        if pooling == "pooler":
-            pooled = Pooler(self.config).apply({"params": self._poolers[adapter]}, pooled)
-        return np.array(pooled, np.float32)
+        pooler = self._poolers[adapter] if pooling == "pooler" else None
+        arrays = jax.device_put((states, lengths, pooler))
+        return np.array(jax.device_get(_pooled(*arrays, pooling=pooling, config=self.config)))
+
+
+# These are compiled, and their arrays are moved explicitly, because `jax.transfer_guard("disallow")` refuses
+# the implicit transfers of single operations and their constants.
+_row_inputs = jax.jit(row_inputs, static_argnames="types")
+
+
+@functools.partial(jax.jit, static_argnames=("pooling", "config"))
+def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str, config: EncoderConfig):
+    """Returns one vector per text: float32 [B, H].
+
+    Args:
+        states: float32 [B, L, H].
+        lengths: int32 [B], the number of tokens of each text.
+        pooler: the parameters of the pooler; None for other poolings.
+        pooling: as in `embedding.pool`.
+        config: the configuration of the encoder.
+    """
+    real = (jnp.arange(states.shape[1]) < lengths[:, None]).astype(jnp.int32)
+    vectors: Any = pool(states, real, lengths, pooling)
+    if pooler is not None:
+        vectors = Pooler(config).apply({"params": pooler}, vectors)
+    return vectors.astype(jnp.float32)
 
 
 def _adapter(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from support.embeddings import TEXTS, tiny_model
@@ -74,6 +75,17 @@ def test_module_and_params_compute_the_same(folder):
     real = inputs["sequence_ids"] > 0
     assert np.allclose(np.asarray(outputs["hidden"])[real], out.states[real], atol=1e-5)
     assert np.allclose(outputs["pooled"], out.pooled, atol=1e-5)
+
+
+def test_strict_settings_of_jax_refuse_nothing(folder):
+    expected = Embedder(convert.load(folder)).embed(PAIRS)
+    with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
+        model = bert_jax.load(folder)
+        assert np.allclose(model.encode(PAIRS).pooled, expected, atol=1e-5)
+        for pooling in ("max", "last", "pooler"):
+            model.encode(PAIRS, pooling)
+        assert model.inputs(PAIRS)["input_ids"].dtype == np.int32
+        assert np.allclose(Embedder(convert.load(folder)).embed(PAIRS), expected, atol=1e-5)
 
 
 def test_another_family_is_loaded_alike():

@@ -243,7 +243,7 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
         return poolings.POOLINGS[pooling](states, real, None)
     states, weights = states.astype(jnp.float32), real.astype(jnp.float32)
     total = jnp.einsum("blh,bl->bh", states, weights, precision="highest")
-    return total / jnp.maximum(lengths, 1)[:, None]
+    return total / jnp.maximum(lengths, 1)[:, None].astype(jnp.float32)
 
 
 def normalized(vectors: jax.Array) -> jax.Array:
