@@ -99,7 +99,7 @@ class LoadedModel:
 
         Raises:
             UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
-                single str.
+                single str or has something else than texts and pairs.
         """
         pooling = pooling or self._sentence.pooling
         if pooling == "none" or pooling not in POOLINGS:
@@ -107,8 +107,6 @@ class LoadedModel:
         if pooling == "pooler" and "pooler" not in self.params:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
-        if isinstance(texts, str):
-            raise UserError("texts is one text: expected a list of them, such as ['one text']")
         if adapter not in ("", *self.adapters):
             raise UserError(f"adapter={adapter!r}: expected one of {', '.join(self.adapters) or 'none'}")
         rows = list(self._embedder.stream(texts, adapter=adapter))
@@ -127,6 +125,9 @@ class LoadedModel:
 
         Args:
             texts: see `encode`.
+
+        Raises:
+            UserError: `texts` is a single str or has something else than texts and pairs.
         """
         batch = jax.device_put(self._padded(list(self._embedder.rows(texts))))
         arrays = jax.device_get(_row_inputs(**batch, types=self.tokenizer.layout.types))

@@ -82,7 +82,7 @@ def test_strict_settings_of_jax_refuse_nothing(folder):
     with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
         model = bert_jax.load(folder)
         assert np.allclose(model.encode(PAIRS).pooled, expected, atol=1e-5)
-        for pooling in ("max", "last", "pooler"):
+        for pooling in ("max", "pooler"):
             model.encode(PAIRS, pooling)
         assert model.inputs(PAIRS)["input_ids"].dtype == np.int32
         assert np.allclose(Embedder(convert.load(folder)).embed(PAIRS), expected, atol=1e-5)
@@ -100,8 +100,15 @@ def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
         model.encode(["a"], "sum")
-    with pytest.raises(UserError, match="expected a list of them"):
+    with pytest.raises(UserError, match="texts is str: expected a list of them"):
         model.encode("a")
+    with pytest.raises(UserError, match="texts is NoneType: expected a list of them"):
+        model.inputs(None)
+    for item in (None, 1, b"x", ("a", "b", "c"), ("a",), ("a", None), {"a": "b"}):
+        with pytest.raises(UserError, match=r"text 2 is .*: expected a str, or a pair"):
+            model.inputs(["a", ("b", "c"), item])
+    pairs = [["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], object)]
+    assert np.unique(model.inputs(pairs)["input_ids"], axis=0).shape[0] == 1
     with pytest.raises(UserError, match="no such directory"):
         bert_jax.load(tmp_path / "none")
     assert model.encode([]).states.shape == (0, 0, model.config.hidden_size)

@@ -172,7 +172,7 @@ class Embedder:
             texts: any number of texts or pairs.
             progress: called after each batch with the number of texts that have been computed.
             adapter: see `Engine.outputs`.
-            prefix: put before each text, and before the first text of a pair.
+            prefix: see `text_rows`.
         """
         before = 0
         window: list[Row] = []
@@ -187,12 +187,8 @@ class Embedder:
         yield from self._window(window, before, progress, adapter, len(window) if only else None)
 
     def rows(self, texts: Iterable[Text], prefix: str = "") -> Iterator[Row]:
-        """Yields the tokens of each text or pair, truncated to `max_seq_length`."""
-        if prefix:
-            texts = (
-                prefix + text if isinstance(text, str) else (prefix + text[0], text[1]) for text in texts
-            )
-        return text_rows(self.tokenizer, texts, self.max_seq_length)
+        """Yields the tokens of each text or pair, truncated to `max_seq_length`; see `text_rows`."""
+        return text_rows(self.tokenizer, texts, self.max_seq_length, prefix=prefix)
 
     def _window(
         self,

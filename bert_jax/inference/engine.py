@@ -72,7 +72,11 @@ def with_masked_lm(model: Model) -> Model:
 
 
 def text_rows(
-    tokenizer: Tokenizer, texts: Iterable[Text], max_seq_length: int, special: Sequence[str] = ()
+    tokenizer: Tokenizer,
+    texts: Iterable[Text],
+    max_seq_length: int,
+    special: Sequence[str] = (),
+    prefix: str = "",
 ) -> Iterator[Row]:
     """Yields the tokens of each text or pair of texts. Texts are read and tokenized in chunks.
 
@@ -82,12 +86,18 @@ def text_rows(
         max_seq_length: the maximum number of tokens of a row, including [CLS] and [SEP]. Longer texts are
             truncated; of a pair, the longer text is.
         special: special tokens that are recognized where they are written out in a text.
+        prefix: put before each text, and before the first text of a pair.
+
+    Raises:
+        UserError: `texts` is a single text or cannot be iterated, or an item is no text and no pair of texts;
+            the message has its number from 0.
     """
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise UserError(f"texts is {type(texts).__name__}: expected a list of them, such as ['one text']")
     layout = tokenizer.layout
-    texts = iter(texts)
-    while chunk := list(itertools.islice(texts, _ENCODE_CHUNK)):
-        pairs = [(text, None) if isinstance(text, str) else text for text in chunk]
-        firsts = tokenizer.encode_batch([a for a, _ in pairs], allow_special=tuple(special))
+    all_pairs = (_pair(item, number) for number, item in enumerate(texts))
+    while pairs := list(itertools.islice(all_pairs, _ENCODE_CHUNK)):
+        firsts = tokenizer.encode_batch([prefix + a for a, _ in pairs], allow_special=tuple(special))
         given = [b for _, b in pairs if b is not None]
         seconds = iter(tokenizer.encode_batch(given, allow_special=tuple(special)))
         for a, (_, text_b) in zip(firsts, pairs, strict=True):
@@ -97,6 +107,17 @@ def text_rows(
             dropped = len(a) + len(b or ()) - len(kept[0]) - len(kept[1] or ())
             ids = layout.row(*kept)
             yield Row(ids, layout.first_length(len(kept[0]), b is not None), len(ids) + dropped)
+
+
+def _pair(item: Any, number: int) -> tuple[str, str | None]:
+    """Returns the two texts of a pair, or a text and None. Raises UserError for anything else."""
+    if isinstance(item, str):
+        return item, None
+    if isinstance(item, tuple | list | np.ndarray) and len(item) == 2:
+        first, second = item
+        if isinstance(first, str) and isinstance(second, str):
+            return first, second
+    raise UserError(f"text {number} is {item!r:.60}: expected a str, or a pair (first, second) of them")
 
 
 class Engine:
