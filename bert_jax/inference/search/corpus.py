@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bert_jax.errors import UserError
 from bert_jax.inference import text_lines
 from bert_jax.io import compression
-from bert_jax.tasks.readers.file_rows import encodable
+from bert_jax.tasks.readers.file_rows import encodable, encodable_id
 
 _IDS = ("_id", "id")
 
@@ -54,4 +54,4 @@ def _from_object(line: str, place: str, field: str, number: str) -> Document:
     text = text_lines.text_of(row, field, "--text", place)
     title = encodable(row["title"]).strip() if field != "title" and isinstance(row.get("title"), str) else ""
     found = (row[name] for name in _IDS if isinstance(row.get(name), str | int))
-    return Document(encodable(str(next(found, number))), f"{title} {text}".strip())
+    return Document(encodable_id(str(next(found, number))), f"{title} {text}".strip())

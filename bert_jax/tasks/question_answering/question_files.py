@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable, encodable_id, open_file
 from bert_jax.tasks.readers.report import FileReport, Malformed
 
 FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})
@@ -161,7 +161,7 @@ def _question(
 def _id(item: dict[str, Any]) -> str | None:
     value = item.get("id")
     is_text = isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
-    return _clean(str(value)) if is_text else None
+    return encodable_id(str(value)) if is_text else None
 
 
 def _text(item: dict[str, Any], name: str) -> str:
@@ -172,13 +172,7 @@ def _text(item: dict[str, Any], name: str) -> str:
         raise Malformed(f"{name!r} is {type(value).__name__}, expected a string")
     if not value.strip():
         raise Malformed(f"an empty {name!r}")
-    return _clean(value)
-
-
-def _clean(text: str) -> str:
-    # json.loads accepts lone surrogates, which cannot be encoded as UTF-8. Replacing them keeps the length,
-    # and so the positions of answers.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return encodable(value)
 
 
 def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
@@ -211,7 +205,7 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
     start = answers[0].get("answer_start", UNKNOWN)
     if isinstance(start, bool) or not isinstance(start, int):
         raise Malformed(f"answer_start is {start!r}, expected a whole number")
-    return [_clean(text) for text in texts], start
+    return [encodable(text) for text in texts], start
 
 
 def _is_found(context: str, answer: str, start: int) -> bool:

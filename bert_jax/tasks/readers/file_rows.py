@@ -341,9 +341,20 @@ def parse_object(line: str) -> dict[str, Any]:
     return row
 
 
-def encodable(text: str) -> str:
-    """Returns a text of JSON, which may have lone surrogates, as it can be written in UTF-8."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+def encodable(text: str, errors: str = "replace") -> str:
+    """Returns a text of JSON, which may have lone surrogates, as it can be written in UTF-8.
+
+    Args:
+        text: the text.
+        errors: what becomes of a lone surrogate, as in `str.encode`. By default it is a question mark, which
+            keeps the positions of answers in the text.
+    """
+    return text if text.isascii() else text.encode("utf-8", errors).decode("utf-8")
+
+
+def encodable_id(text: str) -> str:
+    """Returns an id of JSON as `encodable` does, with lone surrogates escaped, so that ids stay distinct."""
+    return encodable(text, "backslashreplace")
 
 
 def list_in_cell(text: str, field: str) -> list[str] | None:
@@ -378,7 +389,7 @@ def json_text(value: Any, field: str, key: str) -> Any:
         Malformed: the value has a type that the field does not allow.
     """
     if isinstance(value, str):
-        return encodable(value)
+        return encodable_id(value) if field == "id" else encodable(value)
     for kind in (CHOICE, NEGATIVE):
         if field.startswith(kind) and isinstance(value, list):
             return [json_text(one, kind.strip(), key) for one in value]

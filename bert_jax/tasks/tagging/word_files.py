@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable, find_key
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable_id, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
@@ -254,7 +254,7 @@ def _json_sentence(row, line, document, word, tag, id):
     if not words:
         raise Malformed(f"no words in {word!r}")
     name = row.get(id) if id else None
-    name = name if name is None else encodable(name if isinstance(name, str) else json.dumps(name))
+    name = name if name is None else encodable_id(name if isinstance(name, str) else json.dumps(name))
     return _Sentence(document, words, tags, [line] * len(words), name)
 
 

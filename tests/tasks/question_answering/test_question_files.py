@@ -50,6 +50,11 @@ def test_squads_layout(write, name):
     assert len(found) == found.rows == 2 and found.warning() == ""
 
 
+def test_ids_with_lone_surrogates_stay_distinct(write):
+    found = read_questions(write(squad(question("\ud800"), question("\ud801"))))
+    assert found.ids == [r"\ud800", r"\ud801"]
+
+
 def test_questions_without_an_answer(write):
     none = {"id": "q2", "question": "Who lost?", "answers": [], "is_impossible": True}
     plausible = question("q3", is_impossible=True)

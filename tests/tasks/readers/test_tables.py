@@ -75,6 +75,11 @@ def test_jsonl_replaces_lone_surrogates(tmp_path):
     assert read_examples(path, Columns("a")).texts_a == ["x?y \u00e9", "\U0001f600"]
 
 
+def test_ids_with_lone_surrogates_stay_distinct(tmp_path):
+    path = write(tmp_path / "x.jsonl", '{"a": "x", "id": "\\ud800"}\n{"a": "y", "id": "\\ud801 \u00e9"}\n')
+    assert read_examples(path, Columns("a", id="id")).ids == [r"\ud800", "\\ud801 \u00e9"]
+
+
 def test_byte_order_mark_gzip_and_no_header(tmp_path):
     path = tmp_path / "x.tsv.gz"
     path.write_bytes(gzip.compress("\ufeffgj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n".encode()))

@@ -156,5 +156,6 @@ def test_predictions_of_tags_with_spaces_are_read_again(tmp_path):
 
 
 def test_ids_that_are_no_unicode(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"words": ["a"], "tags": ["O"], "id": "\\ud800"}\n')
-    read_sentences(str(tmp_path / "x.jsonl"), id="id").ids[0].encode()
+    rows = [{"words": ["a"], "tags": ["O"], "id": id} for id in ("\ud800", "\ud801")]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_sentences(str(tmp_path / "x.jsonl"), id="id").ids == [r"\ud800", r"\ud801"]
