@@ -8,7 +8,6 @@ Without a TEXT, lines are read from standard input.
 from __future__ import annotations
 
 import json
-import sys
 
 from absl import flags as absl_flags
 from etils import epy
@@ -19,7 +18,7 @@ from bert_jax.io import progress
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import fill_mask
+    from bert_jax.inference import fill_mask, text_lines
     from bert_jax.parallel import compiler_options
 
 
@@ -37,7 +36,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if flags.top < 1:
         raise UserError(f"--top={flags.top}: expected at least 1")
-    texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    texts = args or [line for _, line in text_lines.read("-") if line.strip()]
     if not texts:
         raise UserError(
             'fill-mask needs a text with [MASK] in it, or <mask> for RoBERTa and XLM-R, such as "The [MASK] '

@@ -1,9 +1,13 @@
+import io
+import json
+import sys
+
 import numpy as np
 import pytest
 from scipy import special
 from support.embeddings import of_row, tiny_model
 
-from bert_jax import convert
+from bert_jax import cli, convert
 from bert_jax.errors import UserError
 from bert_jax.inference import fill_mask
 from bert_jax.models import assembled
@@ -88,6 +92,18 @@ def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
     assert [len(masks) for masks in filler(texts, top=1)] == [30] * 50 + [1] * 50
     assert len(sizes) > 3 and max(held for held, _ in sizes) <= pipelining.IN_FLIGHT
     assert max(size for _, size in sizes) <= 8 * 64
+
+
+def test_lines_of_standard_input_are_those_of_other_readers(filler, monkeypatch, capsys):
+    monkeypatch.setattr(fill_mask, "MaskFiller", lambda *arguments: filler)
+    lines = "\ufeffthe [MASK]\r\n \na\rdog [MASK]\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert cli.main(["fill-mask", "--checkpoint=x", "--json"]) == 0
+    found = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert found == ["the [MASK]", "a\rdog [MASK]"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[MASK] \xff\n")))
+    assert cli.main(["fill-mask", "--checkpoint=x"]) == 2
+    assert "line 1 of standard input is not UTF-8" in capsys.readouterr().err
 
 
 def test_mistakes(filler):
