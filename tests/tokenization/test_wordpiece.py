@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wordpiece_oracle import tokenize
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
@@ -295,6 +297,16 @@ def test_decode_refuses_ids_of_another_vocabulary(tokenizer):
 
 def test_lone_surrogates_are_dropped(tokenizer):
     assert tokens_of(tokenizer, "wa\ud800nt") == ["want"]
+
+
+def test_the_differences_from_transformers_that_the_docs_list(tokenizer):
+    theirs = BertNormalizer(lowercase=True).normalize_str
+    assert theirs("wa\ue000nt") == "want" and "##\ue000" in tokens_of(tokenizer, "wa\ue000nt")
+    (split,) = BertPreTokenizer().pre_tokenize_str("want\u2e5dthe")
+    assert split[0] == "want\u2e5dthe" and tokens_of(tokenizer, "want\u2e5dthe") == ["want", "[UNK]", "the"]
+    if tokenizer.lower_case:
+        assert theirs("\u039f\u03a3") == "\u03bf\u03c3"
+        assert tokens_of(tokenizer, "\u039f\u03a3") == ["\u03bf", "##\u03c2"]
 
 
 def test_character_class_matches_exactly_its_points():
