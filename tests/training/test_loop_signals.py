@@ -62,11 +62,11 @@ def test_a_second_sigint_in_a_save_is_answered_and_a_third_ends_it(tmp_path, cap
     run.before_batch = at(7, lambda: send(signal.SIGINT))
     save = checkpoint.Checkpointer.save
 
-    def interrupted(self, step, state):
+    def interrupted(self, step, state, stop):
         if step == 7:
             for _ in range(more):
                 send(signal.SIGINT)
-        save(self, step, state)
+        save(self, step, state, stop)
 
     monkeypatch.setattr(checkpoint.Checkpointer, "save", interrupted)
     with pytest.raises(KeyboardInterrupt, match="step 7, saved" if more == 1 else "step 7 without saving"):
