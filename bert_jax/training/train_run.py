@@ -285,6 +285,7 @@ class TrainRun:
         jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
         self.step, self.state = self.start.state(self.workdir.path)
         self._first_step = self.guard.step = self.step
+        self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
         self.save_due, self._metrics, self._streak = False, {}, Streak()
         self._step_metrics = self._new_step_metrics()
         self.writer.rewind(self.step)

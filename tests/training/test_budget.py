@@ -1,12 +1,13 @@
 """What a run has spent of a budget of tokens or time, and the configuration of one."""
 
+import itertools
 import signal
 import types
 
 import jax
 import numpy as np
 import pytest
-from support.regression import Run, assert_same, at, send
+from support.regression import Run, assert_same, at, make_batch, send
 
 from bert_jax.errors import Preempted, UserError
 from bert_jax.settings import defaults
@@ -105,3 +106,31 @@ def test_only_the_last_steps_of_a_budget_are_waited_for(tmp_path, monkeypatch):
     assert run.fit().step == 100
     # A batch has 128 numbers, so it is not known to have fewer tokens.
     assert waits[-1] == 100 and 60 < min(step for step in waits if step) < 80
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_a_budget_of_time_ends_a_run_however_often_it_saves(tmp_path, monkeypatch, every):
+    """A clock on which a second passes with each batch."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    run = Run(tmp_path / "run", steps=40, budget__hours=10 / 3600, checkpoint__every=every, eval__every=0)
+    assert 10 <= run.fit().step <= 13
+    assert run.logged("the budget is spent, at step 1")
+
+
+def test_a_run_that_spent_its_budget_on_steps_that_failed_goes_on_after_its_return(tmp_path):
+    """The batches after the failed ones have half of the tokens."""
+    run = Run(tmp_path / "run", steps=40, budget__tokens=160, eval__every=0, log_every=100)
+
+    def train_data(step, own):
+        for number in itertools.count(step):
+            batch = make_batch(number)
+            if number in (7, 8, 9):
+                batch["y"] *= np.nan
+            if number > 9:
+                batch["tokens"][8:] = 0
+            yield batch
+
+    run.train_data = train_data
+    assert run.fit().step == 16
+    assert run.logged("going back to step 4") and run.logged("the budget is spent, at step 16")

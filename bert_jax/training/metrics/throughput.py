@@ -124,9 +124,7 @@ class StepMetrics:
         for steps in (self._open, self._uncounted, self._ahead):
             steps.append((step, metrics))
         if len(self._ahead) > STEPS_AHEAD:
-            finished, values = jax.block_until_ready(self._ahead.pop(0))
-            if "budget" in values:
-                self.budget = finished, float(values["budget"])
+            self._wait_for([self._ahead.pop(0)])
             now = time.monotonic()
             if self._done is not None:
                 self._durations.append(now - self._done)
@@ -171,7 +169,7 @@ class StepMetrics:
         Raises:
             TooManySkipped: too many steps in a row were skipped.
         """
-        jax.block_until_ready(self._ahead)
+        self._wait_for(self._ahead)
         self._ahead, self._done = [], None
         self._count_skipped(log)
 
@@ -194,6 +192,13 @@ class StepMetrics:
         began = time.monotonic()
         yield
         self._spent[what] += time.monotonic() - began
+
+    def _wait_for(self, steps: Sequence[tuple[int, Mapping[str, jax.Array]]]) -> None:
+        """Waits for consecutive steps, and sets `budget` from the last of them."""
+        jax.block_until_ready(steps)
+        for step, metrics in steps[-1:]:
+            if "budget" in metrics:
+                self.budget = step, float(metrics["budget"])
 
     def _times(self) -> dict[str, float]:
         times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
