@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     argv = sys.argv[1:]
+    signals.open_closed_streams()
     print_any_character()
     try:
         if argv and argv[0] in _WITH_MALLOC_SETTINGS:

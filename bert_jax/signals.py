@@ -89,6 +89,13 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def open_closed_streams() -> None:
+    """Opens the null device as stdout or stderr if the caller has closed it, as by `>&-`; Python has None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def stop_of(number: int) -> BaseException:
     """Returns the exception with which a signal ends a command that has nothing to save."""
     if number == signal.SIGINT:

@@ -238,6 +238,15 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("argument, code", [("--version", 0), ("nonsense", 2)])
+def test_a_stream_that_is_closed_changes_no_exit_code(closed, argument, code):
+    command = f"{sys.executable} -m bert_jax {argument} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    assert (not done.stdout) == (code == 2 or ">&-" in closed.split())
+
+
 def test_a_name_that_is_not_utf_8_is_written_and_shown(tmp_path):
     path = os.fsencode(tmp_path) + b"/caf\xe9.py"
     command = [sys.executable, "-m", "bert_jax", "configs", "pretrain/tiny", b"--output=" + path]
