@@ -6,7 +6,9 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
+import re
 import shutil
 from typing import Any
 
@@ -29,6 +31,7 @@ from bert_jax.checkpoint.steps import (
     Stop,
     absolute,
     is_committed,
+    is_step,
     list_steps,
     one_line,
 )
@@ -39,6 +42,7 @@ from bert_jax.io.wording import counted, some
 
 _SET_ASIDE = "bad-"
 _ABANDONED = "abandoned-"
+_DAMAGED = re.compile(rf"{_SET_ASIDE}(\d+)(-\d+)?")  # the name of a step that was set aside
 _DELETING = "deleting-"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
@@ -226,11 +230,17 @@ class Checkpointer:
         return None
 
     def abandon_after(self, step: int) -> None:
-        """Renames the steps after `step` to `abandoned-STEP`, because the run goes back to `step`."""
+        """Renames the steps after `step` to `abandoned-STEP`, because the run goes back to `step`.
+
+        The damaged ones are renamed too, so that they do not keep the run from going back to its start.
+        """
         self.wait()
-        for later in self.agreed_steps():
-            if later > step:
-                self._set_aside(later, f"the run goes back to step {step}", _ABANDONED)
+        if jax.process_index() == 0:
+            for name in files.names(self._directory):
+                number = _DAMAGED.sub(r"\1", name)
+                if is_step(number) and int(number) > step:
+                    self._rename(name, f"{_ABANDONED}{number}", f"the run goes back to step {step}")
+        multihost_utils.sync_global_devices("checkpoint_abandon_after")
 
     def delete_from(self, step: int) -> None:
         """Deletes `step` and those after it, because the run comes there again, with other parameters."""
@@ -279,16 +289,19 @@ class Checkpointer:
                 self._stops[step] = Step.open(self._path(step), check_files=False).stop
         return self._stops[step]
 
-    def _set_aside(self, step: int, why: str, prefix: str = _SET_ASIDE) -> None:
+    def _set_aside(self, step: int, why: str) -> None:
         if jax.process_index() == 0:
-            names = files.names(self._directory)
-            target, number = f"{prefix}{step}", 1
-            while target in names:
-                number += 1
-                target = f"{prefix}{step}-{number}"
-            files.move(self._path(step), os.path.join(self._directory, target))
-            self._log(f"warning: {self._path(step)} is set aside as {target}: {why}")
+            self._rename(str(step), f"{_SET_ASIDE}{step}", why)
         multihost_utils.sync_global_devices("checkpoint_set_aside")
+
+    def _rename(self, name: str, wanted: str, why: str) -> None:
+        """Renames a directory to the wanted name, or to one with a number where that exists."""
+        names = files.names(self._directory)
+        numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+        target = next(one for one in itertools.chain([wanted], numbered) if one not in names)
+        path = os.path.join(self._directory, name)
+        files.move(path, os.path.join(self._directory, target))
+        self._log(f"warning: {path} is set aside as {target}: {why}")
 
     def _delete_old(self) -> None:
         if jax.process_index() != 0:

@@ -185,6 +185,19 @@ def test_a_run_that_has_saved_nothing_begins_anew(tmp_path):
     assert not any(line["skipped"] for line in run.lines("train"))
 
 
+def test_a_run_goes_back_to_its_start_although_a_checkpoint_was_damaged(tmp_path):
+    run = Run(tmp_path / "run", checkpoint__every=0, eval__every=0)
+    spoil(run, {6, 7, 8})
+    for stop in (3, 5):
+        run.before_batch = at(stop, lambda: send(signal.SIGTERM))
+        with pytest.raises(Preempted):
+            run.fit()
+    next((run.path / "checkpoints/5/d").iterdir()).write_bytes(b"")
+    assert int(run.fit().step) == 12
+    assert run.logged("5 is set aside as bad-5") and run.logged("bad-5 is set aside as abandoned-5: the run")
+    assert run.logged("going back to step 0") and run.saved() == [12]
+
+
 def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
     run = Run(tmp_path / "run", eval__every=0, checkpoint__keep=9)
     spoil(run, {3, 4, 11})
