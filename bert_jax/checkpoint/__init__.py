@@ -25,7 +25,7 @@ from bert_jax.checkpoint.reading import (
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
-from bert_jax.checkpoint.steps import Stop, is_step, list_steps
+from bert_jax.checkpoint.steps import Stop, find_step, is_step, list_steps
 
 __all__ = [
     "Checkpointer",
@@ -33,6 +33,7 @@ __all__ = [
     "Report",
     "Stop",
     "describe",
+    "find_step",
     "is_step",
     "list_steps",
     "load_params",

@@ -177,6 +177,19 @@ def find_steps(path: str) -> list[str]:
     return steps
 
 
+def find_step(path: files.PathLike, number: int) -> str | None:
+    """Returns the directory of one step, or None if it is not among those that `path` refers to.
+
+    Args:
+        path: a work directory or its `checkpoints`, or one step directory.
+        number: the step.
+
+    Raises:
+        UserError: there is no checkpoint at all.
+    """
+    return next((step for step in find_steps(absolute(path)) if files.name(step) == str(number)), None)
+
+
 def list_steps(directory: str) -> list[int]:
     """Returns the complete steps in a directory, oldest first."""
     names = filter(is_step, files.names(directory))

@@ -111,6 +111,7 @@ def resume(workdir: WorkDir, checkpointer: Checkpointer) -> Recovery | None:
 def go_back(
     skipped: TooManySkipped,
     began: int,
+    find_start: Callable[[int], object],
     workdir: WorkDir,
     checkpointer: Checkpointer,
     log: Callable[[str], None],
@@ -120,12 +121,16 @@ def go_back(
     Args:
         skipped: the steps that were skipped.
         began: the step at which the run started.
+        find_start: raises an error if the state with which the run started, at a step, is gone.
         workdir: the work directory, for recovery.json.
         checkpointer: the checkpointer of the run.
         log: called with a warning.
     """
     checkpointer.wait()
-    detour = plan(checkpointer.scheduled_steps(), began, skipped.first, skipped.last)
+    saved = checkpointer.scheduled_steps()
+    detour = plan(saved, began, skipped.first, skipped.last)
+    if detour.step not in saved:
+        find_start(detour.step)  # before the other checkpoints are set aside
     log(
         f"warning: {skipped}; going back to step {detour.step}, without the next "
         f"{counted(detour.left_out, 'batch', 'batches')}"

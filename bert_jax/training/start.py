@@ -49,7 +49,7 @@ class Start:
     initial_params: Any
     log: Callable[[str], None]
 
-    def state(self, directory: str) -> tuple[int, TrainState]:
+    def state(self, directory: str, start: int | None = None) -> tuple[int, TrainState]:
         """Returns the initial step and state, from the first of four sources that applies.
 
         The sources are, in order: the newest checkpoint of this run, the state of another run
@@ -58,13 +58,18 @@ class Start:
 
         Args:
             directory: the work directory, for the message.
+            start: the step to which the run has gone back, which is read from the other run if it is the
+                start of this one. None for the newest step of the other run.
+
+        Raises:
+            UserError: a source does not fit the run, or the state of the other run is gone.
         """
         self._check_frozen()
         resumed = self._restore(self.checkpointer.restore_latest, self.checkpointer.directory)
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
-        other = self.config.resume_from
+        other = self.source(start)
         if other and (
             found := self._restore(
                 lambda abstract: checkpoint.load_state(other, abstract, log=self.log), other
@@ -90,6 +95,25 @@ class Start:
                 self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
             return step, self._with_own_frozen(state)
         return 0, self._new()
+
+    def source(self, start: int | None) -> str:
+        """Returns the path of the other run's state, or "" if the run starts from none.
+
+        Args:
+            start: see `state`. The other run may have saved further steps since this one read it.
+
+        Raises:
+            UserError: the step is gone.
+        """
+        other = self.config.resume_from
+        if not other or start is None:
+            return other
+        if step := checkpoint.find_step(other, start):
+            return step
+        raise UserError(
+            f"resume_from={other} has no step {start} any more, from which this run started and to which it "
+            "goes back; put it back, or start another work directory"
+        )
 
     def _check_frozen(self) -> None:
         """Raises an error if the objective's frozen parameters differ from those that the run has saved.

@@ -85,7 +85,7 @@ class TrainRun:
     def set_up(self) -> None:
         """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
         self._detour = recovery.resume(self.workdir, self.checkpointer)
-        self.step, self.state = self.start.state(self.workdir.path)
+        self._restore()
         self._resume_streak()
         self._first_step = self.step
         self._from_scratch = self.step == 0 and self.start.initial_params is None
@@ -99,6 +99,9 @@ class TrainRun:
         if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
             with self._stopping():
                 self.evaluations.run(missed, self.step, self.state)
+
+    def _restore(self) -> None:
+        self.step, self.state = self.start.state(self.workdir.path, self._detour and self._detour.step)
 
     def _resume_streak(self) -> None:
         """Takes up the skipped steps before a stop, and the save that was due at one of them."""
@@ -275,15 +278,20 @@ class TrainRun:
         """Restores a good checkpoint and continues without the batches of the failed attempt.
 
         Raises:
-            UserError: the run has already gone back once.
+            UserError: the run has already gone back once, or what it started from is gone.
         """
         if self._detour:
             raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
         self._detour = recovery.go_back(
-            skipped, self._began, self.workdir, self.checkpointer, self.writer.message
+            skipped,
+            self._began,
+            self.start.source,
+            self.workdir,
+            self.checkpointer,
+            self.writer.message,
         )
         jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
-        self.step, self.state = self.start.state(self.workdir.path)
+        self._restore()
         self._first_step = self.guard.step = self.step
         self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
         self.save_due, self._metrics, self._streak = False, {}, Streak()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import signal
 
 import jax
@@ -196,6 +197,41 @@ def test_a_run_goes_back_to_its_start_although_a_checkpoint_was_damaged(tmp_path
     assert int(run.fit().step) == 12
     assert run.logged("5 is set aside as bad-5") and run.logged("bad-5 is set aside as abandoned-5: the run")
     assert run.logged("going back to step 0") and run.saved() == [12]
+
+
+@pytest.fixture
+def started_from_another(tmp_path):
+    """A run that starts from step 4 of another one and goes back there, and the checkpoints of the other."""
+    other = Run(tmp_path / "other", steps=4, checkpoint__every=2, checkpoint__keep=9, eval__every=0)
+    other.fit()
+    run = Run(tmp_path / "run", checkpoint__every=0, eval__every=0, resume_from=str(other.path))
+    spoil(run, {7, 8, 9})
+    return run, other.path / "checkpoints"
+
+
+def test_a_run_goes_back_to_the_step_of_another_run_that_it_started_from(started_from_another, tmp_path):
+    run, others = started_from_another
+    run.before_batch = at(8, lambda: shutil.copytree(others / "2", others / "6"))
+    assert run.fit().step == 12
+    assert [line for line in run.output if "went on from" in line] == [
+        f"went on from {others / '4'}, step 4",
+    ] * 2
+    # Killed before its first checkpoint, it starts there again.
+    shutil.rmtree(run.path / "checkpoints")
+    run.output.clear()
+    run.fit()
+    assert run.logged(f"went on from {others / '4'}, step 4")
+
+
+def test_a_run_whose_start_is_gone_keeps_its_checkpoints(started_from_another):
+    run, others = started_from_another
+    run.before_batch = at(6, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    shutil.rmtree(others / "4")
+    with pytest.raises(UserError, match=r"resume_from=.*other has no step 4 any more, from which this run"):
+        run.fit()
+    assert run.saved() == [6] and not (run.path / "recovery.json").exists()
 
 
 def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
