@@ -10,7 +10,7 @@ from support.pretrained import write
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.runs.experiment import report, runner
+from bert_jax.runs.experiment import report, runner, settings
 from bert_jax.settings import config_files, defaults, experiments
 from bert_jax.settings.experiments import (
     Arm,
@@ -271,6 +271,29 @@ def test_results_with_other_settings_are_not_mixed(judged, change, message):
     with pytest.raises(UserError, match=message):
         judged(**change, seeds=2)
     assert judged(log_every=6, seeds=2)[3:] == [("one", 1), ("one", 1), ("two", 1)]
+
+
+def test_results_with_other_records_are_not_mixed(judged, tmp_path, monkeypatch):
+    """A directory that does not exist is not compared."""
+    judged()
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "manifest.json").touch()
+    digests = iter(["a" * 32, "a" * 32, "b" * 32])
+    monkeypatch.setattr(settings.manifests, "read", lambda directory: {"fingerprint": next(digests)})
+    (tmp_path / "settings.json").unlink()
+    assert len(judged(seeds=2)) == 6 and len(judged(seeds=3)) == 9
+    with pytest.raises(UserError, match=r"arm 'one', pretraining, .*: files.records is a+ there and b+ here"):
+        judged(seeds=4)
+    shutil.rmtree(tmp_path / "records")
+    assert len(judged(seeds=4)) == 12
+
+
+def test_held_out_records_are_compared(tmp_path, monkeypatch):
+    measure = HeldOut("held-out", "rows")
+    assert "files.records" not in settings.of_held_out(measure, str(tmp_path)).values
+    (tmp_path / "manifest.json").touch()
+    monkeypatch.setattr(settings.manifests, "read", lambda directory: {"fingerprint": "1"})
+    assert settings.of_held_out(measure, f"{tmp_path},{tmp_path}").values["files.records"] == "1+1"
 
 
 def test_results_of_earlier_versions_have_no_settings_and_get_more_seeds(judged, tmp_path):

@@ -31,6 +31,7 @@ from bert_jax.settings.experiments import (
     Arm,
     Experiment,
     Finetuning,
+    HeldOut,
     Measure,
     MinimalPairs,
     Run,
@@ -244,6 +245,8 @@ class Runner:
             if isinstance(measure, Finetuning):
                 config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, 0))
                 found = settings.of_finetuning(config, dict(_split_files(config)))
+            elif isinstance(measure, HeldOut):
+                found = settings.of_held_out(measure, self._inputs.records[measure.records])
             else:
                 found = settings.of_measure(measure)
         return found.relative_to(self.directory)

@@ -10,11 +10,12 @@ from typing import Any
 
 import ml_collections
 
+from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
-from bert_jax.settings.experiments import Measure, Pretraining
+from bert_jax.settings.experiments import HeldOut, Measure, Pretraining
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields
 from bert_jax.tasks.readers import sources
@@ -54,10 +55,12 @@ def of_pretraining(pretraining: Pretraining, config: ml_collections.ConfigDict) 
 
     Args:
         pretraining: the pre-training.
-        config: its configuration, always with the same number of steps.
+        config: its configuration, always with the same number of steps. The contents of its records are
+            compared, too.
     """
     found = _of_config(config, dict(config_fields.fields(PretrainConfig())))
-    return _with(found, {"records": pretraining.records, "share": pretraining.share})
+    names = {"records": pretraining.records, "share": pretraining.share}
+    return _with(found, names | _of_records(config.data.dir))
 
 
 def of_finetuning(config: ml_collections.ConfigDict, split_files: Mapping[str, str]) -> Settings:
@@ -72,8 +75,13 @@ def of_finetuning(config: ml_collections.ConfigDict, split_files: Mapping[str, s
 
 
 def of_measure(measure: Measure) -> Settings:
-    """Returns the settings of a measure that is not a fine-tuning."""
+    """Returns the settings of a measure that reads no files."""
     return Settings(dataclasses.asdict(measure), {})
+
+
+def of_held_out(measure: HeldOut, records: str) -> Settings:
+    """Returns the settings of a measure of held-out records, with the contents of their directory."""
+    return _with(of_measure(measure), _of_records(records))
 
 
 class RecordedSettings:
@@ -111,6 +119,18 @@ def _of_config(config: ml_collections.ConfigDict, declared: Mapping[str, Field])
     free = {name for name, field in declared.items() if field.resume == "free"}
     values = dict(config_fields.flatten(config))
     return Settings({name: x for name, x in values.items() if name not in {*free, *_OF_A_RUN}}, declared)
+
+
+def _of_records(directories: str) -> dict[str, str]:
+    """Returns the digest of comma-separated directories of records.
+
+    It is not known, and not compared, if one of them does not exist: those of arms that are not run are not
+    made.
+    """
+    found = directories.split(",")
+    if not all(files.exists(os.path.join(directory, manifests.FILE)) for directory in found):
+        return {}
+    return {"files.records": "+".join(manifests.read(directory)["fingerprint"] for directory in found)}
 
 
 def _with(settings: Settings, further: Mapping[str, Any]) -> Settings:
