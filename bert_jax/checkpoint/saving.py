@@ -284,10 +284,18 @@ class Checkpointer:
 
     def _stop(self, step: int) -> Stop | None:
         if step not in self._stops:
-            self._stops[step] = None  # unless the step can be read
-            with contextlib.suppress(Damaged):
+            try:
                 self._stops[step] = Step.open(self._path(step), check_files=False).stop
+            except Damaged:
+                self._stops[step] = None
         return self._stops[step]
+
+    def _may_be_scheduled(self, step: int) -> bool:
+        """Returns whether a step is one of the schedule or cannot be read, which must not end the run."""
+        try:
+            return self._stop(step) is None
+        except (StorageError, UserError):
+            return True
 
     def _set_aside(self, step: int, why: str) -> None:
         if jax.process_index() == 0:
@@ -307,8 +315,11 @@ class Checkpointer:
         if jax.process_index() != 0:
             return
         steps = self.steps()
-        # The newest ones of the schedule, and as long as these are too few, of the others.
-        kept = sorted(steps, key=lambda step: (self._stop(step) is None, step))[-self._keep :]
+        newest_first = steps[::-1]
+        # Reads the metadata of no more steps than are needed, since `keep_every` may have kept many.
+        scheduled = list(itertools.islice(filter(self._may_be_scheduled, newest_first), self._keep))
+        others = [step for step in newest_first if step not in scheduled]
+        kept = [*scheduled, *others[: self._keep - len(scheduled)]]
         for step in steps[:-1]:
             if step not in kept and not (self._keep_every and step % self._keep_every == 0):
                 self._delete(step)

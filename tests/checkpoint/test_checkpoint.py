@@ -119,6 +119,21 @@ def test_the_newest_and_every_nth_are_kept(tmp_path, mesh):
     assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["4", "8", "9"]
 
 
+def test_few_steps_are_opened_to_find_those_to_delete(tmp_path, mesh, monkeypatch):
+    """One of them cannot be read at the moment."""
+    place, opened = tmp_path / "checkpoints", []
+    save(place, range(1, 6), mesh, keep=9)
+
+    def fail(path, check_files):
+        opened.append(path)
+        raise StorageError("the bucket does not answer")
+
+    monkeypatch.setattr(saving.Step, "open", fail)
+    save(place, [6], mesh, keep=2, keep_every=2)
+    assert opened == [str(place / "5")]
+    assert sorted(os.listdir(place)) == ["2", "4", "5", "6"]
+
+
 def test_a_step_that_is_there_is_not_saved_again(copy, mesh):
     before = (copy / "6" / "files.json").stat().st_mtime_ns
     checkpointer = checkpoint.Checkpointer(copy)
