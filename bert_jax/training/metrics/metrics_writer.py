@@ -82,6 +82,7 @@ class MetricsWriter:
             self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
         self._resumed = 0  # the step from which the run starts or resumes
         self._begin: tuple[float, int] | None = None
+        self._steps: int | None = None  # the bar of the steps
         self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
             self._bars = progress.make_bars(sys.stdout)
@@ -89,6 +90,7 @@ class MetricsWriter:
     def rewind(self, step: int) -> None:
         """Removes the metrics of steps after `step`, from which the run resumes, and opens the files.
 
+        It is called again if the run goes back to an earlier step.
         Files are replaced atomically. An incomplete last line is removed too.
 
         Args:
@@ -96,6 +98,8 @@ class MetricsWriter:
         """
         self._resumed, self._begin = step, None
         if self._bars:
+            if self._steps is not None:
+                self._bars.remove_task(self._steps)
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
         with self._storing():
@@ -266,6 +270,9 @@ class MetricsWriter:
             raise file_error(f"{message}; check the storage and run the same command", error) from error
 
     def _open_tensorboard(self, step: int) -> None:
+        if self._tensorboard:
+            self._tensorboard.flush()
+            self._tensorboard.close()
         try:
             self._tensorboard = Events(os.path.join(self._directory, "tensorboard"), step)
         except ImportError as error:

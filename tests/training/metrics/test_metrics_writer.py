@@ -51,7 +51,10 @@ def test_lines_are_there_before_the_writer_is_closed(tmp_path):
 def test_a_closed_writer_keeps_no_file_open(tmp_path):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        write_run(tmp_path, [1, 2])
+        writer = write_tables(tmp_path, [1, 2])
+        writer.rewind(1)
+        writer.close()
+        del writer
         gc.collect()
     assert not [str(one.message) for one in seen]
 
@@ -234,9 +237,14 @@ def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
     writer.rewind(4)
     writer.write(5, {"loss": 7.0})
     writer.write(6, {"loss": 6.5})
+    writer.message("going back to step 5")
+    writer.rewind(5)
+    writer.write(7, {"loss": 6.0})
     writer.close()
-    assert "step  6  loss 6.5000" in terminal.getvalue()
-    assert "6 of 10" in terminal.getvalue()
+    before, _, after = terminal.getvalue().partition("step  7  loss 6.0000")
+    assert "step  6  loss 6.5000" in before
+    assert "6 of 10" in before
+    assert "7 of 10" in after and "6 of 10" not in after
 
 
 def test_other_processes_write_nothing(tmp_path, capsys):
