@@ -8,6 +8,7 @@ import importlib.metadata
 from typing import Any
 
 from bert_jax.errors import UserError, check_installed, optional_imports
+from data_pipelines.readers import Controls
 
 with optional_imports("cleaning"):
     import rensa
@@ -42,6 +43,11 @@ class Settings:
     max_word_characters: int = 100
     near_duplicate_threshold: float = 0.8
     language: str = ""
+
+    @property
+    def controls(self) -> Controls:
+        """What becomes of control characters while the text is read."""
+        return Controls(spaces="unicode" in self.steps, keep_c1="mojibake" in self.steps)
 
     def described(self) -> dict[str, Any]:
         """Returns the settings on which the steps depend, as the manifest stores them."""

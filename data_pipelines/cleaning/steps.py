@@ -72,12 +72,15 @@ def clean_mojibake(document: Document, settings: Settings) -> Outcome:
     """Repairs text that was decoded with the wrong encoding, such as "schÃ¶n" for "schön", with ftfy.
 
     Only text that ftfy itself rates as bad is repaired, which is three times as fast as repairing all of it.
+    The control characters that the readers keep for the repair are dropped, or replaced, after it.
     """
+    controls = dataclasses.replace(settings.controls, keep_c1=False)
 
     def repair(passage: str) -> tuple[str, str]:
-        if passage.isascii() or not ftfy.is_bad(passage):
+        if passage.isascii():
             return passage, ""
-        return ftfy.fix_encoding(passage), ""
+        repaired = ftfy.fix_encoding(passage) if ftfy.is_bad(passage) else passage
+        return controls.apply(repaired)[0].strip(), ""
 
     return _passages(document, repair)
 

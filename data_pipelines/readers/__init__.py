@@ -15,10 +15,10 @@ from bert_jax.io import tfds
 from data_pipelines.readers.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
+    Controls,
     Document,
     Fields,
     Range,
-    without_spacing_controls,
 )
 from data_pipelines.readers.formats import (
     FORMATS,
@@ -46,6 +46,7 @@ __all__ = [
     "FORMATS",
     "MAX_DOCUMENT_BYTES",
     "MAX_LINE_BYTES",
+    "Controls",
     "Document",
     "Fields",
     "Range",
@@ -122,7 +123,7 @@ def read_documents(
     format: str,
     counts: collections.Counter[str] | None = None,
     fields: Fields = Fields(),  # noqa: B008 (frozen)
-    control_spaces: bool = False,
+    controls: Controls = Controls(),  # noqa: B008 (frozen)
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
@@ -132,14 +133,14 @@ def read_documents(
         range_: a range that `split_ranges` returned for the same format.
         format: one of FORMATS; see their modules for what they read. It is ignored for a TFDS data set.
         counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
-            became U+FFFD); "control_characters" that were dropped; "long_lines" and "long_documents" that
-            were split or truncated; "unclosed" <doc> and <page> elements; "outside", lines outside <doc>
-            elements (a lower bound: the split into ranges can hide some); the pages, lines and paragraphs
-            that were dropped; and what `suspicions` uses: "doc_lines", the lines that begin a <doc> element
-            in another format, and "sentence_lines", with the words and the ends of sentences in them.
+            became U+FFFD); "control_characters" that were dropped or replaced; "long_lines" and
+            "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
+            lines outside <doc> elements (a lower bound: the split into ranges can hide some); the pages,
+            lines and paragraphs that were dropped; and what `suspicions` uses: "doc_lines", the lines that
+            begin a <doc> element in another format, and "sentence_lines", with the words and the ends of
+            sentences in them.
         fields: the fields to read of the records of "jsonl" and of TFDS data sets.
-        control_spaces: whether a control character that is whitespace, such as a form feed, becomes a space.
-            It is dropped otherwise, as in google-research/bert.
+        controls: what becomes of control characters.
 
     Raises:
         UserError: the format is unknown, or a file does not have the type or the format that it should have.
@@ -147,8 +148,7 @@ def read_documents(
     """
     counts = collections.Counter() if counts is None else counts
     kind = named(format)
-    for found in source_of(range_.path).read(range_, kind, counts, fields):
-        document = without_spacing_controls(found, " " * control_spaces, counts)
+    for document in source_of(range_.path).read(range_, kind, counts, fields, controls):
         count_signs(document, kind, counts)
         counts["documents"] += document.part == 0
         yield document

@@ -11,13 +11,15 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
-from data_pipelines.readers.documents import Document, Fields, Range, text_document
+from data_pipelines.readers.documents import Controls, Document, Fields, Range, text_document
 from data_pipelines.readers.lines import check_head
 
 _LONGEST = 32 << 20  # characters of a line, and of a field
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+def read(
+    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+) -> Iterator[Document]:
     """Yields the documents of the rows of a file; newlines in the text separate paragraphs.
 
     The first row names the columns. In CSV, quotes delimit fields, which may contain newlines (RFC 4180).
@@ -49,7 +51,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
                 counts["bytes"] += len(content.encode())
                 counts["undecodable"] += content.count("\ufffd")
                 key = "" if id_place is None else row[id_place]
-                yield from text_document(key or f"{range_.name}#{number}", content, counts)
+                yield from text_document(key or f"{range_.name}#{number}", content, counts, controls)
         except csv.Error as error:
             raise UserError(f"{range_.path}: row {number + 1:,}: {error}; is a quote left open?") from None
 

@@ -60,9 +60,45 @@ class Range:
     size: int
 
 
-# Control characters that are no whitespace, and those that are; tab, newline and carriage return are neither.
-_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
-_SPACING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+# Control characters that are no whitespace, and those that are, for each value of `Controls.keep_c1`; tab,
+# newline and carriage return are neither.
+_CONTROLS = {
+    False: re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+"),
+    True: re.compile("[\x00-\x08\x0e-\x1b\x7f]+"),
+}
+_SPACING_CONTROLS = {
+    False: re.compile("[\x0b\x0c\x1c-\x1f\x85]"),
+    True: re.compile("[\x0b\x0c\x1c-\x1f]"),
+}
+_WHITESPACE_BUT_C1 = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and c != "\x85")
+
+
+@dataclasses.dataclass(frozen=True)
+class Controls:
+    """What becomes of the control characters of a text; tab, newline and carriage return are none here.
+
+    Attributes:
+        spaces: whether those that are whitespace, such as a form feed, become spaces. They are dropped
+            otherwise, as in google-research/bert.
+        keep_c1: whether U+0080 to U+009F stay. Without them, text that was decoded as Latin-1 in place of
+            UTF-8 cannot be repaired.
+    """
+
+    spaces: bool = False
+    keep_c1: bool = False
+
+    @property
+    def whitespace(self) -> str | None:
+        """The characters to strip from the ends of text, for `str.strip`."""
+        return _WHITESPACE_BUT_C1 if self.keep_c1 else None
+
+    def apply(self, text: str) -> tuple[str, int]:
+        """Returns a text without control characters, and how many were dropped or replaced."""
+        if text.isprintable():
+            return text, 0
+        kept = _CONTROLS[self.keep_c1].sub("", text)
+        cleaned, spacing = _SPACING_CONTROLS[self.keep_c1].subn(" " * self.spaces, kept)
+        return cleaned, len(text) - len(kept) + spacing
 
 
 _HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")
@@ -86,39 +122,25 @@ def decode(data: bytes, counts: collections.Counter[str]) -> str:
         return text
 
 
-def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
+def decode_line(data: bytes, counts: collections.Counter[str], controls: Controls) -> str:
     """Decodes and cleans a line; see `decode` and `clean`."""
-    return clean(decode(data, counts), counts)
+    return clean(decode(data, counts), counts, controls)
 
 
-def clean(text: str, counts: collections.Counter[str]) -> str:
-    """Returns the text of one line without control characters and surrounding whitespace.
-
-    Control characters that are whitespace stay within it for `without_spacing_controls`.
-    """
-    text = text.strip()
+def clean(text: str, counts: collections.Counter[str], controls: Controls) -> str:
+    """Returns the text of one line without control characters and surrounding whitespace."""
+    text = text.strip(controls.whitespace)
     if not text.isprintable():
-        cleaned = _CONTROLS.sub("", text)
-        counts["control_characters"] += len(text) - len(cleaned)
-        text = cleaned.strip().replace("\t", " ").replace("\r", " ")
+        text, number = controls.apply(text)
+        counts["control_characters"] += number
+        text = text.strip(controls.whitespace).replace("\t", " ").replace("\r", " ")
     return text
 
 
-def without_spacing_controls(
-    document: Document, replacement: str, counts: collections.Counter[str]
-) -> Document:
-    """Returns a document with a space, or nothing, in place of each control character that is whitespace."""
-    if all(map(str.isprintable, document.passages)):
-        return document
-    found = [_SPACING_CONTROLS.subn(replacement, passage) for passage in document.passages]
-    counts["control_characters"] += sum(number for _, number in found)
-    return dataclasses.replace(document, passages=tuple(passage for passage, _ in found))
-
-
-def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[str]:
+def plain_paragraphs(text: str, counts: collections.Counter[str], controls: Controls) -> Iterator[str]:
     """Yields the lines of a text, cleaned, without blank lines; lines of over MAX_LINE_BYTES are split."""
     for line in text.split("\n"):
-        cleaned = clean(line, counts)
+        cleaned = clean(line, counts, controls)
         counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
         while len(cleaned) > MAX_LINE_BYTES:
             place = cleaned.rfind(" ", 0, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
@@ -128,10 +150,12 @@ def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[st
             yield cleaned
 
 
-def text_document(key: str, text: str, counts: collections.Counter[str]) -> Iterator[Document]:
+def text_document(
+    key: str, text: str, counts: collections.Counter[str], controls: Controls
+) -> Iterator[Document]:
     """Yields the document of a text whose lines are paragraphs, in parts if it is long."""
     passages = Passages(key, False, counts)
-    for paragraph in plain_paragraphs(text, counts):
+    for paragraph in plain_paragraphs(text, counts, controls):
         yield from passages.add(paragraph, len(paragraph))
     yield from passages.rest()
 

@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import compression, files
 from bert_jax.io.wording import counted
 from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
-from data_pipelines.readers.documents import Document, Fields, Range
+from data_pipelines.readers.documents import Controls, Document, Fields, Range
 
 _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences, and of some abbreviations
 _LONG_LINE_WORDS = 60  # on average; a sentence has about 20
@@ -32,7 +32,7 @@ class Format:
         doc_elements: whether <doc ...> lines are part of the format and not of the text.
     """
 
-    read: Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]
+    read: Callable[[Range, collections.Counter[str], Fields, Controls], Iterator[Document]]
     whole: bool = False
     streams: bool = False
     has_fields: bool = False

@@ -8,14 +8,16 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
-from data_pipelines.readers.documents import Document, Fields, Range, decode, text_document
+from data_pipelines.readers.documents import Controls, Document, Fields, Range, decode, text_document
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
 LONGEST_LINE = 32 << 20  # bytes; longer lines are counted as bad lines
 _CHECKED = 100
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+def read(
+    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+) -> Iterator[Document]:
     """Yields the documents of the lines that start in a range; newlines in the text separate paragraphs.
 
     Raises:
@@ -36,7 +38,8 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
             if not isinstance(text, str):
                 counts["without_text"] += 1
                 continue
-            yield from text_document(_key(record, fields, range_, line), _encodable(text, counts), counts)
+            key = _key(record, fields, range_, line)
+            yield from text_document(key, _encodable(text, counts), counts, controls)
 
 
 def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | None:

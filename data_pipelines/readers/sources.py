@@ -21,7 +21,7 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, compression, files, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import some
-from data_pipelines.readers.documents import Document, Fields, Range, text_document
+from data_pipelines.readers.documents import Controls, Document, Fields, Range, text_document
 from data_pipelines.readers.formats import Format
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
@@ -92,10 +92,15 @@ class Source:
         return [Range(self.path, name, a, None if one else b, b - a) for a, b in itertools.pairwise(edges)]
 
     def read(
-        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+        self,
+        range_: Range,
+        format: Format,
+        counts: collections.Counter[str],
+        fields: Fields,
+        controls: Controls,
     ) -> Iterator[Document]:
         """Yields the documents of a range, and updates `counts`."""
-        return format.read(range_, counts, fields)
+        return format.read(range_, counts, fields, controls)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +145,12 @@ class TfdsSource(Source):
         return _split_records(self, name, records, target_bytes)
 
     def read(
-        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+        self,
+        range_: Range,
+        format: Format,
+        counts: collections.Counter[str],
+        fields: Fields,
+        controls: Controls,
     ) -> Iterator[Document]:
         """Yields the documents of a range of records."""
         features = tfds.builder(self.path).info.features
@@ -156,7 +166,7 @@ class TfdsSource(Source):
             text = tfds.as_text(found[fields.text])
             key = tfds.as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
             counts["bytes"] += len(text)
-            yield from text_document(key, text, counts)
+            yield from text_document(key, text, counts, controls)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +185,12 @@ class ColumnSource(Source):
         return _split_records(self, name, len(table), target_bytes, table.group_starts())
 
     def read(
-        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+        self,
+        range_: Range,
+        format: Format,
+        counts: collections.Counter[str],
+        fields: Fields,
+        controls: Controls,
     ) -> Iterator[Document]:
         """Yields the documents of a range of rows."""
         table = columnar.Table(range_.path)
@@ -191,10 +206,9 @@ class ColumnSource(Source):
                 counts["without_text"] += 1
                 continue
             counts["bytes"] += len(text.encode())
-            key = row[fields.id] if fields.id else None
-            yield from text_document(
-                f"{range_.name}:{place}" if key in (None, "") else str(key), text, counts
-            )
+            found = row[fields.id] if fields.id else None
+            key = f"{range_.name}:{place}" if found in (None, "") else str(found)
+            yield from text_document(key, text, counts, controls)
 
 
 def _split_records(

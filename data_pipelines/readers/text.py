@@ -6,12 +6,16 @@ There is one sentence or one paragraph per line, and a blank line between docume
 import collections
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line
+from data_pipelines.readers.documents import Controls, Document, Fields, Passages, Range, decode_line
 from data_pipelines.readers.lines import open_lines
 
 
 def read(
-    range_: Range, counts: collections.Counter[str], fields: Fields, presplit: bool = True
+    range_: Range,
+    counts: collections.Counter[str],
+    fields: Fields,
+    controls: Controls,
+    presplit: bool = True,
 ) -> Iterator[Document]:
     """Yields the documents that start in a range.
 
@@ -19,6 +23,7 @@ def read(
         range_: the range.
         counts: updated with what was read; see `readers.read_documents`.
         fields: not used.
+        controls: what becomes of control characters.
         presplit: whether a line is a sentence, as in the files that google-research/bert reads, or a
             paragraph.
     """
@@ -29,7 +34,8 @@ def read(
         ignored: collections.Counter[str] = collections.Counter()
         for line in lines:
             inside = range_.end is None or line.offset < range_.end
-            text = decode_line(line.data, counts if document or (after_blank and inside) else ignored)
+            into = counts if document or (after_blank and inside) else ignored
+            text = decode_line(line.data, into, controls)
             if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
                 if document:
                     yield from document.rest()

@@ -4,7 +4,16 @@ import collections
 import re
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line, unescape
+from data_pipelines.readers.documents import (
+    Controls,
+    Document,
+    Fields,
+    Passages,
+    Range,
+    clean,
+    decode_line,
+    unescape,
+)
 from data_pipelines.readers.lines import open_lines
 
 _TITLE = re.compile(r'title="(.*?)"\s*(?:\w+="|>\s*$)')
@@ -16,7 +25,9 @@ _TAG = re.compile(
 )
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+def read(
+    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+) -> Iterator[Document]:
     """Yields the documents that start in a range."""
     with open_lines(range_, counts) as lines:
         document: Passages | None = None
@@ -30,7 +41,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
                     document = None
                 if range_.end is not None and line.offset >= range_.end:
                     return
-                header = decode_line(line.data, counts)
+                header = decode_line(line.data, counts, controls)
                 attributes = dict(_ATTRIBUTE.findall(header))
                 within = True
                 # A search would try each of many.
@@ -45,13 +56,14 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
                 counts["outside"] += within and bool(line.data.strip())
                 continue
             closes = line.ends and line.data.rstrip().endswith(b"</doc>")
-            text = decode_line(line.data, counts)
+            text = decode_line(line.data, counts, controls)
             if closes:
                 text = text.removesuffix("</doc>").rstrip()
             if "<" in text:
                 text = _TAG.sub("", text).strip()
             if "&" in text:
-                text = unescape(text)
+                # A reference may be one to a control character.
+                text = clean(unescape(text), counts, controls)
             if text and text != title:
                 yield from document.add(text, len(line.data))
             if text:

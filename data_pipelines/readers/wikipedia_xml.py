@@ -15,7 +15,7 @@ from bert_jax.io import compression
 from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
-from data_pipelines.readers.documents import Document, Fields, Range, decode_line, text_document
+from data_pipelines.readers.documents import Controls, Document, Fields, Range, decode_line, text_document
 from data_pipelines.readers.lines import check_head
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki accepts at most 2 MB; the rest of a longer page is dropped
@@ -36,7 +36,9 @@ _DISAMBIGUATION = re.compile(
 )
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+def read(
+    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+) -> Iterator[Document]:
     """Yields the articles that start in a range; their keys are the page ids.
 
     Redirects, disambiguation pages and pages outside the article namespace are counted and dropped.
@@ -45,7 +47,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
         hidden = _hidden_namespaces(range_)
         for page in _pages(_chunks(range_), counts):
             counts["bytes"] += len(page)
-            yield from _documents(page, counts, hidden)
+            yield from _documents(page, counts, controls, hidden)
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
@@ -149,7 +151,9 @@ def _pages(chunks: Iterator[tuple[bytes, bool]], counts: collections.Counter[str
         buffer, own_end = buffer[end:], own_end - end
 
 
-def _documents(page: bytes, counts: collections.Counter[str], hidden: frozenset[str]) -> Iterator[Document]:
+def _documents(
+    page: bytes, counts: collections.Counter[str], controls: Controls, hidden: frozenset[str]
+) -> Iterator[Document]:
     revision = page.find(b"<revision")
     head = page[: revision if revision >= 0 else _HEADER_BYTES]
     namespace, number, opening = _NS.search(head), _ID.search(head), None
@@ -164,7 +168,7 @@ def _documents(page: bytes, counts: collections.Counter[str], hidden: frozenset[
     if opening[0].endswith(b"/>"):
         return
     end = page.find(b"</text>", opening.end())
-    text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts)
+    text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts, controls)
     text = unescape(text[:_LONGEST_TEXT], {"&quot;": '"', "&apos;": "'", "&#039;": "'"})
     if b"<redirect" in head or _REDIRECT.match(text):
         counts["redirects"] += 1
@@ -174,4 +178,4 @@ def _documents(page: bytes, counts: collections.Counter[str], hidden: frozenset[
         counts["disambiguations"] += 1
         return
     paragraphs = "\n".join(wikitext.paragraphs(text, hidden))
-    yield from text_document(number[1].decode(), paragraphs, counts)
+    yield from text_document(number[1].decode(), paragraphs, counts, controls)

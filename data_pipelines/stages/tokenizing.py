@@ -65,9 +65,9 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             marks.write(path)
         return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
-    spaces = task.cleaning is not None and "unicode" in task.cleaning.steps
+    controls = task.cleaning.controls if task.cleaning else readers.Controls()
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned, task.fields, spaces)
+        readers.read_documents(range_, task.input_format, cleaned, task.fields, controls)
         for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None

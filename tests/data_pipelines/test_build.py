@@ -301,3 +301,12 @@ def test_a_form_feed_separates_words_if_unicode_is_cleaned(options, tmp_path):
     cleaned = dataclasses.replace(plain, output_dir=str(tmp_path / "cleaned"), clean="unicode")
     counts = [build.build(each).manifest["text"] for each in (plain, cleaned)]
     assert [(one["tokens"], one["unknown_tokens"]) for one in counts] == [(9, 9), (18, 0)]
+
+
+def test_mojibake_with_control_characters_is_repaired(options, tmp_path):
+    pytest.importorskip("ftfy")
+    (tmp_path / "a.txt").write_text("the\u2019river\n\n".encode().decode("latin-1") * 9)
+    (tmp_path / "vocab.txt").write_text(Path(options.vocab).read_text() + "\u2019\n")
+    text = {"input": (str(tmp_path / "a.txt"),), "vocab": str(tmp_path / "vocab.txt")}
+    built = build.build(dataclasses.replace(options, **text, nsp="none", clean="mojibake"))
+    assert (built.manifest["text"]["tokens"], built.manifest["text"]["unknown_tokens"]) == (27, 0)

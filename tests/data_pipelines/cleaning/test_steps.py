@@ -71,6 +71,16 @@ def test_mojibake_is_repaired_and_good_text_left():
     assert steps.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
 
 
+def test_mojibake_of_latin_1_is_repaired_before_control_characters_are_dropped():
+    pytest.importorskip("ftfy")
+    settings = cleaning.Settings(("mojibake",))
+    assert settings.controls.keep_c1 and not cleaning.Settings(("unicode",)).controls.keep_c1
+    latin = "don\u2019t straße".encode().decode("latin-1")
+    found = steps.clean_mojibake(document(latin, "one\x81two\x9d", "three\x85"), settings).document
+    # ftfy takes U+0085 for an ellipsis of Windows-1252, which has no character for the other two.
+    assert found.passages == ("don\u2019t straße", "onetwo", "three…")
+
+
 def test_length_bounds():
     settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
 

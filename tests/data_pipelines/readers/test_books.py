@@ -46,11 +46,11 @@ PASSAGES = (
 LICENSE = "\nThis text is for the use of anyone anywhere at no cost.\n"
 
 
-def read(path, counts=None):
+def read(path, counts=None, controls=readers.Controls()):  # noqa: B008 (frozen)
     return [
         d
         for r in readers.split_ranges([str(path)], 100, "books")
-        for d in readers.read_documents(r, "books", counts)
+        for d in readers.read_documents(r, "books", counts, controls=controls)
     ]
 
 
@@ -125,3 +125,13 @@ def test_real_books_keep_their_text_and_lose_their_headings(shared_data, tmp_pat
     documents = read(tmp_path / "book.txt", counts)
     words = sum(len(p.split()) for d in documents for p in d.passages)
     assert 0.9 < words / len(data.split()) <= 1.0 and not counts["latin_1_books"]
+
+
+@pytest.mark.parametrize("spaces", [False, True])
+def test_control_characters_that_are_whitespace(tmp_path, spaces):
+    path, counts = tmp_path / "book.txt", collections.Counter()
+    path.write_text("The page\x0cended here,\nand\x1eanother\x85began.\n\x0c\n\x0cIt ended, too.\n")
+    (document,) = read(path, counts, readers.Controls(spaces))
+    first = "The page ended here, and another began." if spaces else "The pageended here, andanotherbegan."
+    assert document.passages == (first, "It ended, too.")
+    assert counts["control_characters"] == 4  # the one in a blank line is a part of its end

@@ -37,7 +37,7 @@ Two animals.
 
 
 def read(path, format="text", target=1 << 30, counts=None):
-    ranges = readers.split_ranges([str(path)], target)
+    ranges = readers.split_ranges([str(path)], target, format)
     return [doc for range_ in ranges for doc in readers.read_documents(range_, format, counts)]
 
 
@@ -226,8 +226,22 @@ def test_control_characters_that_are_whitespace(tmp_path, format, spaces):
     data = f"<doc id='1'>\n{text}</doc>\n" if format == "wikiextractor" else text
     (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
     counts = collections.Counter()
-    (document,) = readers.read_documents(range_, format, counts, control_spaces=spaces)
+    (document,) = readers.read_documents(range_, format, counts, controls=readers.Controls(spaces))
     assert document.passages == (("one two three four  five",) if spaces else ("onetwothreefour five",))
+
+
+def test_a_reference_to_a_control_character(tmp_path):
+    path = write(tmp_path, b"<doc id='1'>\none&#12;two&#1;\n&nbsp;\n</doc>\n")
+    assert read(path, "wikiextractor")[0].passages == ("onetwo",)
+
+
+@pytest.mark.parametrize("format", ["text", "wikiextractor", "books"])
+def test_c1_characters_that_are_kept_for_the_repair_of_mojibake(tmp_path, format):
+    text = "\u043d\u043e\u0432\u044b\u0445 don\u2019t \u0445 end\u0445".encode().decode("latin-1") + "\x0c\n"
+    data = f"<doc id='1'>\n{text}</doc>\n" if format == "wikiextractor" else text + "It ended.\n"
+    (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
+    (document,) = readers.read_documents(range_, format, controls=readers.Controls(keep_c1=True))
+    assert document.passages[0].startswith(text.strip("\x0c\n"))
 
 
 def test_documents_without_an_end(tmp_path):

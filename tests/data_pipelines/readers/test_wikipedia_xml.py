@@ -76,9 +76,13 @@ def page(number, text, title="A", namespace=0, extra=""):
     )
 
 
-def read(path, target=1 << 30, counts=None):
+def read(path, target=1 << 30, counts=None, controls=readers.Controls()):  # noqa: B008 (frozen)
     ranges = readers.split_ranges([str(path)], target, "wikipedia_xml")
-    return [d for range_ in ranges for d in readers.read_documents(range_, "wikipedia_xml", counts)]
+    return [
+        document
+        for range_ in ranges
+        for document in readers.read_documents(range_, "wikipedia_xml", counts, controls=controls)
+    ]
 
 
 DUMP = HEADER + "".join(
@@ -203,3 +207,12 @@ def test_deep_nesting_takes_linear_time(unit):
 def test_any_markup_gives_clean_paragraphs(text):
     for paragraph in wikitext.paragraphs(text):
         assert paragraph == paragraph.strip() and "{{" not in paragraph
+
+
+@pytest.mark.parametrize("spaces", [False, True])
+def test_control_characters_that_are_whitespace(tmp_path, spaces):
+    path, counts = tmp_path / "dump.xml", collections.Counter()
+    path.write_text(HEADER + page(1, "One\x85two words, and\x0cmore.") + "</mediawiki>")
+    (document,) = read(path, counts=counts, controls=readers.Controls(spaces))
+    assert document.passages == (("One two words, and more." if spaces else "Onetwo words, andmore."),)
+    assert counts["control_characters"] == 2
