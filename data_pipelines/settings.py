@@ -375,11 +375,39 @@ def digest(settings: dict[str, Any]) -> str:
 
 def difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
     """Returns a description of the settings that differ, or "" if none does."""
-    differences = []
-    for name, value in (_LATER | settings).items():
-        other = others.get(name, _LATER.get(name))
-        if value != other:
-            plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)
-            another = "other text in --input" if name == "sources" else f"another {name}"
-            differences.append(f"{name} {other!r}, not {value!r}" if plain else another)
-    return ", ".join(differences)
+    others = _renamed(others, settings)
+    pairs = {name: (value, others.get(name, _LATER.get(name))) for name, value in (_LATER | settings).items()}
+    return ", ".join(_difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1])
+
+
+def _difference(name: str, value: Any, other: Any) -> str:
+    """Returns a description of two different values of a setting."""
+    if name == "sources":
+        return "other text in --input"
+    if isinstance(value, dict) and isinstance(other, dict):
+        keys = [key for key in value | other if value.get(key) != other.get(key)]
+        return f"another {name}: {' and '.join(keys)}"
+    if isinstance(value, dict | list) or isinstance(other, dict | list):
+        return f"another {name}"
+    return f"{name} {other!r}, not {value!r}"
+
+
+def _renamed(others: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns `others` with the names of sampled languages in `settings`, if they divide the sources alike.
+
+    The names do not affect the records, and another version may choose others for the same sources.
+    """
+    old, new = ([one.get("language") for one in each.get("sources", [])] for each in (others, settings))
+    pairs = set(zip(old, new, strict=False))
+    if len(old) != len(new) or not len(pairs) == len(set(old)) == len(set(new)):
+        return others
+    names = dict(pairs)
+    renamed = others | {
+        "sources": [
+            one | {"language": names[one["language"]]} if "language" in one else one
+            for one in others.get("sources", [])
+        ]
+    }
+    if isinstance(rules := others.get("sentence_language"), dict):
+        renamed["sentence_language"] = {names.get(name, name): code for name, code in rules.items()}
+    return renamed

@@ -13,6 +13,7 @@ from bert_jax import cli
 from bert_jax.data import records
 from bert_jax.errors import UserError
 from data_pipelines import build, languages
+from data_pipelines.settings import difference
 from data_pipelines.stages import shards
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
@@ -236,6 +237,22 @@ def test_names(inputs, names):
 )
 def test_rules_of_a_name(name, code):
     assert languages.rules_of(name) == code
+
+
+def _sampled(names, rules):
+    """Settings of three sources with these languages."""
+    sources = [{"name": str(number), "language": name} for number, name in enumerate(names)]
+    return {"sources": sources, "sentence_language": rules}
+
+
+def test_names_of_languages_do_not_make_other_records():
+    now = _sampled(["de", "de", "en"], {"de": "de", "en": "en"})
+    assert not difference(now, _sampled(["2.de", "2.de", "2.en"], {"2.de": "de", "2.en": "en"}))
+    assert not difference(now, _sampled(["en", "en", "de"], {"en": "de", "de": "en"}))
+    for names in (["a", "b", "b"], ["a", "a", "a"], ["a", "b", "c"], ["a", "a"]):
+        assert difference(now, _sampled(names, now["sentence_language"])) == "other text in --input"
+    others = _sampled(["2.de", "2.de", "2.en"], {"2.de": "en", "2.en": "en"})
+    assert difference(now, others) == "another sentence_language: de"
 
 
 def test_parts_of_a_file_are_spread():
