@@ -15,6 +15,8 @@ with optional_imports("cleaning"):
     from py3langid import langid
 
 STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
+# Raised after a change of the text that a step leaves; records of versions before the first change have none.
+_VERSIONS = {"mojibake": 2, "unicode": 2}
 PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
 
 
@@ -58,6 +60,7 @@ class Settings:
         for step in ("mojibake", "language"):
             if step in self.steps:
                 described[PACKAGES[step]] = importlib.metadata.version(PACKAGES[step])
+        described |= {f"{step}_version": _VERSIONS[step] for step in self.steps if step in _VERSIONS}
         if "near" in self.steps:
             # The signatures depend on the version of the algorithm, not on that of the package.
             described["minhash"] = rensa.RMinHash.ALGORITHM_VERSION

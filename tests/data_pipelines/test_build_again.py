@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 from support.builds import contents, interrupted
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe_files, templates
 from data_pipelines import build, output_lock
@@ -324,6 +325,17 @@ def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
         output_lock.claimed(str(tmp_path), {}),
     ):
         pytest.fail("the folder is gone")
+
+
+def test_unfinished_work_of_an_earlier_form_is_refused(tmp_path):
+    path = tmp_path / output_lock.UNFINISHED / output_lock.SETTINGS
+    path.parent.mkdir()
+    path.write_text(json.dumps({"made_by": f"bert-jax {bert_jax.__version__}, form 2"}))
+    with (
+        pytest.raises(UserError, match=r"unfinished work of another run .made_by .*form 2', not "),
+        output_lock.claimed(str(tmp_path), {}),
+    ):
+        pytest.fail("it is continued")
 
 
 def test_what_was_being_written_when_killed_goes(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.builds import contents, interrupted
 
+from bert_jax.errors import UserError
 from data_pipelines import build, cleaning, readers, sorted_runs
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.stages import tokenizing
@@ -150,6 +151,20 @@ def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
     build.build(planted_options)
     with pytest.raises(Exception, match=r"holds other records .another cleaning"):
         build.build(dataclasses.replace(planted_options, clean=""))
+
+
+def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_options):
+    build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
+    path = Path(planted_options.output_dir) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["cleaning"].pop("unicode_version") == 2
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"holds other records .another cleaning: unicode_version.: --over"):
+        build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
+    assert cleaning.Settings(("length", "exact")).described().keys() == {
+        *("steps", "min_document_characters", "max_document_characters", "min_passage_characters"),
+        *("max_passage_characters", "max_word_characters"),
+    }
 
 
 def test_no_document_left_is_one_line(planted_options):
