@@ -24,17 +24,19 @@ _WRITTEN = (
 def check_output(options: Options) -> None:
     """Raises UserError if an input finds what the build writes, which would be text of the next build."""
     output = options.output_dir
-    if pattern := readers.pattern_for(output, options.input):
+    found = readers.pattern_for(output, options.input, _WRITTEN)
+    if not found:
+        return
+    pattern, name = found
+    if not name:
         raise UserError(
             f"--output_dir={output} lies in --input={pattern}, whose files are all read as text; choose a "
             "directory outside of it"
         )
-    for name in _WRITTEN:
-        if pattern := readers.pattern_for(os.path.join(output, name), options.input):
-            raise UserError(
-                f"--input={pattern} also finds {name} in --output_dir={output}, where a build writes it; "
-                "choose a directory outside of the folders of the text, or a narrower pattern"
-            )
+    raise UserError(
+        f"--input={pattern} also finds {name} in --output_dir={output}, where a build writes it; choose a "
+        "directory outside of the folders of the text, or a narrower pattern"
+    )
 
 
 def check_text(options: Options, paths: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
-from data_pipelines.readers.sources import matches, source_of
+from data_pipelines.readers.sources import aliases_for, matches, source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
 _COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
@@ -34,22 +34,30 @@ def _finds(pattern: str) -> bool:
     return "," in pattern and (os.path.exists(pattern) or any(glob.iglob(pattern, recursive=True)))
 
 
-def pattern_for(path: str, globs: str | Sequence[str]) -> str:
-    """Returns the first pattern that finds a path or a folder that it lies in; "" if none does.
+def pattern_for(path: str, globs: str | Sequence[str], inside: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Returns the first pattern that finds a path, a folder that it lies in, or a file in it.
 
     Args:
         path: a local path or a URL, which need not exist yet.
         globs: see `list_inputs`.
+        inside: relative paths of files in the path, which need not exist yet.
+
+    Returns:
+        The pattern, and the file in the path that it finds, or "" for the path or a folder that it lies in;
+        None if no pattern finds anything.
     """
-    folders = list(itertools.accumulate(files.absolute(path).split("/"), "{}/{}".format))
-    return next(
-        (
-            pattern
-            for pattern in split_patterns(globs)
-            if any(matches(folder, files.absolute(pattern)) for folder in folders)
-        ),
-        "",
-    )
+    for pattern in split_patterns(globs):
+        aliases = aliases_for(path, pattern)
+        for name in ("", *inside):
+            if any(_is_found(os.path.join(alias, name), pattern) for alias in aliases):
+                return pattern, name
+    return None
+
+
+def _is_found(path: str, pattern: str) -> bool:
+    """Returns whether a pattern finds an absolute path or a folder that it lies in."""
+    folders = itertools.accumulate(path.rstrip("/").split("/"), "{}/{}".format)
+    return any(matches(folder, files.absolute(pattern)) for folder in folders)
 
 
 def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:

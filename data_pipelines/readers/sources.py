@@ -260,10 +260,43 @@ def _match(path: Sequence[str], pattern: Sequence[str]) -> bool:
     return fnmatch.fnmatchcase(path[0], first) and _match(path[1:], rest)
 
 
-def _local_files(pattern: str) -> list[str]:
+def aliases_for(path: str, pattern: str) -> list[str]:
+    """Returns the absolute paths of a file or directory by which a pattern of an input may find it.
+
+    They are several if the pattern finds links to folders, or the path has one.
+
+    Args:
+        path: a local path or a URL, which need not exist yet.
+        pattern: a pattern of an input.
+    """
+    aliases = [files.absolute(path)]
+    if files.is_remote(path) or files.is_remote(pattern) or pattern.startswith(tfds.PREFIX):
+        return aliases
+    real = os.path.realpath(path)
+    for folder in _folders_passed(files.absolute(pattern)):
+        target = os.path.realpath(folder)
+        if os.path.commonpath([target, real]) == target:
+            aliases.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, target))))
+    return list(dict.fromkeys(aliases))
+
+
+def _folders_passed(pattern: str) -> Iterator[str]:
+    """Yields the folders from the root to those that a pattern finds, and the linked ones in the last."""
+    for beginning in itertools.accumulate(pattern.split("/"), "{}/{}".format):
+        folders = _found(beginning + "/")  # finds no files
+        yield from folders
+    for found in folders:
+        yield from (folder for folder, _ in _walk(found) if os.path.islink(folder))
+
+
+def _found(pattern: str) -> list[str]:
+    """Returns the local paths that a pattern finds."""
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    found = filter(os.path.lexists, found)  # glob returns NAME/ for NAME/** even if it does not exist
-    return [file for path in found for file in _of_data_set(path, _files_under(path))]
+    return list(filter(os.path.lexists, found))  # glob returns NAME/ for NAME/** even if it does not exist
+
+
+def _local_files(pattern: str) -> list[str]:
+    return [file for path in _found(pattern) for file in _of_data_set(path, _files_under(path))]
 
 
 def _of_data_set(folder: str, found: list[str]) -> list[str]:
@@ -292,13 +325,22 @@ def _log_left_out(folder: str, others: tuple[str, ...]) -> None:
 
 
 def _files_under(path: str) -> list[str]:
-    """Returns the files in a folder and in the folders in it, each of which is visited once.
+    """Returns the files in a folder and in the folders in it; of a file, the file."""
+    if not os.path.isdir(path):
+        return [path]
+    return [
+        os.path.join(folder, name)
+        for folder, names in _walk(path)
+        for name in names
+        if not name.startswith(".")
+    ]
+
+
+def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields a folder and the folders in it, each of them once, with the names of their files.
 
     Links to folders are followed last, so that no link changes the path of a file that needs none.
     """
-    if not os.path.isdir(path):
-        return [path]
-    found: list[str] = []
     visited: set[str] = set()
     starts = [path]
     for start in starts:
@@ -308,10 +350,8 @@ def _files_under(path: str) -> list[str]:
                 folders.clear()
                 continue
             visited.add(real)
-            inside = [os.path.join(folder, name) for name in folders]
-            starts += filter(os.path.islink, inside)
-            found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
-    return found
+            starts += filter(os.path.islink, (os.path.join(folder, name) for name in folders))
+            yield folder, names
 
 
 def _remote_files(pattern: str) -> list[str]:

@@ -91,9 +91,9 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         UserError: there is no text, a file is in two of the inputs, or an input finds the output, which
             would be text of the next command.
     """
-    if pattern := readers.pattern_for(options.output, options.input):
+    if found := readers.pattern_for(options.output, options.input):
         raise UserError(
-            f"--output={options.output} would be a file of --input={pattern}, which is read as text; choose "
+            f"--output={options.output} would be a file of --input={found[0]}, which is read as text; choose "
             "another folder, or a narrower pattern"
         )
     exponent = options.sampling_exponent

@@ -1,5 +1,6 @@
 """Users' mistakes with `bert-jax data`: one line each, and nothing left behind."""
 
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -13,7 +14,8 @@ import pytest
 from bert_jax import cli
 from bert_jax.commands import data
 from bert_jax.errors import UserError
-from data_pipelines import build
+from data_pipelines import build, places
+from data_pipelines.readers import inputs
 
 
 def message_of(capsys, *arguments):
@@ -307,6 +309,38 @@ def test_what_a_build_writes_is_not_text_of_the_next_one(
         capsys, *arguments
     )
     assert not (tmp_path / "C").exists()
+
+
+@pytest.mark.parametrize(
+    "pattern, output, message",
+    [
+        ("corpus", "data/out", "--output_dir=data/out lies in --input=corpus, whose"),
+        ("cor*", "data/out", "--output_dir=data/out lies in --input=cor*, whose"),
+        ("corpus/deep", "data", "--output_dir=data lies in --input=corpus/deep, whose"),
+        ("corpus/deep/link", "data/out", "--output_dir=data/out lies in --input=corpus/deep/link, whose"),
+        ("data", "corpus/deep/link/out", "--output_dir=corpus/deep/link/out lies in --input=data, whose"),
+        ("corpus/**/*.txt", "data/out", "--input=corpus/**/*.txt also finds vocab.txt in --output_dir=data"),
+        ("corpus/*/*/*/*.txt", "data/out", "--input=corpus/*/*/*/*.txt also finds vocab.txt in --output_dir"),
+        ("corpus/deep/*.txt", "data/out", ""),
+        ("data/text", "corpus/out", ""),
+    ],
+)
+def test_links_do_not_hide_what_a_build_writes(tmp_path, monkeypatch, pattern, output, message):
+    (tmp_path / "corpus/deep").mkdir(parents=True)
+    (tmp_path / "data/text").mkdir(parents=True)
+    (tmp_path / "corpus/deep/link").symlink_to(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    options = build.Options(input=(pattern,), vocab="vocab.txt", output_dir=output)
+    with pytest.raises(UserError, match=re.escape(message)) if message else contextlib.nullcontext():
+        places.check_output(options)
+
+
+def test_inputs_with_commas_are_searched_once_for_the_whole_pattern(tmp_path, monkeypatch):
+    searched = []
+    monkeypatch.setattr(inputs.glob, "iglob", lambda pattern, **_: searched.append(pattern) or iter(()))
+    pattern = f"{tmp_path}/a/**/*.txt,{tmp_path}/b/**/*.txt"
+    places.check_output(build.Options(input=(pattern,), vocab="vocab.txt", output_dir=str(tmp_path / "out")))
+    assert searched.count(pattern) == 1
 
 
 def test_the_vocabulary_is_not_text(options, capsys, tmp_path, monkeypatch, corpus):
