@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import bert_jax
 from bert_jax.data import manifests, tfrecord, verification
@@ -31,7 +31,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
         directory: the output directory.
         settings: the settings of the build.
         overwrite: whether records with other settings are to be replaced, and damaged ones, for which all
-            files are read.
+            files are read. They are also read if a build with these settings was begun and not finished.
 
     Returns:
         The manifest, or None if the build has to make the records: there are none, a file of them is missing
@@ -51,12 +51,44 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
             f"{directory} holds other records ({differing}): --overwrite replaces them, or choose another "
             "--output_dir"
         )
-    unfinished = os.path.join(directory, UNFINISHED)
-    begun = os.path.join(unfinished, SETTINGS)
     # Unfinished work with other settings is that of a build that is to replace these records.
-    if not files.exists(begun) or not difference(settings, json.loads(files.read(begun))):
-        files.remove_tree(unfinished)
+    if not _is_begun(directory) or _is_begun(directory, settings):
+        _remove_left_over(directory)
     return manifest
+
+
+def _is_begun(directory: str, settings: Mapping[str, Any] | None = None) -> bool:
+    """Returns whether there is unfinished work with these settings; None for any settings."""
+    path = os.path.join(directory, UNFINISHED, SETTINGS)
+    return files.exists(path) and not (settings and difference(settings, json.loads(files.read(path))))
+
+
+def _remove_left_over(directory: str) -> None:
+    """Removes the unfinished work of a build that finished, unless another process has locked it."""
+    unfinished = os.path.join(directory, UNFINISHED)
+    if files.is_directory(unfinished):
+        with _open_lock(directory) as lock:
+            if _take(lock):
+                files.remove_tree(unfinished)
+
+
+def _open_lock(directory: str) -> contextlib.AbstractContextManager[IO[str] | None]:
+    """Returns the open lock file, or a context without one for a URL: object stores do not support locks."""
+    if files.is_remote(directory):
+        return contextlib.nullcontext()
+    return open(os.path.join(directory, UNFINISHED, _LOCK), "w")
+
+
+def _take(lock: IO[str] | None) -> bool:
+    """Locks the unfinished work until the lock file is closed; returns False if another process has it."""
+    if lock is None:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The lock file may have been deleted with the folder of a build that finished.
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _is_replaced(directory: str, manifest: dict[str, Any], settings: dict[str, Any], overwrite: bool) -> bool:
@@ -66,7 +98,9 @@ def _is_replaced(directory: str, manifest: dict[str, Any], settings: dict[str, A
     if not _has_vocabulary(directory, manifest["vocabulary"]):
         return True
     listed = [file for split in manifest["splits"].values() for file in split["files"]]
-    return not all(_is_whole(os.path.join(directory, file["name"]), file, overwrite) for file in listed)
+    # A build that was begun with --overwrite, to replace damaged records, goes on without the flag.
+    read = overwrite or _is_begun(directory, settings)
+    return not all(_is_whole(os.path.join(directory, file["name"]), file, read) for file in listed)
 
 
 def _is_whole(path: str, file: Mapping[str, Any], read: bool) -> bool:
@@ -157,22 +191,12 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     try:
         begun = files.is_directory(unfinished)
         files.make_directory(unfinished)
-        # An object store does not support locks.
-        local = not files.is_remote(directory)
-        lock: Any = open(os.path.join(unfinished, _LOCK), "w") if local else contextlib.nullcontext()  # noqa: SIM115
+        opened = _open_lock(directory)
     except OSError as error:
         raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
-    with lock:
-        try:
-            if local:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The lock file may have been deleted with the folder of a build that finished.
-                if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
-                    raise FileNotFoundError(lock.name)
-        except (BlockingIOError, FileNotFoundError):
-            raise UserError(
-                f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
-            ) from None
+    with opened as lock:
+        if not _take(lock):
+            raise UserError(f"another `bert-jax data` is writing to {directory}: wait for it, or stop it")
         old = files.exists(os.path.join(directory, manifests.FILE))
         if old and not _is_replaced(directory, manifests.read(directory), settings, overwrite):
             # They were finished since the call of `finished`.
@@ -182,7 +206,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         if stray:
             files.remove_tree(unfinished)
             raise UserError(stray)
-        if local:  # partial files of killed processes
+        if lock:  # partial files of killed processes
             for name in files.names(unfinished):
                 if ".tmp-" in name:
                     files.remove(os.path.join(unfinished, name))

@@ -203,17 +203,58 @@ def test_records_that_are_not_whole_are_made_again(options):
         assert contents(options.output_dir) == expected
 
 
-def test_damaged_records_are_made_again_with_overwrite(options):
-    build.build(options)
-    expected = contents(options.output_dir)
+def damage(options):
+    """Changes a byte of a record file of finished records."""
     path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
+
+
+def test_damaged_records_are_made_again_with_overwrite(options):
+    build.build(options)
+    expected = contents(options.output_dir)
+    damage(options)
     assert build.build(options).already_done  # without --overwrite, the files are not read
     assert not build.build(options, overwrite=True).already_done
     assert contents(options.output_dir) == expected
     assert build.build(options, overwrite=True).already_done
+
+
+def test_making_damaged_records_again_goes_on_without_overwrite(options):
+    build.build(options)
+    expected = contents(options.output_dir)
+    damage(options)
+    with interrupted(3):
+        build.build(options, overwrite=True)
+    assert not build.build(options).already_done
+    assert contents(options.output_dir) == expected
+
+
+def test_what_a_finished_build_left_goes_unless_another_process_has_locked_it(options):
+    build.build(options)
+    expected = contents(options.output_dir)
+    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    unfinished.mkdir()
+    with open(unfinished / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert build.build(options).already_done and unfinished.exists()
+    assert build.build(options).already_done
+    assert contents(options.output_dir) == expected and not unfinished.exists()
+
+
+def test_another_build_does_not_take_the_work_of_one_that_makes_damaged_records_again(options):
+    build.build(options)
+    damage(options)
+    with interrupted(3):
+        build.build(options, overwrite=True)
+    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    before = contents(unfinished)
+    with open(unfinished / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another `bert-jax data` is writing"):
+            build.build(options)
+    assert contents(unfinished) == before
 
 
 def test_a_changed_source_is_other_records(options, corpus, tmp_path):
