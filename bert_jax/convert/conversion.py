@@ -92,10 +92,10 @@ def written(output: str) -> Iterator[str]:
         with atomic.replace_directory(output) as folder:
             yield folder
     except OSError as error:
-        message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
+        message = f"--output={output}: cannot be written ({error.strerror or error}); it is as it was before"
         raise file_error(message, error) from error
     except safetensors.SafetensorError as error:
-        message = f"--output={output}: cannot be written ({error}); nothing was left there"
+        message = f"--output={output}: cannot be written ({error}); it is as it was before"
         raise StorageError(message) from error
 
 

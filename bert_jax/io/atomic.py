@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from bert_jax.io import files, fonts, owners, scratch
 
 _TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
+_REPLACED = ".replaced-"  # NAME.replaced-OWNER-RANDOM
 _NAME_BYTES = 150  # of the final name, in that of a temporary file
 _cleaned: set[str] = set()  # directories in which this process has removed leftovers of dead processes
 
@@ -47,11 +48,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
     if directory not in _cleaned:
         _cleaned.add(directory)
         scratch.remove_leftovers(directory, infix=_TEMPORARY)
-    # A name may have 255 bytes in all.
-    name = os.fsencode(os.path.basename(path))[:_NAME_BYTES].decode(errors="ignore")
-    temporary = os.path.join(
-        os.path.dirname(path), f"{name}{_TEMPORARY}{owners.token()}-{os.urandom(4).hex()}"
-    )
+    temporary = os.path.join(os.path.dirname(path), _unique(os.path.basename(path), _TEMPORARY))
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -67,6 +64,13 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
         raise
     if sync:
         _sync_directory(directory)
+
+
+def _unique(name: str, infix: str) -> str:
+    """Returns a unique name: `name`, which is cut if it is long, `infix`, and what identifies the process."""
+    # A name may have 255 bytes in all.
+    begin = os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+    return f"{begin}{infix}{owners.token()}-{os.urandom(4).hex()}"
 
 
 def _sync_directory(directory: str) -> None:
@@ -105,32 +109,58 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
     An existing directory is replaced at once, unless it is a mount point or the working directory, which have
-    to stay: their content is. The content for a URL is uploaded at the end, file by file.
+    to stay: their content is. After an error, it is as it was before. If the process is killed between two
+    renames, the old content is in NAME.replaced-*, which no clean-up removes: beside the directory, or in one
+    that has to stay. The content for a URL is uploaded at the end, file by file.
     """
     path = os.fspath(path)
-    remote = files.is_remote(path)
-    stays = not remote and _has_to_stay(path)
-    if not remote:
-        files.make_directory(files.parent(path))
-    with scratch.directory(None if remote else path if stays else files.parent(path)) as temporary:
+    if files.is_remote(path):
+        with scratch.directory() as made:
+            yield made
+            copy_directory(made, path)
+        return
+    stays = _has_to_stay(path)
+    folder = path if stays else files.parent(path)
+    files.make_directory(folder)
+    with scratch.directory(folder) as temporary:
         made = os.path.join(temporary, "out")
         os.mkdir(made)
         yield made
-        if remote:
-            copy_directory(made, path)
+        if not os.path.isdir(path):
+            os.rename(made, path)
             return
+        replaced = os.path.join(folder, _unique(files.name(files.absolute(path)), _REPLACED))
         if stays:
-            replaced = os.path.join(temporary, "replaced")
-            os.mkdir(replaced)
-            for name in os.listdir(path):
-                if name != os.path.basename(temporary):
-                    os.rename(os.path.join(path, name), os.path.join(replaced, name))
-            for name in os.listdir(made):
-                os.rename(os.path.join(made, name), os.path.join(path, name))
-            return
-        if os.path.isdir(path):
-            os.rename(path, os.path.join(temporary, "replaced"))
-        os.rename(made, path)
+            _replace_entries(path, made, replaced, kept=os.path.basename(temporary))
+        else:
+            _rename([(path, replaced), (made, path)])
+        os.rename(replaced, os.path.join(temporary, "replaced"))  # which is removed with it
+
+
+def _replace_entries(path: str, made: str, replaced: str, kept: str) -> None:
+    """Replaces the entries of `path` except `kept` by those of `made`, and moves them to a new directory."""
+    old = [name for name in os.listdir(path) if name != kept]
+    os.mkdir(replaced)
+    try:
+        _rename([*_moves(old, path, replaced), *_moves(os.listdir(made), made, path)])
+    except BaseException:
+        with contextlib.suppress(OSError):  # an entry that could not be moved back stays there
+            os.rmdir(replaced)
+        raise
+
+
+def _moves(names: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
+    """Returns (old path, new path) of the entries of a directory that are moved to another."""
+    return [(os.path.join(source, name), os.path.join(target, name)) for name in names]
+
+
+def _rename(moves: Sequence[tuple[str, str]]) -> None:
+    """Renames (old path, new path) one after the other; after an error, undoes those that were renamed."""
+    with contextlib.ExitStack() as undo:
+        for old, new in moves:
+            os.rename(old, new)
+            undo.callback(os.rename, new, old)
+        undo.pop_all()
 
 
 def _has_to_stay(path: str) -> bool:

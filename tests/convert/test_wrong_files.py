@@ -108,6 +108,6 @@ def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path
 
     monkeypatch.setattr(huggingface_export, "save_file", fail)
     output = tmp_path / "out"
-    with pytest.raises(raised, match=r"--output=.*cannot be written.*nothing was left there"):
+    with pytest.raises(raised, match=r"--output=.*cannot be written.*it is as it was before"):
         conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
     assert not output.exists() and not list(tmp_path.glob(".convert-*"))

@@ -1,10 +1,12 @@
 """Files that appear whole: also where two write one of them at a time."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from bert_jax.io import atomic
+from bert_jax.io import atomic, scratch
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
@@ -58,6 +60,70 @@ def test_the_working_directory_stays_and_gets_the_content(tmp_path, monkeypatch,
         atomic.write_text(os.path.join(folder, "inner", "new"), "new")
     assert os.stat(".").st_ino == before
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["inner", "inner/new"]
+
+
+def files_under(path):
+    """{relative path: content} of all files under a directory."""
+    return {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(("stays", "moments"), [(False, 2), (True, 5)])
+def test_an_error_while_a_directory_is_replaced_leaves_the_old_one(tmp_path, monkeypatch, stays, moments):
+    monkeypatch.setattr(atomic, "_has_to_stay", lambda path: stays)
+    model, rename = tmp_path / "model", os.rename
+    (model / "inner").mkdir(parents=True)
+    old = {"a": "old", "b": "old", "inner/c": "old"}
+    for name in old:
+        (model / name).write_text("old")
+    for moment in range(moments):
+        count = iter(range(100))
+
+        def fail(source, target, count=count, moment=moment):
+            if next(count) == moment:
+                raise PermissionError(source)
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", fail)
+        with pytest.raises(PermissionError), atomic.replace_directory(model) as folder:
+            for name in ("a", "d"):
+                atomic.write_text(os.path.join(folder, name), "new")
+        assert files_under(model) == old and os.listdir(tmp_path) == ["model"]
+        assert sorted(os.listdir(model)) == ["a", "b", "inner"]
+
+
+KILLED = """
+import os, sys
+from bert_jax.io import atomic
+rename = os.rename
+for moment in range(7):
+    model = f"{sys.argv[1]}/{moment}/model"
+    os.makedirs(model)
+    for name in ("a", "b"):
+        atomic.write_text(f"{model}/{name}", "old")
+    if os.fork():
+        os.wait()
+        continue
+    os.chdir(model if sys.argv[2] == "stays" else "/")
+    count = iter(range(100))
+    os.rename = lambda *paths: os._exit(1) if next(count) == moment else rename(*paths)
+    with atomic.replace_directory(model) as folder:
+        for name in ("a", "c"):
+            atomic.write_text(f"{folder}/{name}", "new")
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("stays", ["stays", ""])
+def test_what_a_killed_process_was_replacing_is_not_cleaned_up(tmp_path, stays):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path, stays], check=True)
+    for folder in tmp_path.iterdir():
+        scratch.remove_leftovers(str(folder), prefix=".bert_jax-")
+        scratch.remove_leftovers(str(folder / "model"), prefix=".bert_jax-")
+        found = sorted((os.path.basename(name), text) for name, text in files_under(folder).items())
+        replaced = {"a": "new", "c": "new"}
+        whole = (folder / "model").exists() and replaced.items() <= files_under(folder / "model").items()
+        assert whole or {("a", "old"), ("b", "old")} <= set(found)
+    assert files_under(tmp_path / "6" / "model") == replaced
 
 
 def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
