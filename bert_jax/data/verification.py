@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import google_crc32c
 
@@ -52,9 +53,7 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
         found = file.digest()
         if found == expected:
             if memory is not None and state:
-                memory.seek(0)
-                memory.truncate()
-                memory.write(state)
+                _store(memory, state)
             return
     try:
         for _ in file:
@@ -93,8 +92,15 @@ def _state(path: str, crc: int) -> bytes:
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ino} {crc:08x}\n".encode()
 
 
+def _store(memory: io.FileIO, state: bytes) -> None:
+    """Replaces the stored state; a full disk keeps no state, and the file is checked again next time."""
+    with contextlib.suppress(OSError):
+        memory.truncate(0)
+        memory.write(state)
+
+
 @contextlib.contextmanager
-def _memory(path: str) -> Iterator[BinaryIO | None]:
+def _memory(path: str) -> Iterator[io.FileIO | None]:
     """Opens and locks the file that stores the checked state of a record file.
 
     Because of the lock, one process reads the record file while the others wait. Yields None if there is no
@@ -105,12 +111,15 @@ def _memory(path: str) -> Iterator[BinaryIO | None]:
     try:
         directory = files.cache_directory("verified")
         os.makedirs(directory, exist_ok=True)
-        file = open(os.path.join(directory, name), "a+b")  # noqa: SIM115 (closed below)
+        file = open(os.path.join(directory, name), "a+b", buffering=0)  # noqa: SIM115 (closed below)
     except OSError:  # without a writable home directory, files are checked each time
         yield None
         return
-    with file:
+    try:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         yield file
+    finally:
+        with contextlib.suppress(OSError):  # network file systems report a full disk only here
+            file.close()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 
 import google_crc32c
 import numpy as np
@@ -79,6 +81,22 @@ def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, mo
     directory, _ = make_records()
     path = with_digests(directory)
     records.open_dataset(directory, "train")
+    rewrite(path, list.reverse)
+    with pytest.raises(UserError, match="is not the file"):
+        records.open_dataset(directory, "train")
+
+
+def test_with_a_full_disk_to_remember_on_it_is_checked_each_time(make_records):
+    directory, _ = make_records()
+    path = with_digests(directory)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit is an OSError then
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        records.open_dataset(directory, "train")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
     rewrite(path, list.reverse)
     with pytest.raises(UserError, match="is not the file"):
         records.open_dataset(directory, "train")
