@@ -131,7 +131,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
             return report
     if files.is_file(path):
         if google.is_record_file(path):
-            return inspection.inspect_record_file(path, examples)
+            return inspection.inspect_record_file(path, examples, vocab)
         if path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path):
             return inspect_corpus.inspect_corpus([path], vocab=vocab)
         if path.endswith((".txt", ".model", ".json")):

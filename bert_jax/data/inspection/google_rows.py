@@ -11,15 +11,11 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.data import google, manifests, records, tf_example, tfrecord
 from bert_jax.data.inspection.report import Report
-from bert_jax.data.inspection.rows import LABELS, Counts, inspect_splits
+from bert_jax.data.inspection.rows import LABELS, SETTINGS, Counts, inspect_splits
+from bert_jax.data.inspection.vocabularies import compare_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted
-
-_SETTINGS = [
-    *"max_seq_length max_predictions_per_seq seed dupe_factor whole_word_mask max_ngram".split(),
-    *"fingerprint text sampling_exponent sentence_language languages".split(),
-]
 
 
 def inspect_google_records(path: str, vocab: str = "", examples: int = 3) -> Report | None:
@@ -28,7 +24,7 @@ def inspect_google_records(path: str, vocab: str = "", examples: int = 3) -> Rep
     Args:
         path: a record directory or a record file.
         vocab: the vocabulary of records that another program wrote; without it, ids are neither checked nor
-            decoded.
+            decoded. For records with a manifest, see `inspect_records`.
         examples: the number of rows to decode.
 
     Returns:
@@ -42,6 +38,8 @@ def inspect_google_records(path: str, vocab: str = "", examples: int = 3) -> Rep
             manifest = manifests.read(directory)
             if manifest["schema"] != google.SCHEMA:
                 return None
+            if vocab:
+                compare_vocabulary(vocab, manifest["vocabulary"], report)
         else:
             names = [wanted] if wanted else records.foreign_files(directory)
             if not any(_is_google(os.path.join(directory, name)) for name in names):
@@ -50,7 +48,7 @@ def inspect_google_records(path: str, vocab: str = "", examples: int = 3) -> Rep
     except UserError as error:
         report.problems.append(str(error))
         return report
-    report.facts = {name: manifest[name] for name in _SETTINGS if name in manifest}
+    report.facts = {name: manifest[name] for name in SETTINGS if name in manifest}
     if manifest["vocabulary"]["digest"]:
         report.facts["vocabulary"] = manifest["vocabulary"]
     inspect_splits(report, directory, manifest, _GoogleCounts, examples, wanted)
@@ -76,7 +74,7 @@ class _GoogleCounts(Counts):
         shown = np.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
         found = {"predictions": used.sum(), "kept": (used & (shown == batch["masked_labels"])).sum()}
         if self.special_ids:
-            ids = unmasked(batch)
+            ids = google.without_masks(batch)["input_ids"]
             rows, real = np.arange(len(ids)), np.arange(self.length) < lengths[:, None]
             layout = self.template.layout(self.special_ids)
             placed = layout.matches(ids, rows, np.zeros_like(lengths), lengths, batch["first_lengths"][:, 0])
@@ -118,11 +116,3 @@ class _GoogleCounts(Counts):
         )
         label = LABELS["next"][int(batch["next_sentence_labels"][row, 0])]
         return [f"({label}) {tokenizer.decode(ids)} <- {predicted}"]
-
-
-def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the token ids of a batch before masking, int32 [B, L]."""
-    ids = batch["input_ids"].copy()
-    rows, slots = np.nonzero(batch["masked_weights"] > 0)
-    ids[rows, batch["masked_positions"][rows, slots]] = batch["masked_labels"][rows, slots]
-    return ids

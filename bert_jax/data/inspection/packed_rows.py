@@ -12,39 +12,47 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.data import manifests, packed, tf_example, tfrecord
 from bert_jax.data.inspection.report import Report
-from bert_jax.data.inspection.rows import Counts, inspect_splits
+from bert_jax.data.inspection.rows import SETTINGS, Counts, inspect_splits
 from bert_jax.data.inspection.vocabularies import compare_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
-_SETTINGS = (
-    *"max_seq_length max_sequences_per_row nsp seed dupe_factor input_format fingerprint text".split(),
-    *"cleaned sampling_exponent sentence_language languages".split(),
-)
 
-
-def inspect_record_file(path: str, examples: int = 3) -> Report:
+def inspect_record_file(path: str, examples: int = 3, vocab: str | None = None) -> Report:
     """Returns a report on one record file.
 
     If a manifest in the same directory lists the file, the rows are compared with it; otherwise only the CRCs
     are checked.
+
+    Args:
+        path: the record file.
+        examples: the number of rows to decode.
+        vocab: see `inspect_records`; if no manifest lists the file, the report says as a problem that it has
+            no effect.
     """
     directory = files.parent(path)
     if files.exists(os.path.join(directory, manifests.FILE)):
         try:
             manifest = manifests.read(directory, packed.SCHEMA)
         except UserError:
-            return _inspect_plain_file(path)
+            return _inspect_plain_file(path, vocab)
         name = os.path.basename(path)
         if any(name == entry["name"] for split in manifest["splits"].values() for entry in split["files"]):
             report = Report(path, "packed record file")
+            if vocab:
+                compare_vocabulary(vocab, manifest["vocabulary"], report)
             inspect_splits(report, directory, manifest, _PackedCounts, examples, name)
             return report
-    return _inspect_plain_file(path)
+    return _inspect_plain_file(path, vocab)
 
 
-def _inspect_plain_file(path: str) -> Report:
+def _inspect_plain_file(path: str, vocab: str | None) -> Report:
     report = Report(path, "record file")
+    if vocab:
+        report.problems.append(
+            f"--vocab={vocab} has no effect on {path}: no {manifests.FILE} beside it lists the file, and its "
+            "rows have no masks; leave the flag out"
+        )
     try:
         file = tfrecord.RecordFile(path)
     except UserError as error:
@@ -81,7 +89,7 @@ def inspect_records(directory: str, examples: int = 3, vocab: str | None = None)
     except UserError as error:
         report.problems.append(str(error))
         return report
-    report.facts = {name: manifest[name] for name in _SETTINGS if name in manifest}
+    report.facts = {name: manifest[name] for name in SETTINGS if name in manifest}
     report.facts["vocabulary"] = manifest["vocabulary"]
     report.facts["sources"] = len(manifest["sources"])
     if vocab:

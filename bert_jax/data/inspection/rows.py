@@ -28,6 +28,11 @@ LABELS = {  # names of the labels in the printed examples
     "sop": {1: "swapped", 0: "in order", -1: "no next"},
     "none": {-1: "no next"},
 }
+SETTINGS = (  # the entries of manifests that a report has, in this order
+    *"max_seq_length max_sequences_per_row max_predictions_per_seq nsp seed dupe_factor".split(),
+    *"whole_word_mask max_ngram input_format fingerprint text cleaned".split(),
+    *"sampling_exponent sentence_language languages".split(),
+)
 _COUNTS = ("rows", "sequences", "tokens", "random_next")
 _HIGH_DUPLICATE_SHARE = 0.01
 _FEW_SEQUENCES = 200  # below this number a share is not judged

@@ -250,9 +250,21 @@ def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
     assert code == 1 and len(report["problems"]) == 1
     assert "other.txt is not the vocabulary of these records" in report["problems"][0]
     assert "size 101, not 100" in report["problems"][0]
+    file = f"{directory}/train-00000-of-00002.tfrecord"
+    assert inspect(capsys, file, f"--vocab={tmp_path}/same.txt")[0] == 0
+    code, report = inspect(capsys, file, f"--vocab={tmp_path}/other.txt")
+    assert code == 1 and "other.txt is not the vocabulary of these records" in report["problems"][0]
     bpe = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
     code, report = inspect(capsys, directory, f"--vocab={bpe}")
     assert code == 1 and "(kind 'bpe', not 'wordpiece'; " in report["problems"][0]
+
+
+def test_a_record_file_without_a_manifest_is_not_compared_with_a_vocabulary(tmp_path, capsys):
+    tfrecord.write_records(str(tmp_path / "x.tfrecord"), [b""])
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
+    assert inspect(capsys, f"{tmp_path}/x.tfrecord")[0] == 0
+    code, report = inspect(capsys, f"{tmp_path}/x.tfrecord", f"--vocab={tmp_path}/vocab.txt")
+    assert code == 1 and f"vocab.txt has no effect on {tmp_path}/x.tfrecord" in report["problems"][0]
 
 
 def test_a_picture_of_the_rows(records, tmp_path, capsys):

@@ -4,9 +4,11 @@ import collections
 import hashlib
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +127,20 @@ def test_several_buckets_on_several_workers(google_options, monkeypatch):
     assert report.problems == [] and report.facts["train"]["rows"] == manifest["splits"]["train"]["rows"]
     rows = [file["rows"] for file in manifest["splits"]["train"]["files"]]
     assert max(rows) - min(rows) <= 1
+
+
+def test_the_report_has_the_settings_and_compares_the_vocabulary(google_options, vocabulary, tmp_path):
+    options = google_options(dupe_factor=1, clean="exact")
+    manifest = build.build(options).manifest
+    file = manifest["splits"]["train"]["files"][0]["name"]
+    other = tmp_path / "other.txt"
+    other.write_text(Path(vocabulary).read_text() + "more\n")
+    for path in (options.output_dir, os.path.join(options.output_dir, file)):
+        report = inspection.inspect_google_records(path, str(vocabulary))
+        assert report.problems == [] and report.facts["input_format"] == "text"
+        assert report.facts["cleaned"] == manifest["cleaned"]
+        (problem,) = inspection.inspect_google_records(path, str(other)).problems
+        assert "other.txt is not the vocabulary of these records" in problem
 
 
 @given(rows=st.lists(st.integers(0, 9), max_size=5), count=st.integers(1, 6))
