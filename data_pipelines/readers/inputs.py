@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import columnar, compression, files
+from bert_jax.io import compression, files
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
 from data_pipelines.readers.sources import aliases_for, matches, source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
-_COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
 
 
 def split_patterns(globs: str | Sequence[str]) -> list[str]:
@@ -150,7 +149,7 @@ def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") 
 
 
 def place(key: str, range_: Range) -> str:
-    """Describes where a document begins: the file and the line, or the byte if it is far into a large file.
+    """Describes where a document begins: the name of the input, and the line, byte, row or record in it.
 
     Args:
         key: the key of the document, which is returned unchanged unless it is a file name and an offset.
@@ -159,10 +158,4 @@ def place(key: str, range_: Range) -> str:
     name, _, offset = key.partition("#")[0].rpartition(":")
     if name != range_.name or not offset.isdigit():
         return key
-    if columnar.is_columnar(range_.path):
-        return f"{name}, row {int(offset) + 1:,}"
-    if int(offset) > _COUNTED_BYTES:
-        return f"{name}, byte {int(offset):,}"
-    with compression.opened(range_.path) as file:
-        lines = file.read(int(offset)).count(b"\n")
-    return f"{name}, line {lines + 1:,}"
+    return f"{name}, {source_of(range_.path).place(int(offset))}"

@@ -25,6 +25,7 @@ from data_pipelines.readers.documents import Controls, Document, Fields, Range, 
 from data_pipelines.readers.formats import Format
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
+_COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
 
 
@@ -102,6 +103,14 @@ class Source:
         """Yields the documents of a range, and updates `counts`."""
         return format.read(range_, counts, fields, controls)
 
+    def place(self, offset: int) -> str:
+        """Describes an offset of a document: by its line, or its byte if it is far into a large file."""
+        if offset > _COUNTED_BYTES:
+            return f"byte {offset:,}"
+        with compression.opened(self.path) as file:
+            lines = file.read(offset).count(b"\n")
+        return f"line {lines + 1:,}"
+
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSource(Source):
@@ -168,6 +177,10 @@ class TfdsSource(Source):
             counts["bytes"] += len(text)
             yield from text_document(key, text, counts, controls)
 
+    def place(self, offset: int) -> str:
+        """Describes a record by its number."""
+        return f"record {offset + 1:,}"
+
 
 @dataclasses.dataclass(frozen=True)
 class ColumnSource(Source):
@@ -209,6 +222,10 @@ class ColumnSource(Source):
             found = row[fields.id] if fields.id else None
             key = f"{range_.name}:{place}" if found in (None, "") else str(found)
             yield from text_document(key, text, counts, controls)
+
+    def place(self, offset: int) -> str:
+        """Describes a row by its number."""
+        return f"row {offset + 1:,}"
 
 
 def _split_records(

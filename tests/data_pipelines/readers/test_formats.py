@@ -93,3 +93,5 @@ def test_the_place_of_a_document_counts_lines_from_one(tmp_path):
     assert readers.place(f"{documents[1].key}#2", range_) == "text.txt, line 4"  # a part of a long document
     assert readers.place("https://a.b/c:80", range_) == "https://a.b/c:80"
     assert readers.place("text.txt:99999999999", range_) == "text.txt, byte 99,999,999,999"
+    range_ = readers.Range("tfds:imdb/plain/1.0.0", "imdb/plain/1.0.0", 0, 9, 900)
+    assert readers.place("imdb/plain/1.0.0:3", range_) == "imdb/plain/1.0.0, record 4"
