@@ -35,7 +35,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.inference import embedding, embedding_files
-    from bert_jax.inference.search import corpus, index
+    from bert_jax.inference.search import corpus, fingerprint, index
     from bert_jax.parallel import compiler_options
 
 _BATCH = 256  # queries of a file that are computed at a time
@@ -93,11 +93,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     normalize = None if model.sentence else True
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
     prefix = _prompt(embedder, flags, "query_prompt")
+    made_by = fingerprint.of(model, embedder)
     if found is None:
-        found = _make(flags, embedder, checkpoint, index.weights_digest(model))
+        found = _make(flags, embedder, checkpoint, made_by)
     else:
-        _check_same(found, embedder, flags)
-        _check_weights(found, model, checkpoint, flags.index)
+        _check_same(found, embedder, checkpoint, flags)
+        _check_fingerprint(found, made_by, checkpoint, flags.index)
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
         most = max(flags.top, reranker.candidates) if reranker else flags.top
@@ -147,13 +148,15 @@ def _is_unfinished(directory: str) -> bool:
     return {*files.names(directory)} <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
 
 
-def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_flags.FlagValues) -> None:
+def _check_same(
+    found: index.Index, embedder: embedding.Embedder, checkpoint: str, flags: absl_flags.FlagValues
+) -> None:
     """Raises a UserError if an existing index was made with other settings than those that are given."""
     given, width = f"--index={flags.index}", found.vectors.shape[1]
     if embedder.width != width:
         raise UserError(
-            f"{given}: its vectors have {width} numbers, and those of --checkpoint={flags.checkpoint} have "
-            f"{embedder.width}; leave --checkpoint out to use that of the index"
+            f"{given}: its vectors have {width} numbers, and those of {checkpoint} have {embedder.width}; "
+            f"{_advice(found, checkpoint)}"
         )
     if flags.document_prompt is not None:
         prefix = _prompt(embedder, flags, "document_prompt")
@@ -164,28 +167,42 @@ def _check_same(found: index.Index, embedder: embedding.Embedder, flags: absl_fl
             )
 
 
-def _check_weights(found: index.Index, model: convert.Model, checkpoint: str, directory: str) -> None:
-    """Raises a UserError if an existing index was made with other weights than those of the model.
+def _check_fingerprint(found: index.Index, made_by: dict[str, Any], checkpoint: str, directory: str) -> None:
+    """Raises a UserError if an existing index was made with a model whose vectors are others.
 
-    Of an index by an earlier version, which did not record them, another path is logged.
+    Args:
+        found: the index. Of one by an earlier version, which did not record the weights, another path is
+            logged.
+        made_by: the fingerprint of the model that is given.
+        checkpoint: its path.
+        directory: that of the index, for messages.
     """
-    recorded, made_with = found.settings.get("weights", ""), found.settings["checkpoint"]
-    moved = files.absolute(checkpoint) != made_with
-    if not recorded:
-        if moved:
-            log(
-                f"warning: {directory} was made with {made_with}; if {checkpoint} is another model, the "
-                f"scores mean nothing: {index.ANEW}"
-            )
-    elif index.weights_digest(model) != recorded:
-        instead = f"leave --checkpoint out to use {made_with}, or " if moved else ""
+    if differences := fingerprint.differences(found.settings, made_by):
         raise UserError(
-            f"--index={directory}: made with other weights than those of {checkpoint}; {instead}{index.ANEW}"
+            f"--index={directory}: made with another model than {checkpoint}: {'; '.join(differences)}; "
+            f"{_advice(found, checkpoint)}"
+        )
+    if not found.settings.get("weights") and _has_moved(found, checkpoint):
+        log(
+            f"warning: {directory} was made with {found.settings['checkpoint']}; if {checkpoint} is another "
+            f"model, the scores mean nothing: {index.ANEW}"
         )
 
 
+def _has_moved(found: index.Index, checkpoint: str) -> bool:
+    """Returns whether a checkpoint is at another path than that with which an index was made."""
+    return files.absolute(checkpoint) != found.settings["checkpoint"]
+
+
+def _advice(found: index.Index, checkpoint: str) -> str:
+    """Returns what to do if the vectors of a checkpoint are not those of an index, to end a message."""
+    if not _has_moved(found, checkpoint):
+        return index.ANEW
+    return f"leave --checkpoint out to use {found.settings['checkpoint']}, or {index.ANEW}"
+
+
 def _make(
-    flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str, weights: str
+    flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str, made_by: dict[str, Any]
 ) -> index.Index:
     prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
@@ -198,7 +215,7 @@ def _make(
             _name(flags.corpus),
             field=flags.text,
             prefix=prefix,
-            weights=weights,
+            made_by=made_by,
             graph=flags.approximate,
             progress=progress.at,
             log=log,

@@ -1,5 +1,6 @@
 """Search: an index is made once and used again, exactly or by a graph, with a second model or without."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -12,10 +13,12 @@ from support.pipes import pipe_of
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
+from bert_jax.convert import conversion
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference.embedding import Embedder
-from bert_jax.inference.search import index
+from bert_jax.inference.search import fingerprint, index
+from bert_jax.tokenization import load as load_tokenizer
 
 DOCUMENTS = [f"the {size} {color} {animal}" for size in ("big", "small") for color in ("red", "blue", "green")
              for animal in ("cat", "dog", "bird")]  # fmt: skip
@@ -160,11 +163,18 @@ def test_a_corpus_of_a_pipe(search, tmp_path, checkpoint):
         assert search(*flags, "--query=one", "--json", corpus="") == expected
 
 
-def test_an_index_of_another_model_or_prompt_is_not_searched(search, tmp_path, model):
+def test_an_index_of_another_model_or_prompt_is_not_searched(search, checkpoint, tmp_path, model):
     search("--query=one")
     work_directory.FORMAT.write(tiny_model(tmp_path, hidden_size=32), tmp_path / "wider")
     error = search("--query=one", f"--checkpoint={tmp_path / 'wider'}", corpus="", code=2).err
     assert f"its vectors have {model.config.hidden_size} numbers" in error and "have 32" in error
+    assert f"leave --checkpoint out to use {checkpoint}, or make the index anew" in error
+    file = tmp_path / "index" / "index.json"
+    content = file.read_text()
+    file.write_text(json.dumps(json.loads(content) | {"checkpoint": str(tmp_path / "wider")}))
+    error = search("--query=one", corpus="", code=2).err
+    assert f"those of {tmp_path / 'wider'} have 32; make the index anew" in error
+    file.write_text(content)
     assert "made with 'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
     search("--query=one", "--document_prompt=document", corpus="")
 
@@ -177,21 +187,53 @@ def test_an_index_is_searched_with_the_weights_that_it_was_made_with(search, tmp
     for more in ([], [f"--corpus={tmp_path / 'docs.txt'}"]):
         assert search("--query=one", moved, "--json", *more, corpus="") == expected
         error = search("--query=one", other, *more, corpus="", code=2).err
-        assert f"made with other weights than those of {tmp_path / 'other'}; leave --checkpoint out" in error
+        made = f"made with another model than {tmp_path / 'other'}: other weights; leave --checkpoint out"
+        assert made in error
     assert "warning" not in search("--query=one", moved, corpus="").err
 
     file = tmp_path / "index" / "index.json"
     settings = json.loads(file.read_text())
     file.write_text(json.dumps(settings | {"checkpoint": str(tmp_path / "other")}))
     error = search("--query=one", corpus="", code=2).err
-    assert f"those of {tmp_path / 'other'}; make the index anew, with --corpus and --overwrite" in error
-    del settings["weights"]  # as an earlier version wrote it
-    file.write_text(json.dumps(settings))
+    assert f"{tmp_path / 'other'}: other weights; make the index anew, with --corpus and --overwrite" in error
+    settings = {name: x for name, x in settings.items() if f"{name}?" not in fingerprint.SCHEMA}
+    file.write_text(json.dumps(settings))  # as an earlier version wrote it
     warning = search("--query=one", other, corpus="").err
     assert f"if {tmp_path / 'other'} is another model, the scores mean nothing: make the index" in warning
     error = search("--query=one", other, f"--corpus={tmp_path / 'docs.txt'}", corpus="", code=2).err
     assert "made from the checkpoint" in error
     assert search("--query=one", "--json", corpus="") == expected
+
+
+def test_an_index_is_searched_only_with_a_model_that_makes_its_vectors(search, tmp_path, model):
+    search("--query=one")
+    config = model.config
+    other_vectors = dataclasses.replace(model.sentence, pooling="cls", normalize=False, max_seq_length=8)
+    length = f"max_seq_length {config.max_seq_length}, not 8"
+    for changes, message in (
+        ({"sentence": other_vectors}, f"pooling mean, not cls; normalize true, not false; {length}"),
+        ({"config": config.replace(layer_norm_eps=0.5)}, "layer_norm_eps 1e-12, not 0.5"),
+        ({"config": config.replace(hidden_dropout_prob=0.3, attention="xla")}, ""),
+    ):
+        other = tmp_path / f"other {message}"
+        work_directory.FORMAT.write(model.replace(**changes), other)
+        error = search("--query=one", f"--checkpoint={other}", corpus="", code=2 if message else 0).err
+        expected = f"made with another model than {other}: {message}; leave --checkpoint out"
+        assert expected in error or not message
+
+
+def test_the_fingerprint_of_a_model_has_how_its_tokenizer_splits_text(model):
+    made_by = fingerprint.of(model, Embedder(model))
+    other = load_tokenizer(model.tokenizer.path, lower_case=not model.tokenizer.lower_case)
+    changed = fingerprint.of(model, Embedder(model.replace(tokenizer=other)))
+    assert fingerprint.differences(made_by, changed) == ["other tokens or rules to find them"]
+
+
+@pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
+def test_an_index_is_searched_with_the_model_in_another_format(search, checkpoint, tmp_path, to):
+    expected = search("--query=one", "--json")
+    conversion.convert(str(checkpoint), str(tmp_path / to), to, log=lambda line: None)
+    assert search("--query=one", f"--checkpoint={tmp_path / to}", "--json", corpus="") == expected
 
 
 def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):

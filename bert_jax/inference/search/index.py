@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from bert_jax.convert import Model
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.search import fingerprint
 from bert_jax.inference.search.corpus import Document
 from bert_jax.inference.search.nearest import nearest
 from bert_jax.io import atomic, files, json_files
@@ -41,7 +41,7 @@ _SCHEMA = {
     "documents": int,
     "prefix": str,
     "field?": str,
-    "weights?": str,
+    **fingerprint.SCHEMA,
 }
 _VERSION = 1
 
@@ -163,7 +163,7 @@ def make(
     *,
     field: str = "text",
     prefix: str = "",
-    weights: str = "",
+    made_by: Mapping[str, Any] = types.MappingProxyType({}),
     graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
@@ -179,7 +179,7 @@ def make(
         corpus: that of the corpus; "-" for standard input.
         field: the field of the texts in it.
         prefix: put before each document.
-        weights: `weights_digest` of the model; "" if it is not known.
+        made_by: the `fingerprint` of the model; empty if it is not known.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
@@ -226,24 +226,12 @@ def make(
         "documents": count,
         "prefix": prefix,
         "field": field,
-        "weights": weights,
+        **made_by,
     }
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory, approximate=graph)
-
-
-def weights_digest(model: Model) -> str:
-    """Returns the SHA-256 checksum of the encoder's parameters, as 64 hexadecimal digits.
-
-    It is that of every folder with the model, whichever its format.
-    """
-    digest = hashlib.sha256()
-    for name, x in sorted(model.params.items()):
-        if name.startswith("encoder/"):
-            digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
-    return digest.hexdigest()
 
 
 def corpus_bytes(path: str) -> int:
