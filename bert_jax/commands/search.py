@@ -28,7 +28,7 @@ from etils import epy
 
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError, check_installed
-from bert_jax.io import files
+from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress, log
 from bert_jax.settings.flags import Define
 
@@ -145,7 +145,9 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
 
 
 def _is_unfinished(directory: str) -> bool:
-    return {*files.names(directory)} <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
+    """Returns whether a directory has nothing but what a process that was making an index left there."""
+    names = {atomic.final_name(name) for name in files.names(directory)}
+    return names <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH, index.INDEX}
 
 
 def _check_same(

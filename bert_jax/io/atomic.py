@@ -73,6 +73,11 @@ def _unique(name: str, infix: str) -> str:
     return f"{begin}{infix}{owners.token()}-{os.urandom(4).hex()}"
 
 
+def final_name(name: str) -> str:
+    """Returns what a temporary file of `replace_file` is renamed to; the names of other files as they are."""
+    return name.partition(_TEMPORARY)[0]
+
+
 def _sync_directory(directory: str) -> None:
     """Flushes the entries of a local directory to the disk."""
     with contextlib.suppress(OSError):  # some network file systems refuse it for directories
