@@ -77,12 +77,13 @@ class Index:
         vectors: float32 [N, H], one of each document.
 
     Raises:
-        UserError: there is no index, a file of it is missing, or it was made without a graph.
+        UserError: there is no index, a file of it is missing, it was made without a graph, or `make` replaced
+            it meanwhile.
     """
 
     def __init__(self, directory: str, approximate: bool = False):
         self.directory = directory
-        self.settings = json_files.read(os.path.join(directory, INDEX), _SCHEMA)
+        self.settings = self._read_settings()
         if self.settings["version"] != _VERSION:
             raise UserError(f"{directory}: an index of another version of bert-jax; make it anew")
         self.vectors, self._offsets = (
@@ -99,6 +100,12 @@ class Index:
             if not files.exists(graph):
                 raise UserError(f"{directory}: made without --approximate; {ANEW}")
             self._graph = usearch.Index.restore(graph, view=True)
+        # `make` removes the settings before it replaces the other files.
+        if not files.exists(os.path.join(directory, INDEX)) or self._read_settings() != self.settings:
+            raise UserError(f"{directory}: the index was replaced while it was being opened; try again")
+
+    def _read_settings(self) -> dict[str, Any]:
+        return json_files.read(os.path.join(self.directory, INDEX), _SCHEMA)
 
     def _mapped(self, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
         path = os.path.join(self.directory, name)

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.inference.search import index
 from bert_jax.inference.search.corpus import Document
 
@@ -35,3 +36,22 @@ def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, gra
     for found, begin in ((opened, "old"), (new, "new and longer")):
         for number, (first, *_) in enumerate(found.search(queries[3:], 3), 3):
             assert (first.document.text, first.score) == (f"{begin} {number}", 1.0)
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["still being made", "made"])
+def test_an_index_that_is_replaced_while_it_is_opened_is_refused(tmp_path, monkeypatch, finished):
+    make(tmp_path / "index", [f"old {number}" for number in range(8)], False)
+    mapped = index.Index._mapped
+
+    def replacing(self, name, read):
+        found = mapped(self, name, read)
+        if name == index.TEXTS:  # the last file
+            monkeypatch.undo()
+            make(tmp_path / "index", [f"new {number}" for number in range(5)], False)
+            if not finished:
+                (tmp_path / "index" / index.INDEX).unlink()
+        return found
+
+    monkeypatch.setattr(index.Index, "_mapped", replacing)
+    with pytest.raises(UserError, match="replaced while it was being opened; try again"):
+        index.Index(str(tmp_path / "index"))
