@@ -103,26 +103,28 @@ class TableRows:
         flags: str = TRAINING_FLAGS,
     ):
         self._path, self._lines, self._delimiter, self._flags = path, lines, delimiter, flags
-        self._rows = self._quoted() if quoted else self._plain()
+        rows = self._quoted() if quoted else self._plain()
         self._header: list[str] | None = None
         self._width = 0
         if header:
-            first = next(self._rows, None)
+            first = next(filter(lambda numbered: numbered[1], rows), None)
             if first is None:
                 raise UserError(f"{path}: the file is empty")
             if isinstance(first[1], Malformed):
                 raise UserError(f"{path}:{first[0]}: {first[1]}")
             self._header = [name.strip() for name in first[1]]
             self._width = len(self._header)
+        self._rows = self._with_blank_texts(rows)
 
     def _plain(self) -> Iterator[tuple[int, list[str] | Malformed]]:
+        """Yields the rows of a file without quotes; a blank line has no fields."""
         for number, line in enumerate(self._lines, 1):
             line = line.removesuffix("\n").removesuffix("\r")
-            if line or self._keeps_blank:
-                bad = number in self._lines.undecodable
-                yield number, Malformed("not UTF-8") if bad else line.split(self._delimiter)
+            fields = line.split(self._delimiter) if line else []
+            yield number, Malformed("not UTF-8") if number in self._lines.undecodable else fields
 
     def _quoted(self) -> Iterator[tuple[int, list[str] | Malformed]]:
+        """Yields the rows of a file with quotes; a blank line has no fields."""
         # A text may be longer than the csv module's default limit of 128 KiB. The limit is global to the
         # process, so it is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
@@ -139,18 +141,30 @@ class TableRows:
                 if "new-line character" in str(error):
                     what = "a carriage return inside a row; is it a text file, with a row a line?"
                 raise UserError(f"{self._path}:{start}: {what}") from None
-            if not fields and not self._keeps_blank:
-                continue
-            fields = fields or [""]
             if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):
                 yield start, Malformed("not UTF-8")
             else:
                 yield start, fields
 
-    @property
-    def _keeps_blank(self) -> bool:
-        """Whether a blank line is a row with an empty text, so that predictions have a row for each."""
-        return self._width == 1 and self._flags != TRAINING_FLAGS
+    def _with_blank_texts(
+        self, rows: Iterator[tuple[int, list[str] | Malformed]]
+    ) -> Iterator[tuple[int, list[str] | Malformed]]:
+        """Yields the rows, and blank lines where they are rows with an empty text.
+
+        They are in a file of one column, unless it is for training, so that predictions have a row for each.
+        """
+        keep = self._flags != TRAINING_FLAGS
+        leading: list[int] = []  # without a header, the first row has the number of columns
+        for number, row in rows:
+            if row:
+                if not isinstance(row, Malformed) and len(row) == 1:
+                    yield from ((line, [""]) for line in leading)
+                leading.clear()
+                yield number, row
+            elif keep and not self._width:
+                leading.append(number)
+            elif keep and self._width == 1:
+                yield number, [""]
 
     def __iter__(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         return self._rows
@@ -235,16 +249,18 @@ def _is_number(column: str) -> bool:
 
 
 class LineRows:
-    """Iterates over the texts of a file with one text per line, including blank lines, as (line, text)."""
+    """Iterates over the texts of a file with one text per line, including blank lines.
+
+    They are yielded as (line, text), or (line, Malformed).
+    """
 
     def __init__(self, lines: Lines):
         self._lines = lines
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    def __iter__(self) -> Iterator[tuple[int, str | Malformed]]:
         for number, line in enumerate(self._lines, 1):
-            # No line is reported as malformed, because leaving one out would shift the lines of the output
-            # against those of the input.
-            yield number, line.removesuffix("\n").removesuffix("\r")
+            bad = number in self._lines.undecodable
+            yield number, Malformed("not UTF-8") if bad else line.removesuffix("\n").removesuffix("\r")
 
     def selector(self, wanted: Mapping[str, str]) -> Selector:
         """Returns a function that returns a line as `text_a`."""

@@ -10,7 +10,7 @@ from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
 from bert_jax.tasks.readers.labels import infer_labels, label_index, parse_number
-from bert_jax.tasks.readers.tables import Columns, read_examples
+from bert_jax.tasks.readers.tables import LINES, Columns, read_examples
 
 PAIR = Columns("a", "b", "y", "id")
 
@@ -214,6 +214,25 @@ def test_blank_lines_of_one_column_have_predictions(tmp_path):
         found = read_examples(path, Columns("a"), parse_label=None, flags="--")
         assert (found.texts_a, found.ids) == (["x", "", "y"], ["0", "1", "2"])
         assert read_examples(path, Columns("a"), parse_label=None).texts_a == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv"])
+def test_blank_lines_before_the_first_row_have_predictions_without_a_header(tmp_path, name):
+    column = Columns("0", header=False)
+    path = write(tmp_path / name, "\n\nx\n\ny\n")
+    found = read_examples(path, column, parse_label=None, flags="--")
+    assert (found.texts_a, found.lines) == (["", "", "x", "", "y"], [1, 2, 3, 4, 5])
+    assert read_examples(path, column, parse_label=None).texts_a == ["x", "y"]
+    path = write(tmp_path / name, "\na\n\nx\n")  # a line before a header is no row
+    assert read_examples(path, Columns("a"), parse_label=None, flags="--").texts_a == ["", "x"]
+    path = write(tmp_path / name, "\nx,z\n\ny,z\n".replace(",", "\t" if name == "x.tsv" else ","))
+    assert read_examples(path, column, parse_label=None, flags="--").texts_a == ["x", "y"]
+
+
+def test_a_line_of_texts_that_is_not_utf_8_is_malformed(tmp_path):
+    path = write(tmp_path / "x.txt", "gut\nsch\xf6n\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"x.txt:2: not UTF-8 \(1 of 2 rows is malformed"):
+        read_examples(path, Columns("0"), file_format=LINES, parse_label=None, flags=PREDICT_FLAGS)
 
 
 @settings(max_examples=60, deadline=None)
