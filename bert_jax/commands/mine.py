@@ -69,7 +69,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     embedder = embedding.Embedder(convert.load(flags.checkpoint, log=log), dtype=flags.dtype, log=log)
     scorer = None
     if flags.rerank:
-        ranker = predictor.Predictor(flags.rerank, log=log)
+        ranker = predictor.Predictor(flags.rerank, log=log, dtype=flags.dtype)
         scorer = reranking.Reranker(ranker, relevant=flags.relevant, log=log).scores
 
     began = time.monotonic()

@@ -118,7 +118,8 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     directories = _adapters(flags)
     shared = predictor.Shared() if directories else None
     model = models.load_finetuned(flags, log=progress.log, shared=shared)
-    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log)
+    overrides = models.overrides(flags)
+    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log, overrides)
     # The flags name columns of the files of --workdir alone.
     reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
     adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}

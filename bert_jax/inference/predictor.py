@@ -250,7 +250,11 @@ def _with_frozen(predict: Callable, frozen: Any, params: Any, batch: Any) -> Any
 
 
 def load_adapters(
-    base: Predictor, directories: Mapping[str, str], which: str = BEST, log: Callable[[str], None] = print
+    base: Predictor,
+    directories: Mapping[str, str],
+    which: str = BEST,
+    log: Callable[[str], None] = print,
+    overrides: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Predictor]:
     """Returns {name: predictor} of runs that share the frozen parameters and the programs of another.
 
@@ -259,13 +263,15 @@ def load_adapters(
         directories: {name: work directory}.
         which: as of `Predictor`.
         log: called with one line for each run.
+        overrides: as of `Predictor`.
 
     Raises:
-        UserError: a run has another base, or trained all of its parameters.
+        UserError: a run has another base, trained all of its parameters, or does not use a field of
+            `overrides`.
     """
     found = {}
     for name, directory in directories.items():
-        one = Predictor(directory, which, base.batch_size, log, shared=base.shared)
+        one = Predictor(directory, which, base.batch_size, log, overrides, base.shared)
         total = sum(x.nbytes for x in jax.tree.leaves((one._params, one._frozen)))
         if one.own_bytes > total / 2:
             raise UserError(

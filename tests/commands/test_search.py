@@ -16,6 +16,8 @@ from bert_jax import cli
 from bert_jax.convert import conversion
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.errors import UserError
+from bert_jax.inference import predictor
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import fingerprint, index
 from bert_jax.tokenization import load as load_tokenizer
@@ -126,6 +128,14 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary,
         assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
     shown = search("--query=x", f"--rerank={other}", "--relevant=match", corpus="")
     assert "the score is the probability of 'match'" in shown.err
+
+
+def test_the_other_model_is_computed_in_the_dtype_of_the_flag(search, monkeypatch):
+    def refuse(*args, dtype="auto", **options):
+        raise UserError(f"computed in {dtype}")
+
+    monkeypatch.setattr(predictor, "Predictor", refuse)
+    assert "computed in bfloat16" in search("--query=x", "--rerank=x", "--dtype=bfloat16", code=2).err
 
 
 @pytest.mark.parametrize("unit", [True, False], ids=["pretrained", "inner product"])

@@ -12,6 +12,8 @@ from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
 from bert_jax.convert.formats import work_directory
+from bert_jax.errors import UserError
+from bert_jax.inference import predictor
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.mining import Mining, mine
 
@@ -100,6 +102,14 @@ def test_a_model_of_pairs_decides(run, vocabulary):  # noqa: F811
     assert len(rows) == 9 and all(row["negatives"][0] != row["a"] for row in rows)
     error = call("--negatives=1", f"--rerank={ranker}", "--margin=100", "--overwrite", code=2).err
     assert "no pair has 1 negatives among 9 texts" in error
+
+
+def test_the_model_of_pairs_is_computed_in_the_dtype_of_the_flag(run, monkeypatch):
+    def refuse(*args, dtype="auto", **options):
+        raise UserError(f"computed in {dtype}")
+
+    monkeypatch.setattr(predictor, "Predictor", refuse)
+    assert "computed in bfloat16" in run[0]("--rerank=x", "--dtype=bfloat16", "--overwrite", code=2).err
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def add_relevant(define: Define) -> None:
 
 
 def load_reranker(flags: absl_flags.FlagValues, log: Callable[[str], None]) -> reranking.Reranker | None:
-    """Returns the model that the flags of `add_reranker` choose; None without --rerank.
+    """Returns the model that the flags of `add_reranker` and `add_dtype` choose; None without --rerank.
 
     Raises:
         UserError: the model does not score pairs, or --candidates or --relevant does not fit.
@@ -68,7 +68,8 @@ def load_reranker(flags: absl_flags.FlagValues, log: Callable[[str], None]) -> r
                 raise UserError(f"--{name} is only used with --rerank; leave it out")
         return None
     most = flags.candidates or reranking.CANDIDATES
-    return reranking.Reranker(predictor.Predictor(flags.rerank, log=log), most, flags.relevant, log)
+    ranker = predictor.Predictor(flags.rerank, log=log, dtype=flags.dtype)
+    return reranking.Reranker(ranker, most, flags.relevant, log)
 
 
 def add_finetuned(
@@ -97,9 +98,13 @@ def add_finetuned(
 def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
     """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
     compiler_options.enable_compilation_cache()
+    return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides(flags), **options)
+
+
+def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
+    """Returns the values that flags of `add_finetuned` give to fields of the configuration of a run."""
     names = ("null_score_diff_threshold",)
-    overrides = {name: flags[name].value for name in names if flags[name].value is not None}
-    return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides, **options)
+    return {name: flags[name].value for name in names if flags[name].value is not None}
 
 
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:

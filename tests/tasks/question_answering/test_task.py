@@ -212,6 +212,15 @@ def test_another_threshold(files, vocabulary, tmp_path, capsys):
     assert "--null_score_diff_threshold is for a single run" in capsys.readouterr().err
 
 
+def test_the_threshold_is_also_that_of_adapters(vocabulary, tmp_path, capsys):
+    fields = dict(max_query_length=4, doc_stride=4, v2=True)
+    run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)
+    other = make_run(tmp_path / "other", vocabulary, "squad", fields=fields | {"v2": False})
+    flags = [f"--workdir={run}", f"--adapter=other={other}", "--input=-", "--null_score_diff_threshold=1"]
+    assert cli.main(["predict", *flags]) == 2
+    assert "every question has an answer unless v2=true" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
