@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable_id, find_key
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable, encodable_id, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
@@ -26,7 +26,7 @@ WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objec
 
 _WORD_A_LINE = "expected one word per line, and an empty line after each sentence"
 _SENTENCE_A_LINE = "; sentences of a line each are read from standard input, --input=- < FILE"
-_FIRST_COLUMN = ", and --text_a=0 reads the first of any number of columns"
+_ANY_WIDTH = ", and --text_a={} reads that one of any number of columns"
 
 
 @dataclasses.dataclass
@@ -145,7 +145,7 @@ def read_sentences(
     if not tagged and columns is not None and lengths == {1} and out.width > 2:
         raise UserError(
             f"{path}: no sentence has a second line, and a line has up to {out.width} columns; "
-            f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_FIRST_COLUMN}"
+            f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_ANY_WIDTH.format(word or 0)}"
         )
     return out
 
@@ -181,7 +181,7 @@ def _column_sentences(path, lines, word, tag, tagged, out, expected) -> Iterator
         if not tagged and expected and out.width > expected:
             raise UserError(
                 f"{path}:{number}: {counted(out.width, 'column')}, {expected} in the training file; "
-                f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_FIRST_COLUMN}"
+                f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_ANY_WIDTH.format(word)}"
             )
         try:
             if number in lines.undecodable:
@@ -266,4 +266,4 @@ def json_list(row: Mapping[str, Any], key: str) -> list[str]:
     for value in values:
         if not isinstance(value, str):
             raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings")
-    return [value.encode("utf-8", "replace").decode("utf-8") for value in values]
+    return [encodable(value) for value in values]

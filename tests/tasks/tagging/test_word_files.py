@@ -61,6 +61,9 @@ def test_running_text_is_no_file_of_words(tmp_path):
         with pytest.raises(UserError, match=message):
             read_sentences(path, tagged=False, columns=columns)
         assert len(read_sentences(path, tagged=False, columns=None).words[0]) == 2
+    for text, columns in (("Call flush at once\n", 0), ("Peter went home\nMary works here\n", 2)):
+        with pytest.raises(UserError, match="and --text_a=1 reads that one of any number of columns"):
+            read_sentences(written(tmp_path, text), word="1", tagged=False, columns=columns)
     assert read_sentences(written(tmp_path, CONLL), tagged=False, columns=4).words[1] == ["Peter"]
     with pytest.raises(UserError, match=r"2 columns, 3 in the first line; .* --input=- < FILE"):
         read_sentences(written(tmp_path, "Peter went home\nMary works\n"), tagged=False)
