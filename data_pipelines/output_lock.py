@@ -57,7 +57,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     return manifest
 
 
-def _is_begun(directory: str, settings: Mapping[str, Any] | None = None) -> bool:
+def _is_begun(directory: str, settings: dict[str, Any] | None = None) -> bool:
     """Returns whether there is unfinished work with these settings; None for any settings."""
     path = os.path.join(directory, UNFINISHED, SETTINGS)
     return files.exists(path) and not (settings and difference(settings, json.loads(files.read(path))))
