@@ -62,7 +62,7 @@ def test_a_second_sigint_in_a_save_is_answered_and_a_third_ends_it(tmp_path, cap
     run.before_batch = at(7, lambda: send(signal.SIGINT))
     save = checkpoint.Checkpointer.save
 
-    def interrupted(self, step, state, stop):
+    def interrupted(self, step, state, stop=None):
         if step == 7:
             for _ in range(more):
                 send(signal.SIGINT)
