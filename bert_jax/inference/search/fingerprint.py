@@ -22,7 +22,7 @@ SCHEMA = {
     "max_seq_length?": int,
     "config?": dict,
 }
-_DIGESTS = {"weights": "weights", "tokenizer": "tokens or rules to find them"}
+_DIGESTS = {"weights": "other weights", "tokenizer": "another tokenizer"}
 # Fields of the encoder's configuration that its states do not depend on once it is trained.
 _WITHOUT_EFFECT = {
     *(*RUN_FIELDS, *DROPOUT_FIELDS, *HEAD_FIELDS, *START_FIELDS),
@@ -55,12 +55,7 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     """
     then, here = _flat(recorded), _flat(now)
     changed = [name for name, value in here.items() if then.get(name, value) != value]
-    return [
-        f"other {_DIGESTS[name]}"
-        if name in _DIGESTS
-        else f"{name} {_shown(then[name])}, not {_shown(here[name])}"
-        for name in changed
-    ]
+    return [_DIGESTS.get(name, f"{name} {_shown(then[name])}, not {_shown(here[name])}") for name in changed]
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
