@@ -18,9 +18,11 @@ from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.model import Model, check_found
 from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import some
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.replaced_tokens import generator_config
 
@@ -89,8 +91,17 @@ class TensorFlow1(Format):
         config, family = _read_config(folder)
         model = from_variables(_Variables(prefix), config, read_tokenizer(folder, family), prefix, ignore)
         if model.classes > 1:
-            model = model.replace(labels=tuple(f"LABEL_{i}" for i in range(model.classes)))
+            model = model.replace(labels=_numbered(model.classes))
         return model
+
+    def warning(self, model: Model) -> str:
+        """Returns one line on what a TF1 checkpoint has no place for, or ""."""
+        if lost := _lost(model):
+            return (
+                f"a TF1 checkpoint does not keep {', '.join(lost)}: give them to the program that reads it, "
+                "or choose another format"
+            )
+        return ""
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes `bert_model.ckpt.*`, the configuration and the vocabulary.
@@ -137,6 +148,28 @@ class TensorFlow1(Format):
 
 
 FORMAT = TensorFlow1()
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    """Returns the labels of a checkpoint that names none."""
+    return tuple(f"LABEL_{i}" for i in range(count))
+
+
+def _lost(model: Model) -> list[str]:
+    """Returns what a model has beyond that which is read from its checkpoint, as parts of a message."""
+    sentence, default = model.sentence or SentenceVectors(), SentenceVectors()
+    lost = [
+        f"{name}={getattr(sentence, name)}"
+        for name in ("pooling", "normalize", "max_seq_length")
+        if getattr(sentence, name) != getattr(default, name)
+    ]
+    if prompts := {name: text for name, text in sentence.prompts.items() if text}:
+        lost.append(f"the prompts {some(prompts)}")
+    if model.labels and model.labels != _numbered(len(model.labels)):
+        lost.append(f"the labels {some(model.labels)}")
+    if model.problem_type == "multi_label_classification":
+        lost.append(f"problem_type={model.problem_type}")
+    return lost
 
 
 def to_variables(model: Model) -> dict[str, np.ndarray]:

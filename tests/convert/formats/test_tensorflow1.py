@@ -14,6 +14,7 @@ from bert_jax.convert import parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
+from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 
 
@@ -52,6 +53,21 @@ def test_written_variables_read_back(make_model, tmp_path, head):
     tensors = tensorflow1._Variables(str(tmp_path / "bert_model.ckpt"))
     arrays = {name: np.asarray(variable) for name, variable in tensors.items()}
     parity.compare("it", file_outputs(arrays, model.config, TENSORFLOW, head), parity.flax_outputs(model))
+
+
+def test_what_a_checkpoint_does_not_keep_is_named(make_model):
+    warning = tensorflow1.FORMAT.warning
+    assert warning(make_model()) == ""
+    assert warning(make_model().replace(sentence=SentenceVectors())) == ""
+    sentence = SentenceVectors("cls", True, 8, {"query": "is ", "document": ""})
+    expected = "does not keep pooling=cls, normalize=True, max_seq_length=8, the prompts query: give them to"
+    assert expected in warning(make_model().replace(sentence=sentence))
+    classifier = make_model("sequence_classification")
+    assert "does not keep the labels a, b, c: give" in warning(classifier)
+    numbered = classifier.replace(labels=("LABEL_0", "LABEL_1", "LABEL_2"))
+    assert warning(numbered) == ""
+    kind = "multi_label_classification"
+    assert f"does not keep problem_type={kind}: give" in warning(numbered.replace(problem_type=kind))
 
 
 @needs_tensorflow
