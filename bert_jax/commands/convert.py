@@ -66,6 +66,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
                 f"--push_to uploads a Hugging Face folder and needs --to=huggingface, but got --to={flags.to}"
             )
         model_card.check_push(flags.push_to)
+    if not target.takes_changes:
+        surgery.check_absent(flags)
     command = command_line("convert", flags)
     options: dict[str, Any] = {}
     if "card" in target.write_options:

@@ -18,6 +18,9 @@ with epy.lazy_imports():
     from bert_jax.io import atomic
 
 
+_CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "position_method", "layers", "dtype", "head")
+
+
 def add(define: Define) -> None:
     """Defines the flags. Without any of them the model stays as it is."""
     define.string(
@@ -51,6 +54,16 @@ def add(define: Define) -> None:
     )
     define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
     define.choice("head", PRETRAINED, "Which heads to keep.")
+
+
+def check_absent(flags: absl_flags.FlagValues) -> None:
+    """Raises a UserError if one of the flags is given, for a format that takes no changes."""
+    for name in _CHANGES:
+        if flags[name].present:
+            raise UserError(
+                f"--{name} changes the model, and --to={flags.to} writes updates of the base as it is; "
+                f"leave --{name} out, or choose another format"
+            )
 
 
 def apply(

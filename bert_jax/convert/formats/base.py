@@ -27,12 +27,14 @@ class Format(abc.ABC):
         example: the same with an article, for messages that list the possible inputs, such as "a Hugging Face
             folder".
         write_options: the names of further arguments of `write`.
+        takes_changes: whether a model may be changed before it is written.
     """
 
     name: str
     title: str
     example: str
     write_options: tuple[str, ...] = ()
+    takes_changes: bool = True
 
     @abc.abstractmethod
     def detect(self, path: files.PathLike) -> bool:
