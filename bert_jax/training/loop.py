@@ -2,7 +2,8 @@
 
 `fit` sets up a run. `TrainRun` holds the run from its first state to its last: it dispatches steps, writes
 metrics, saves checkpoints, evaluates, and goes back to an earlier checkpoint if too many steps were skipped.
-Values are fetched from the devices only at log steps and where a step is saved or evaluated.
+Values are fetched from the devices only at log steps and where a step is saved or evaluated; in a run with a
+budget, also the share that each step has spent, a few steps later.
 """
 
 from __future__ import annotations

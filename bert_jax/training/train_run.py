@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -77,7 +77,6 @@ class TrainRun:
         self._batches: Batches
         self._open = contextlib.ExitStack()  # closes them
         self._batch: dict[str, jax.Array] = {}  # of the next step
-        self._metrics: Mapping[str, jax.Array] = {}  # of the last step
         self._most_tokens = 0  # that a batch may have
 
     # Before the first step
@@ -101,7 +100,8 @@ class TrainRun:
                 self.evaluations.run(missed, self.step, self.state)
 
     def _restore(self) -> None:
-        self.step, self.state = self.start.state(self.workdir.path, self._detour and self._detour.step)
+        start = self._detour.step if self._detour else None
+        self.step, self.state = self.start.state(self.workdir.path, start)
 
     def _resume_streak(self) -> None:
         """Takes up the skipped steps before a stop, and the save that was due at one of them."""
@@ -175,12 +175,12 @@ class TrainRun:
             paused = functools.partial(self._step_metrics.paused, self.writer)
             program = self.train_step.compile(self._batch, self.guard, paused)
         profiler.before(self.step + 1)
-        self.state, self._metrics = program(self.state, self._batch, self.train_step.seed)
+        self.state, metrics = program(self.state, self._batch, self.train_step.seed)
         self.step += 1
         self.guard.step = self.step
         self.writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
-        self._step_metrics.add(self.step, self._metrics)
-        profiler.after(self.step, self._metrics)
+        self._step_metrics.add(self.step, metrics)
+        profiler.after(self.step, metrics)
         self.watchdog.heartbeat()
         if self.step < self.last:
             with self._step_metrics.timed("input"):
@@ -249,7 +249,7 @@ class TrainRun:
         if not (self.save_due or evaluators):
             return False
         with self._step_metrics.paused(self.writer):
-            if self.save_due and (self.step == last or not self._is_skipped()):
+            if self.save_due and (self.step == last or not self._step_metrics.streak.skipped):
                 self._save()
             if evaluators:
                 with self._stopping(), self._step_metrics.timed("eval"):
@@ -269,10 +269,6 @@ class TrainRun:
                 f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
                 f"step {self.step} has the parameters of step {self.step - skipped}"
             )
-
-    def _is_skipped(self) -> bool:
-        """Returns whether the last step was skipped, after waiting for it."""
-        return bool(self._metrics) and float(self._metrics["skipped"]) > 0
 
     def _go_back(self, skipped: TooManySkipped) -> None:
         """Restores a good checkpoint and continues without the batches of the failed attempt.
@@ -294,10 +290,11 @@ class TrainRun:
         self._restore()
         self._first_step = self.guard.step = self.step
         self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
-        self.save_due, self._metrics, self._streak = False, {}, Streak()
-        self._step_metrics = self._new_step_metrics()
+        self.save_due, self._streak = False, Streak()
         self.writer.rewind(self.step)
+        self._goodput.rewind(read_metrics(self.workdir.path, "train"))
         self.open_batches()
+        self._step_metrics = self._new_step_metrics()
 
     def _new_step_metrics(self) -> StepMetrics:
         peak = 0.0

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import signal
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel import sharding
 from bert_jax.training import recovery
+from bert_jax.training.metrics import throughput
 from bert_jax.training.state import abstract_state
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -79,6 +81,22 @@ def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, detou
         "left_out": 4,
         "complete": True,
     }
+
+
+def test_the_steps_of_a_failed_attempt_are_no_goodput(tmp_path, monkeypatch):
+    """A clock on which a second passes with each batch, and a millisecond whenever it is read."""
+    batches, reads = [], itertools.count()
+
+    def now():
+        return len(batches) + next(reads) / 1000
+
+    monkeypatch.setattr(throughput, "time", types.SimpleNamespace(monotonic=now, time=now))
+    run = Run(tmp_path / "run")
+    spoil(run, {5, 6, 7})
+    run.before_batch = batches.append
+    run.fit()
+    last = run.lines("train")[-1]
+    assert 9 <= last["goodput"] * last["run_seconds"] <= 13 and last["run_seconds"] > 15
 
 
 @pytest.mark.parametrize(

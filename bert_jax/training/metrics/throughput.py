@@ -7,7 +7,8 @@ In addition to the means and the rates, each training line of metrics.jsonl has 
   and evaluating since the previous line.
 - `run_seconds`: the time since the run was first started.
 - `goodput`: the fraction of `run_seconds` that was spent on steps that are part of the result. Startup,
-  compilation, saving, evaluation and steps that were lost with a process do not count.
+  compilation, saving, evaluation and steps that were lost with a process, or left when the run went back to
+  an earlier one, do not count.
 """
 
 from __future__ import annotations
@@ -41,9 +42,18 @@ class Goodput:
         now = time.time() if now is None else now
         last = lines[-1] if lines else {}
         run_seconds = last.get("run_seconds") or 0.0
-        self._productive = run_seconds * (last.get("goodput") or 0.0)
+        self.rewind(lines)
         # The age must not decrease if the clock was set back between two starts.
         self._begun = min(now, last.get("time", now)) - run_seconds
+
+    def rewind(self, lines: Sequence[Mapping[str, float]]) -> None:
+        """Forgets the time spent on steps after `lines`, because the run goes back there; its age stays.
+
+        Args:
+            lines: the training lines of metrics.jsonl up to the step to which the run goes back.
+        """
+        last = lines[-1] if lines else {}
+        self._productive = (last.get("run_seconds") or 0.0) * (last.get("goodput") or 0.0)
 
     def add(self, productive: float, now: float | None = None) -> dict[str, float]:
         """Adds time spent on steps, and returns the fields of a line of metrics.
