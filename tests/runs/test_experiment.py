@@ -1,17 +1,15 @@
 """Experiments: budgets in steps, arms and measures that are run once, the table, and mistakes."""
 
-import dataclasses
 import json
 import re
 import shutil
 
 import pytest
-from support.pretrained import write
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.runs.experiment import report, runner, settings
-from bert_jax.settings import config_files, defaults, experiments
+from bert_jax.runs.experiment import report, runner
+from bert_jax.settings import defaults, experiments
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -21,8 +19,6 @@ from bert_jax.settings.experiments import (
     HeldOut,
     Pretraining,
 )
-from bert_jax.settings.typed import pretrain_config
-from bert_jax.tasks import fields
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -215,95 +211,6 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
     assert seen == [str(tmp_path / "teacher" / "seed-0" / "pretraining")]
 
 
-@pytest.fixture
-def judged(files, tmp_path, monkeypatch):
-    """Runs a small experiment whose trainings give scores at once; returns its results.
-
-    The arguments are fields of the pre-training, the epochs of the fine-tuning, the fields that the second
-    arm changes, and the file to train on.
-    """
-    monkeypatch.setattr(runner.step_times, "read_manifests", lambda directories: {})
-    monkeypatch.setattr(runner.pretrain, "pretrain", lambda config, directory: None)
-    monkeypatch.setattr(runner, "spent_by_step", lambda directory: ([3], [1.0], [9.0]))
-    monkeypatch.setattr(runner.finetune, "finetune", lambda config, directory: {"scores": {"accuracy": 0.5}})
-
-    def run(batch_size=8, log_every=5, epochs=1.0, tune=(), train="train.csv", seeds=1):
-        def config(run):
-            c = tiny(run)
-            c.batch_size, c.log_every = batch_size, log_every
-            return c
-
-        fields = {"data.train": str(files / train), "data.eval": str(files / "dev.csv"), "epochs": epochs}
-        fields |= {"data.text_a": "text", "data.label": "color"}
-        one = Experiment(
-            "Settings",
-            [Arm("one", Pretraining(config, "rows")), Arm("two", start="one", tune={"colors": dict(tune)})],
-            [Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],
-            Budget(steps=3),
-            seeds=seeds,
-            records={"rows": ()},
-            vocabulary=(),
-        )
-        work = runner.Runner(one, str(tmp_path), runner.Inputs({"rows": str(tmp_path / "records")}))
-        work.run()
-        return [(row["arm"], row["seed"]) for row in work.results.rows]
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (
-            {"batch_size": 16},
-            "arm 'one', pretraining, with other settings: batch_size is 8 there and 16 here",
-        ),
-        ({"epochs": 2.0}, "arm 'one', colors, with other settings: epochs is 1.0 there and 2.0 here; undo"),
-        (
-            {"tune": {"from_scratch": True}},
-            "arm 'two', colors, .*: from_scratch is False there and True here",
-        ),
-        ({"train": "dev.csv"}, "arm 'one', colors, .* files.train is '?[0-9a-f]{12}'? there and"),
-    ],
-)
-def test_results_with_other_settings_are_not_mixed(judged, change, message):
-    assert judged() == [("one", 0), ("one", 0), ("two", 0)]
-    with pytest.raises(UserError, match=message):
-        judged(**change, seeds=2)
-    assert judged(log_every=6, seeds=2)[3:] == [("one", 1), ("one", 1), ("two", 1)]
-
-
-def test_results_with_other_records_are_not_mixed(judged, tmp_path, monkeypatch):
-    """A directory that does not exist is not compared."""
-    judged()
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "manifest.json").touch()
-    digests = iter(["a" * 32, "a" * 32, "b" * 32])
-    monkeypatch.setattr(settings.manifests, "read", lambda directory: {"fingerprint": next(digests)})
-    (tmp_path / "settings.json").unlink()
-    assert len(judged(seeds=2)) == 6 and len(judged(seeds=3)) == 9
-    with pytest.raises(UserError, match=r"arm 'one', pretraining, .*: files.records is a+ there and b+ here"):
-        judged(seeds=4)
-    shutil.rmtree(tmp_path / "records")
-    assert len(judged(seeds=4)) == 12
-
-
-def test_held_out_records_are_compared(tmp_path, monkeypatch):
-    measure = HeldOut("held-out", "rows")
-    assert "files.records" not in settings.of_held_out(measure, str(tmp_path)).values
-    (tmp_path / "manifest.json").touch()
-    monkeypatch.setattr(settings.manifests, "read", lambda directory: {"fingerprint": "1"})
-    assert settings.of_held_out(measure, f"{tmp_path},{tmp_path}").values["files.records"] == "1+1"
-
-
-def test_results_of_earlier_versions_have_no_settings_and_get_more_seeds(judged, tmp_path):
-    judged()
-    (tmp_path / "settings.json").unlink()
-    assert len(judged(batch_size=16, seeds=2)) == 6
-    with pytest.raises(UserError, match="batch_size is 16 there and 8 here"):
-        judged(seeds=3)
-
-
 def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_path):
     tasks = [Finetuning("mrpc", "finetune/glue:mrpc", "glue", ("f1",))]
     one = Experiment("Rates", [Arm("high", tune={"*": {"optimizer.learning_rate": 1e-4}})], tasks)
@@ -357,113 +264,3 @@ def test_a_part_of_a_budget_is_never_nothing():
 def test_a_mean_has_the_deviation_of_its_runs():
     assert report.mean([]) == "" and report.mean([0.5]) == "0.5000"
     assert report.mean([0.2, 0.4, 0.9]) == "0.5000 ± 0.3606"
-
-
-@pytest.mark.parametrize("name", [name for name in config_files.names() if name.startswith("experiments/")])
-def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretrained):
-    experiment = config_files.load_experiment(name.partition("/")[2])
-    for arm in experiment.arms:
-        if arm.pretrain:
-            arm_config(experiment, arm.name, pretrained).model.replace(vocab_size=8192).encoder()
-        for measure in experiment.measures_of(arm):
-            if isinstance(measure, Finetuning):
-                config = config_files.load(measure.config, "finetune")
-                values = {
-                    "init_from": "model",
-                    "data_dir": "data",
-                    **measure.fields,
-                    **arm.fields(measure.name),
-                }
-                for field, value in values.items():
-                    fields.lookup(config, field)
-                    fields.assign(config, field, value)
-                fields.check(config)
-
-
-def arm_config(experiment, arm, checkpoint=""):
-    run = experiments.Run(1000, 0, str(checkpoint), lambda name: name)
-    return pretrain_config.pretraining(experiment.arm(arm).pretrain.config(run))
-
-
-def test_the_mixes_of_table_8():
-    experiment = config_files.load_experiment("masks")
-    found = {arm.name: arm_config(experiment, arm.name).mask_options(128) for arm in experiment.arms}
-    assert len(found) == 6 and found["80-0-20"][0].replace == (0.8, 0.2, 0)  # mask, random, same
-    assert found["80-10-10"][0].replace == (0.8, 0.1, 0.1) and found["0-0-100"][0].replace == (0, 1, 0)
-    assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
-
-
-INSTALLED = {
-    name: config_files.load_experiment(name.partition("/")[2])
-    for name in config_files.names()
-    if name.startswith("experiments/")
-}
-PRETRAINED = [name for name, experiment in INSTALLED.items() if experiment.budget]
-
-
-def test_only_the_records_that_the_chosen_arms_need_are_made():
-    hour = INSTALLED["experiments/hour"]
-    assert hour.records_of(["hour"]) == ["rows", "pairs"], "with a budget of seconds, all arms are timed"
-    counted = dataclasses.replace(hour, budget=Budget(steps=9))
-    assert counted.records_of() == counted.records_of(["hour", "next sentence"]) == ["rows", "pairs"]
-    assert counted.records_of(["hour", "random weights"]) == ["rows"]
-    assert counted.records_of(["random weights"]) == []
-    assert INSTALLED["experiments/sentence_order"].records_of(["sop"]) == ["next", "sop"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRETRAINED)
-def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
-    name, pretrained, vocabulary, tmp_path
-):
-    experiment = INSTALLED[name]
-    text = tmp_path / "text.txt"
-    text.write_text(
-        "".join(f"the {color} cat is a big dog .\ntwo small birds .\n\n" for color in ("red", "blue") * 400)
-    )
-    records = {}
-    for kind, flags in experiment.records.items():
-        records[kind] = str(tmp_path / kind)
-        command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output_dir={records[kind]}"]
-        assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
-    small = dataclasses.replace(experiment, budget=Budget(steps=8), seeds=1).with_measures(
-        [one for one in experiment.measures if isinstance(one, HeldOut)]
-    )
-    inputs = runner.Inputs(records, checkpoint=str(pretrained) if experiment.needs_checkpoint else "")
-    work = runner.Runner(small, str(tmp_path / "sweep"), inputs)
-    work.run()
-    trained = [arm.name for arm in experiment.arms if arm.pretrain]
-    assert [row["arm"] for row in work.results.rows if row["measure"] == experiments.PRETRAINING] == trained
-    table = report.write(work)
-    assert all(f"| {arm} |" in table for arm in trained)
-    assert all(f"\n| {one.name} | " in table for one in small.comparisons)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*INSTALLED} - {*PRETRAINED}))
-def test_every_arm_of_an_experiment_without_pretraining_is_fine_tuned(name, vocabulary, tmp_path):
-    pairs = "".join(f"{i % 2}\t1\t2\tthe cat\t{('the dog', 'the cat')[i % 2]}\n" for i in range(8))
-    words = "the x O\ncat x I-MISC\nsees x O\n\n" * 8
-    for file, content in {
-        "MRPC/train.tsv": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs,
-        "MRPC/dev.tsv": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs,
-        "eng.train": words,
-        "eng.testa": words,
-    }.items():
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(content)
-    checkpoint = write(tmp_path / "model", vocabulary, num_hidden_layers=6)
-    (measure,) = (one for one in INSTALLED[name].measures if one.name in ("MRPC", "CoNLL-2003"))
-    small = {"epochs": 1.0, "batch_size": 8, "max_seq_length": 16}
-    widths = {"head_size": 8, "encoder_size": 8}  # set only in the arms that set them
-    arms = []
-    for arm in INSTALLED[name].arms:
-        given = arm.fields(measure.name)
-        narrow = {field: width for field, width in widths.items() if field in given}
-        arms.append(dataclasses.replace(arm, tune={"*": {**given, **narrow, **small}}))
-    experiment = dataclasses.replace(INSTALLED[name], arms=arms, seeds=1).with_measures([measure])
-    inputs = runner.Inputs(data={measure.data: str(tmp_path)}, checkpoint=str(checkpoint))
-    work = runner.Runner(experiment, str(tmp_path / "sweep"), inputs)
-    work.run()
-    assert [row["arm"] for row in work.results.rows] == [arm.name for arm in arms]
-    assert all(0 <= row["scores"][measure.metrics[0]] <= 1 for row in work.results.rows)

@@ -1,7 +1,6 @@
 """Vocabularies: their special tokens, that every run makes the same, and what a user can get wrong."""
 
 import collections
-import gzip
 import io
 import json
 import os
@@ -10,12 +9,9 @@ import re
 import subprocess
 import sys
 import tarfile
-import tracemalloc
 from pathlib import Path
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 from support import vocabularies
 
 from bert_jax import tokenization
@@ -25,7 +21,7 @@ from bert_jax.io.progress import Progress
 from bert_jax.tokenization import byte_bpe_files
 from bert_jax.tokenization.templates import BERT, ROBERTA
 from bert_jax.tokenization.wordpiece import parse_vocabulary
-from data_pipelines import readers, vocabulary
+from data_pipelines import vocabulary
 from data_pipelines.vocabulary import sample as samples
 from data_pipelines.vocabulary import training, wordpiece
 
@@ -51,12 +47,6 @@ def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "corpus.txt"
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
-
-
-def sampled(paths, format, sample_bytes, seed):
-    options = vocabulary.Options(input=tuple(paths), output="", input_format=format, seed=seed)
-    (part,) = samples.sample(options, sample_bytes, Progress(io.StringIO()))
-    return part.training, part.held_out
 
 
 def train(path, format, output, **options):
@@ -192,65 +182,6 @@ def test_the_least_frequency_of_a_merge(text, tmp_path):
         )
         sizes.append(trained.size)
     assert sizes[0] == 2000 > sizes[1] > 261
-
-
-def test_the_sample_is_bounded_and_spread(tmp_path):
-    paths = []
-    for number in range(10):
-        path = tmp_path / f"{number}.txt"
-        path.write_text("".join(f"Word{number}x number {i} is here.\n\n" for i in range(4000)))
-        paths.append(str(path))
-    sample, held_out = sampled(paths, "text", 100_000, seed=1)
-    assert 90_000 < sample.size + held_out.size < 200_000
-    files = {document.key.split(":")[0] for document in sample.documents}
-    assert len(files) >= 2
-    again = sampled(paths, "text", 100_000, seed=1)
-    other = sampled(paths, "text", 100_000, seed=2)
-    assert again[0].documents == sample.documents != other[0].documents
-    assert not {d.key for d in sample.documents} & {d.key for d in held_out.documents}
-
-
-def test_compressed_files_each_give_their_share(tmp_path):
-    paths = []
-    for number in range(4):
-        paths.append(str(tmp_path / f"{number}.txt.gz"))
-        with gzip.open(paths[-1], "wt") as file:
-            file.writelines(f"Word{number}x {random.Random(i).random()} here.\n\n" for i in range(3000))
-    sample, held_out = sampled(paths, "text", 40_000, seed=1)
-    documents = sample.documents + held_out.documents
-    assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
-    assert sample.size + held_out.size < 41_000
-
-
-@pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_tables_each_give_their_share(tmp_path, format):
-    paths = []
-    for number in range(3):
-        texts = [f"sentence {i} of table {number}" for i in range(8000 if number else 16000)]
-        path = tmp_path / f"{number}.{format}"
-        if format == "csv":
-            path.write_text("\n".join(["text", *texts]) + "\n")
-        else:
-            table = pyarrow.table({"text": texts})
-            parquet.write_table(table, path, compression="none", use_dictionary=False)
-        paths.append(str(path))
-    sample, held_out = sampled(paths, "csv", 80_000, seed=1)
-    sizes = collections.Counter()
-    for document in sample.documents + held_out.documents:
-        sizes[document.key[0]] += samples.size_of(document)
-    assert sizes["0"] == pytest.approx(40_000, rel=0.02)
-    assert sizes["1"] == pytest.approx(20_000, rel=0.02) == sizes["2"]
-
-
-def test_one_document_is_held_out_in_part(tmp_path):
-    path = tmp_path / "one.txt"
-    path.write_text("".join(f"Sentence number {i} of one document.\n" for i in range(100)))
-    sample, held_out = sampled([str(path)], "text", 10**6, seed=1)
-    assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
-    path.write_text("All there is, all there is.\n")
-    trained = train(str(path), "text", str(tmp_path / "vocab.txt"), size=100)
-    assert not trained.held_out and trained.measured[0].units == 6
-    assert trained.measured[0].unknown_rate == 0
 
 
 def test_a_corpus_that_spells_special_tokens(tmp_path):
@@ -432,19 +363,6 @@ def test_each_language_is_measured(two_languages, tmp_path, capsys):
     assert first.count("words held out of") == 2 and second.count("words held out:") == 2
     assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
     assert f"{small} is in --input={small} and in --input={small}; give it once" in capsys.readouterr().err
-
-
-def test_memory_does_not_grow_with_the_corpus(tmp_path):
-    path = tmp_path / "big.txt"
-    with open(path, "w") as file:
-        for i in range(200_000):
-            file.write(f"Sentence {i} of a file that is much larger than the sample.\n\n")
-    tracemalloc.start()
-    readers.list_inputs(str(path))
-    sample, held_out = sampled([str(path)], "text", 200_000, seed=1)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert sample.size + held_out.size < 300_000 and peak < 8_000_000 < os.path.getsize(path)
 
 
 def test_unknown_kind(text, tmp_path):

@@ -1,0 +1,96 @@
+"""The sample of a corpus that a vocabulary is learned from, and what of it is held out."""
+
+import collections
+import gzip
+import io
+import os
+import random
+import tracemalloc
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bert_jax.io.progress import Progress
+from data_pipelines import readers, vocabulary
+from data_pipelines.vocabulary import sample as samples
+
+
+def sampled(paths, format, sample_bytes, seed):
+    options = vocabulary.Options(input=tuple(paths), output="", input_format=format, seed=seed)
+    (part,) = samples.sample(options, sample_bytes, Progress(io.StringIO()))
+    return part.training, part.held_out
+
+
+def test_the_sample_is_bounded_and_spread(tmp_path):
+    paths = []
+    for number in range(10):
+        path = tmp_path / f"{number}.txt"
+        path.write_text("".join(f"Word{number}x number {i} is here.\n\n" for i in range(4000)))
+        paths.append(str(path))
+    sample, held_out = sampled(paths, "text", 100_000, seed=1)
+    assert 90_000 < sample.size + held_out.size < 200_000
+    files = {document.key.split(":")[0] for document in sample.documents}
+    assert len(files) >= 2
+    again = sampled(paths, "text", 100_000, seed=1)
+    other = sampled(paths, "text", 100_000, seed=2)
+    assert again[0].documents == sample.documents != other[0].documents
+    assert not {d.key for d in sample.documents} & {d.key for d in held_out.documents}
+
+
+def test_compressed_files_each_give_their_share(tmp_path):
+    paths = []
+    for number in range(4):
+        paths.append(str(tmp_path / f"{number}.txt.gz"))
+        with gzip.open(paths[-1], "wt") as file:
+            file.writelines(f"Word{number}x {random.Random(i).random()} here.\n\n" for i in range(3000))
+    sample, held_out = sampled(paths, "text", 40_000, seed=1)
+    documents = sample.documents + held_out.documents
+    assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
+    assert sample.size + held_out.size < 41_000
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_tables_each_give_their_share(tmp_path, format):
+    paths = []
+    for number in range(3):
+        texts = [f"sentence {i} of table {number}" for i in range(8000 if number else 16000)]
+        path = tmp_path / f"{number}.{format}"
+        if format == "csv":
+            path.write_text("\n".join(["text", *texts]) + "\n")
+        else:
+            table = pyarrow.table({"text": texts})
+            parquet.write_table(table, path, compression="none", use_dictionary=False)
+        paths.append(str(path))
+    sample, held_out = sampled(paths, "csv", 80_000, seed=1)
+    sizes = collections.Counter()
+    for document in sample.documents + held_out.documents:
+        sizes[document.key[0]] += samples.size_of(document)
+    assert sizes["0"] == pytest.approx(40_000, rel=0.02)
+    assert sizes["1"] == pytest.approx(20_000, rel=0.02) == sizes["2"]
+
+
+def test_one_document_is_held_out_in_part(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("".join(f"Sentence number {i} of one document.\n" for i in range(100)))
+    sample, held_out = sampled([str(path)], "text", 10**6, seed=1)
+    assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
+    path.write_text("All there is, all there is.\n")
+    output = str(tmp_path / "vocab.txt")
+    options = vocabulary.Options(input=(str(path),), output=output, input_format="text", size=100)
+    trained = vocabulary.train(options)
+    assert not trained.held_out and trained.measured[0].units == 6
+    assert trained.measured[0].unknown_rate == 0
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    path = tmp_path / "big.txt"
+    with open(path, "w") as file:
+        for i in range(200_000):
+            file.write(f"Sentence {i} of a file that is much larger than the sample.\n\n")
+    tracemalloc.start()
+    readers.list_inputs(str(path))
+    sample, held_out = sampled([str(path)], "text", 200_000, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sample.size + held_out.size < 300_000 and peak < 8_000_000 < os.path.getsize(path)
