@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from data_pipelines import readers, sentences
 
 _SEPARATOR = re.compile(r"[\W\d_]+")  # between the words of a name
-_SEPARATED = re.compile(r"[^\W_]+|[\W_]")  # the words of an input, with their digits, and what separates them
+_WORDS_AND_SEPARATORS = re.compile(r"[^\W_]+|[\W_]")  # of an input; these words have their digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def rules_of(name: str) -> str:
 
 def _names(inputs: Sequence[str]) -> list[str]:
     """Returns the inputs without the beginning and the end that all of them have, which are whole words."""
-    heads = _without_shared([_SEPARATED.findall(given) for given in inputs])
+    heads = _without_shared([_WORDS_AND_SEPARATORS.findall(given) for given in inputs])
     names = ["".join(reversed(words)) for words in _without_shared([words[::-1] for words in heads])]
     return names if len(set(names)) == len(names) and all(names) else list(inputs)
 

@@ -67,7 +67,7 @@ def _remove_left_over(directory: str) -> None:
     """Removes the unfinished work of a build that finished, unless another process has locked it."""
     unfinished = os.path.join(directory, UNFINISHED)
     if files.is_directory(unfinished):
-        with _open_lock(directory) as lock:
+        with contextlib.suppress(FileNotFoundError), _open_lock(directory) as lock:  # it may be gone by now
             if _take(lock):
                 files.remove_tree(unfinished)
 
@@ -208,7 +208,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             raise UserError(stray)
         if lock:  # partial files of killed processes
             for name in files.names(unfinished):
-                if ".tmp-" in name:
+                if atomic.final_name(name) != name:
                     files.remove(os.path.join(unfinished, name))
         differing = difference(begun_with, json.loads(files.read(path))) if files.exists(path) else ""
         if differing and not overwrite:

@@ -165,7 +165,7 @@ def _check_same(
         if found.settings["prefix"] != prefix:
             raise UserError(
                 f"{given}: made with {found.settings['prefix']!r} before each document, and now it is "
-                f"{prefix!r}; make it anew with --corpus and --overwrite"
+                f"{prefix!r}; {index.ANEW}"
             )
 
 

@@ -193,10 +193,11 @@ _DECAY_IN_GRADIENT = ("dog", "dowg")
 # Maps arguments of optax's functions to the fields of the configuration that replace them.
 _FIELD_OF = {
     "learning_rate": "learning_rate",
-    "adam_learning_rate": "rates, such as '.*layers/.*/kernel=1; .*=0.1',",
+    "adam_learning_rate": "rates",
     "mask": "no_decay",
     "weight_decay_mask": "no_decay",
 } | dict.fromkeys(("weight_decay", "weight_decay_rate", "adam_weight_decay"), "weight_decay")
+_EXAMPLE_OF = {"adam_learning_rate": ", such as '.*layers/.*/kernel=1; .*=0.1'"}  # to end a message
 _ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
@@ -228,6 +229,7 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         if argument in _FIELD_OF:
             raise UserError(
                 f"optimizer.args={args!r}: set optimizer.{_FIELD_OF[argument]} instead of {argument}"
+                f"{_EXAMPLE_OF.get(argument, '')}"
             )
         if argument not in taken:
             known = ", ".join(known for known in taken if known not in _FIELD_OF)

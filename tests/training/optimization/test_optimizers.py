@@ -83,7 +83,7 @@ def test_schedules(name, rates):
         (dict(name="lion", args="b3=1"), "lion has no b3; it has b1, b2, mu_dtype"),
         (
             dict(name="muon", args="adam_learning_rate=0.001"),
-            "set optimizer.rates, such as '.*layers/.*/kernel=1; .*=0.1', instead of adam_learning_rate",
+            "set optimizer.rates instead of adam_learning_rate, such as '.*layers/.*/kernel=1; .*=0.1'",
         ),
         (dict(name="lion", args="weight_decay=0.1"), "set optimizer.weight_decay instead of weight_decay"),
         (dict(name="lion", args="0.9"), "expected arguments as Python writes them"),
