@@ -63,7 +63,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
-        "count the unknown words of text.",
+        "count the unknown words of text. Not for vocabularies and checkpoints.",
     )
     define.string("plot", "Picture to write of a record directory: a name ending in .png, .pdf or .svg.")
 
@@ -86,12 +86,25 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         for path in args:
             if not files.exists(path):
                 raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
+        if flags.vocab:
+            _check_vocab_is_used(flags.vocab, args)
     try:
         return 0 if _show(flags, args) else 1
     except BrokenPipeError:
         raise
     except OSError as error:
         raise UserError(f"{error.filename or args[0]}: {error.strerror or error}") from error
+
+
+def _check_vocab_is_used(vocab: str, paths: Sequence[str]) -> None:
+    """Raises a UserError if a path has nothing that --vocab could decode or be compared with."""
+    for path in paths:
+        what = "a vocabulary" if _is_vocabulary(path) else "a checkpoint" if _has_checkpoints(path) else ""
+        if what:
+            raise UserError(
+                f"--vocab={vocab} has no effect on {path}, which is {what}; expected records or text: leave "
+                "the flag out, or give only records and text with it"
+            )
 
 
 def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
@@ -132,27 +145,47 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if files.is_file(path):
         if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples, vocab)
-        if path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path):
-            return inspect_corpus.inspect_corpus([path], vocab=vocab)
-        if path.endswith((".txt", ".model", ".json")):
+        if _is_vocabulary(path):
             return inspection.inspect_vocabulary(path)
+        if path.endswith(".txt"):
+            return inspect_corpus.inspect_corpus([path], vocab=vocab)
         raise UserError(
             f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, a SentencePiece .model, or the "
             "tokenizer.json of byte-level BPE); if it is text, give its format, as in --input_format=text"
         )
     if files.exists(os.path.join(path, manifests.FILE)):
         return inspection.inspect_records(path, examples, vocab)
+    if _has_checkpoints(path):
+        return inspect_checkpoints(path) if _has_steps(path) else inspect_model(path)
     names = files.names(path)
-    if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
-        return inspect_checkpoints(path)
-    if formats.find(path) is not None:
-        return inspect_model(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(
         f"{path} contains neither records ({manifests.FILE}) nor checkpoints; if it contains text, give its "
         "format, as in --input_format=text"
     )
+
+
+def _is_vocabulary(path: str) -> bool:
+    """Returns whether a path is a file with the name of a vocabulary, and is not a text."""
+    if not files.is_file(path):
+        return False
+    if path.endswith(".txt"):
+        return inspect_corpus.looks_like_vocabulary(path)
+    return path.endswith((".model", ".json"))
+
+
+def _has_checkpoints(path: str) -> bool:
+    """Returns whether a path is a directory with checkpoints, of bert-jax or in another format."""
+    if not files.is_directory(path) or files.exists(os.path.join(path, manifests.FILE)):
+        return False
+    return _has_steps(path) or formats.find(path) is not None
+
+
+def _has_steps(directory: str) -> bool:
+    """Returns whether a directory is a work directory or a step of bert-jax."""
+    names = files.names(directory)
+    return "checkpoints" in names or "_CHECKPOINT_METADATA" in names
 
 
 def inspect_checkpoints(path: str):

@@ -267,6 +267,18 @@ def test_a_record_file_without_a_manifest_is_not_compared_with_a_vocabulary(tmp_
     assert code == 1 and f"vocab.txt has no effect on {tmp_path}/x.tfrecord" in report["problems"][0]
 
 
+@pytest.mark.parametrize("name, what", [("vocab.txt", "a vocabulary"), ("run", "a checkpoint")])
+def test_a_vocabulary_is_refused_where_it_has_no_effect(records, tmp_path, capsys, name, what):
+    directory = records()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
+    # Nothing is read, not even the records that come before.
+    assert cli.main(["inspect", f"--vocab={directory}/vocab.txt", directory, f"{tmp_path}/{name}"]) == 2
+    found = capsys.readouterr()
+    assert found.out == "" and found.err.count("\n") == 1
+    assert f"--vocab={directory}/vocab.txt has no effect on {tmp_path}/{name}, which is {what}" in found.err
+
+
 def test_a_picture_of_the_rows(records, tmp_path, capsys):
     directory = records()
     assert cli.main(["inspect", directory, f"--plot={tmp_path}/rows.png"]) == 0
