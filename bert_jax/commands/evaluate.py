@@ -106,7 +106,6 @@ def define_flags(define: Define) -> None:
     define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
     define.integer("batch_size", "Of --records: rows of a batch.", 32)
     define.integer("seed", "Seed of the masks of --records, or of --clusters.", 0)
-    models.add_dtype(define)
     define.json()
 
 
@@ -224,7 +223,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         return _table(models.workdirs(flags), flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
-    model = models.load_finetuned(flags, dtype=flags.dtype)
+    model = models.load_finetuned(flags)
     task = model.task
     used, of_run = task.model_config.execution.dtype, model.config.model.dtype
     if flags.dtype == "auto" and of_run not in ("auto", used):

@@ -85,7 +85,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
                 raise UserError(
                     f"--{name} is not for a .zip, which contains the predictions for the test sets of GLUE"
                 )
-        return _submit(models.workdirs(flags), flags.output, flags.overwrite)
+        return _submit(models.workdirs(flags), flags.output, flags.overwrite, flags.dtype)
     model = models.load_finetuned(flags)
     task = model.task
     models.check_predictions_file(flags, task)
@@ -118,8 +118,8 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     directories = _adapters(flags)
     shared = predictor.Shared() if directories else None
     model = models.load_finetuned(flags, log=progress.log, shared=shared)
-    overrides = models.overrides(flags)
-    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log, overrides)
+    options = {"overrides": models.overrides(flags), "dtype": flags.dtype}
+    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log, **options)
     # The flags name columns of the files of --workdir alone.
     reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
     adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
@@ -163,13 +163,13 @@ def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:
     return found
 
 
-def _submit(directories: list[str], output: str, overwrite: bool) -> int:
+def _submit(directories: list[str], output: str, overwrite: bool, dtype: str) -> int:
     """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
     checks.check_output(output, (".zip",), overwrite=overwrite)
     compiler_options.enable_compilation_cache()
     files: dict[str, str] = {}
     for directory in directories:
-        model = predictor.Predictor(directory)
+        model = predictor.Predictor(directory, dtype=dtype)
         spec = model.task.spec
         of_task = tables.submission_files(spec.name)
         if files.keys() & of_task.values():

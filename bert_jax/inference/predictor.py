@@ -255,6 +255,7 @@ def load_adapters(
     which: str = BEST,
     log: Callable[[str], None] = print,
     overrides: Mapping[str, Any] = types.MappingProxyType({}),
+    dtype: str = "auto",
 ) -> dict[str, Predictor]:
     """Returns {name: predictor} of runs that share the frozen parameters and the programs of another.
 
@@ -264,6 +265,7 @@ def load_adapters(
         which: as of `Predictor`.
         log: called with one line for each run.
         overrides: as of `Predictor`.
+        dtype: as of `Predictor`.
 
     Raises:
         UserError: a run has another base, trained all of its parameters, or does not use a field of
@@ -271,7 +273,7 @@ def load_adapters(
     """
     found = {}
     for name, directory in directories.items():
-        one = Predictor(directory, which, base.batch_size, log, overrides, base.shared)
+        one = Predictor(directory, which, base.batch_size, log, overrides, base.shared, dtype)
         total = sum(x.nbytes for x in jax.tree.leaves((one._params, one._frozen)))
         if one.own_bytes > total / 2:
             raise UserError(

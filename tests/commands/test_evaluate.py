@@ -6,7 +6,8 @@ import pytest
 from support import fine_tuned, pretrained, processes
 
 from bert_jax import cli
-from bert_jax.inference import minimal_pairs
+from bert_jax.errors import UserError
+from bert_jax.inference import minimal_pairs, predictor
 from bert_jax.inference.held_out import held_out
 from bert_jax.inference.sentence_scores import SentenceScorer
 
@@ -102,6 +103,25 @@ def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
     assert written[0] != written[1]
     error = fine_tuned.mistake(["evaluate", f"--workdir={run},{run}", "--dtype=float32"], capsys)
     assert "--dtype is for a single run" in error
+    predicted = []
+    for flags in ([], ["--dtype=float32"], ["--dtype=bfloat16"]):
+        output = tmp_path / f"predicted {len(predicted)}.jsonl"
+        command = ["predict", f"--workdir={run}", f"--input={tmp_path}/dev.tsv", f"--output={output}"]
+        assert cli.main([*command, *flags]) == 0
+        predicted.append([json.loads(line)["probabilities"] for line in output.read_text().splitlines()])
+    assert predicted[0] == predicted[1] != predicted[2]
+    assert predicted[0] == [json.loads(line)["probabilities"] for line in written[0].splitlines()]
+    assert predicted[2] == [json.loads(line)["probabilities"] for line in written[1].splitlines()]
+
+
+@pytest.mark.parametrize("more", [["--split=test", "--output=x.zip"], ["--input=-"]])
+def test_every_prediction_is_computed_in_the_dtype_of_the_flag(more, monkeypatch, capsys):
+    def refuse(*args, dtype="auto", **options):
+        raise UserError(f"computed in {dtype}")
+
+    monkeypatch.setattr(predictor, "Predictor", refuse)
+    error = fine_tuned.mistake(["predict", "--workdir=x", *more, "--dtype=bfloat16"], capsys)
+    assert "computed in bfloat16" in error
 
 
 def test_a_pretrained_model_in_place_of_a_finetuned_one(checkpoint, capsys):

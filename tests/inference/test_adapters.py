@@ -12,7 +12,7 @@ from support.pretrained import write
 import bert_jax
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding, streaming
+from bert_jax.inference import embedding, predictor, streaming
 from bert_jax.inference.predictor import Predictor, Shared, load_adapters
 
 QUIET = {"log": [].append}
@@ -107,6 +107,22 @@ def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
         bert_jax.load(base, adapters={"x": runs["biases"]}, **QUIET)
     with pytest.raises(UserError, match="belongs to another base than"):
         bert_jax.load(runs["biases"], adapters={"x": runs["first"]}, **QUIET)
+
+
+def test_adapters_are_computed_in_the_dtype_of_the_flag(runs, tmp_path, monkeypatch):
+    dtypes = []
+
+    def record(*args, **options):
+        dtypes.append((made := Predictor(*args, **options)).task.model_config.execution.dtype)
+        return made
+
+    monkeypatch.setattr(predictor, "Predictor", record)
+    (tmp_path / "lines").touch()
+    command = ["predict", f"--workdir={runs['first']}", "--input=-", f"--adapter=second={runs['second']}"]
+    with (tmp_path / "lines").open() as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        assert cli.main([*command, "--dtype=bfloat16"]) == 0
+    assert dtypes == ["bfloat16", "bfloat16"]
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,14 @@ def add_finetuned(
         "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
         "Default: the value of the run.",
     )
+    add_dtype(define)
 
 
 def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
     """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
     compiler_options.enable_compilation_cache()
-    return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides(flags), **options)
+    options |= {"overrides": overrides(flags), "dtype": flags.dtype}
+    return predictor.Predictor(flags.workdir, flags.checkpoint, **options)
 
 
 def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
