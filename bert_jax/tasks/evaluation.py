@@ -56,7 +56,7 @@ class TaskEvaluator(Evaluator):
         self._task, self._rows, self._examples = task, rows, examples
         self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
-        self._compiled: set[tuple[int, ...]] = set()  # shapes of batches
+        self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss, if the task has one, and every metric of the task.
@@ -83,15 +83,9 @@ class TaskEvaluator(Evaluator):
             return ({} if loss is None else {"loss": loss}) | self._scores
 
     def _dispatch(self, context: EvaluationContext, frozen: Any, params: Any, batch: Any) -> jax.Array:
-        """Returns the outputs of a batch, for which a program is compiled if its shape is new."""
+        """Returns the outputs of a batch."""
         compute = functools.partial(self._predict, params, batch, **({"frozen": frozen} if frozen else {}))
-        shape = batch["input_ids"].shape
-        if shape in self._compiled:
-            return context.guard.wait_for(compute)
-        with context.watchdog.paused():
-            found = context.guard.wait_for(compute)
-        self._compiled.add(shape)
-        return found
+        return context.dispatch(compute, batch, self._compiled)
 
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
         """Writes the confusion matrix as a picture."""

@@ -14,7 +14,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from bert_jax import checkpoint
 from bert_jax.io import files, json_files
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import row_parts, sharding
+from bert_jax.training.compiled_step import shape_key
 from bert_jax.training.metrics.metrics_writer import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
@@ -32,6 +33,7 @@ from bert_jax.training.step import make_eval_step
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import BEST, BEST_FILE, WorkDir
 
+_T = TypeVar("_T")
 _BEST = {"step": int, "last_step": int, "since_best?": int, "metric?": str, "scores": {str: (float, None)}}
 
 
@@ -77,6 +79,27 @@ class EvaluationContext:
                 show(done) if total is None else show(done, total)
 
             yield on_batch
+
+    def dispatch(self, compute: Callable[[], _T], batch: Mapping[str, jax.Array], compiled: set[tuple]) -> _T:
+        """Returns `compute()`, for which a program is compiled if the batch has a new shape.
+
+        The watchdog is paused during the compilation, which may take longer than its limit. A request to stop
+        the run interrupts it.
+
+        Args:
+            compute: calls a jitted function with the batch.
+            batch: a global batch.
+            compiled: the keys (`compiled_step.shape_key`) of the batches for which this function has been
+                compiled. That of the batch is added.
+
+        Raises:
+            Interrupted: the run was requested to stop.
+        """
+        key = shape_key(batch)
+        with contextlib.nullcontext() if key in compiled else self.watchdog.paused():
+            found = self.guard.wait_for(compute)
+        compiled.add(key)
+        return found
 
 
 class Evaluator(Protocol):
@@ -132,22 +155,26 @@ class EvalStep:
         seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
             evaluation.
         mesh: the device mesh of the state.
+
+    Attributes:
+        compiled: the keys of the batches for which the step has been compiled, for
+            `EvaluationContext.dispatch`.
     """
 
     def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):
-        self.mesh = mesh
+        self.mesh, self.compiled = mesh, set[tuple]()
         self._objective, self._seed = objective, seed
-        self._compiled: Callable | None = None
+        self._step: Callable | None = None
 
     def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], index: int) -> dict[str, Any]:
         """Returns {name: (sum, weight)} of a batch, the `index`-th of an evaluation."""
-        if self._compiled is None:
+        if self._step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
             parts_of = functools.partial(row_parts.of_forward_pass, mesh=self.mesh)
             eval_step = make_eval_step(self._objective, self._seed, parts_of)
-            self._compiled = sharding.jit_eval_step(eval_step, self.mesh, shardings)
+            self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
-        return self._compiled(state.params, batch, np.int32(index), *frozen)
+        return self._step(state.params, batch, np.int32(index), *frozen)
 
 
 class RecordEvaluator(Evaluator):
@@ -189,7 +216,8 @@ class RecordEvaluator(Evaluator):
             for index, rows in enumerate(batches):
                 on_batch(index)
                 previous, batch = totals, sharding.global_batch(rows, mesh)
-                pairs = context.guard.wait_for(functools.partial(self._eval_step, state, batch, index))
+                compute = functools.partial(self._eval_step, state, batch, index)
+                pairs = context.dispatch(compute, batch, self._eval_step.compiled)
                 totals = pairs if totals is None else _add(totals, pairs)
                 jax.block_until_ready(previous)
         if totals is None:

@@ -1,17 +1,16 @@
 """The evaluation of a task during training, and the watchdog beside it."""
 
-import contextlib
 import threading
 import time
 import types
 
 import numpy as np
 import pytest
+from support.evaluations import quiet_context
 
 from bert_jax.parallel import sharding
 from bert_jax.tasks import evaluation
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.training.evaluators import EvaluationContext
 from bert_jax.training.watchdog import Watchdog
 
 LIMIT = 0.2
@@ -53,16 +52,9 @@ def evaluate(monkeypatch):
         evaluator = evaluation.TaskEvaluator(
             Task(), None, rows(), None, 8, sharding.make_mesh(), types.SimpleNamespace(primary=True)
         )
-        quiet = types.SimpleNamespace(
-            check=lambda: None,
-            wait_for=lambda function: function(),
-            stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
-        )
         state = types.SimpleNamespace(params=None, frozen=None)
         with Watchdog(LIMIT, ended.append) as watchdog:
-            assert evaluator.evaluate(1, state, EvaluationContext(quiet, quiet, watchdog)) == {
-                "accuracy": 1.0
-            }
+            assert evaluator.evaluate(1, state, quiet_context(watchdog)) == {"accuracy": 1.0}
         return ended
 
     return evaluate

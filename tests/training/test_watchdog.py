@@ -1,6 +1,62 @@
-import threading
+"""The watchdog alone and beside an evaluation on records; tests/tasks has that of a task."""
 
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.evaluations import quiet_context
+from support.regression import Regression, make_batch
+
+from bert_jax.parallel import sharding
+from bert_jax.training.evaluators import EvalStep, RecordEvaluator
+from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog
+
+LIMIT = 0.5
+
+
+class Slow(Regression):
+    """An objective whose program takes longer to compile than the limit."""
+
+    def loss(self, params, batch, rngs):
+        time.sleep(2 * LIMIT)
+        return super().loss(params, batch, rngs)
+
+
+@pytest.fixture
+def evaluate():
+    """A function (objective, batches) that evaluates batches, and returns the watchdog's messages."""
+
+    def evaluate(objective, batches):
+        mesh = sharding.make_mesh()
+        params = {"encoder": {"w": jnp.zeros(8)}, "head": {"b": jnp.zeros(())}}
+        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        state = jax.device_put(TrainState(jnp.int32(1), params, ()), replicated)
+        evaluator = RecordEvaluator(EvalStep(objective, 0, mesh), batches, batch_size=16)
+        ended = []
+        with Watchdog(LIMIT, ended.append) as watchdog:
+            found = evaluator.evaluate(1, state, quiet_context(watchdog))
+        assert found and all(map(np.isfinite, found.values()))
+        return ended
+
+    return evaluate
+
+
+def test_the_program_of_an_evaluation_may_take_longer_to_compile_than_the_limit(evaluate):
+    assert evaluate(Slow(), lambda own, step: (make_batch(n, rows) for n, rows in enumerate((16, 8)))) == []
+
+
+def test_batches_of_an_evaluation_that_do_not_arrive_end_the_process(evaluate):
+    def batches(own, step):
+        yield make_batch(0)
+        time.sleep(3 * LIMIT)
+        yield make_batch(1)
+
+    (message,) = evaluate(Regression(), batches)
+    assert message.startswith("no step for") and "--stall_timeout=0.5" in message
 
 
 def test_a_run_without_progress_is_ended():
