@@ -25,7 +25,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, files
+from bert_jax.io import atomic, checks, files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -84,6 +84,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
                     "leave the flag out"
                 )
         for path in args:
+            atomic.restore_directory(path)
             if not files.exists(path):
                 raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
         if flags.vocab:

@@ -115,6 +115,7 @@ def check_output(
     Raises:
         UserError: the directory is not free, or holds the source, or something else.
     """
+    atomic.restore_directory(output)
     checks.check_free(output, overwrite)
     if not (files.is_file(output) or files.names(output)):
         return

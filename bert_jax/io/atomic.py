@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from bert_jax.io import files, fonts, owners, scratch
+from bert_jax.errors import UserError
+from bert_jax.io import files, fonts, owners, progress, scratch
 
 _TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
 _REPLACED = ".replaced-"  # NAME.replaced-OWNER-RANDOM
@@ -68,9 +69,13 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
 
 def _unique(name: str, infix: str) -> str:
     """Returns a unique name: `name`, which is cut if it is long, `infix`, and what identifies the process."""
+    return f"{_begin(name)}{infix}{owners.token()}-{os.urandom(4).hex()}"
+
+
+def _begin(name: str) -> str:
+    """Returns the begin of a name, with which those of its temporary files begin."""
     # A name may have 255 bytes in all.
-    begin = os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
-    return f"{begin}{infix}{owners.token()}-{os.urandom(4).hex()}"
+    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
 
 def final_name(name: str) -> str:
@@ -115,8 +120,9 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
 
     An existing directory is replaced at once, unless it is a mount point or the working directory, which have
     to stay: their content is. After an error, it is as it was before. If the process is killed between two
-    renames, the old content is in NAME.replaced-*, which no clean-up removes: beside the directory, or in one
-    that has to stay. The content for a URL is uploaded at the end, file by file.
+    renames, the old content is in NAME.replaced-*: beside the directory, or in one that has to stay. It is
+    kept until `restore_directory` gives it its name back, or until another call replaces the new content. The
+    content for a URL is uploaded at the end, file by file.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -140,6 +146,58 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
         else:
             _rename([(path, replaced), (made, path)])
         os.rename(replaced, os.path.join(temporary, "replaced"))  # which is removed with it
+        if not stays:
+            # Of a process that was killed once the new content had its name; it was to be removed then.
+            scratch.remove_leftovers(folder, prefix=_replaced_prefix(path), of_others=False)
+
+
+def restore_directory(path: files.PathLike) -> None:
+    """Restores a directory if the process that was replacing it was killed, and logs that.
+
+    `replace_directory` renames the old content before it renames the new content to `path`. If nothing is at
+    `path`, the process was killed in between. URLs are left as they are.
+
+    Raises:
+        UserError: it cannot be restored without knowing what was in it, or that the process is dead; the
+            message says what to do.
+    """
+    path = os.fspath(path)
+    if files.is_remote(path):
+        return
+    if os.path.lexists(path):
+        for replaced in _unfinished(path, path):
+            raise UserError(
+                f"{path}: a command was killed while it replaced the content; expected that {replaced} is "
+                "gone, which has the old one: move its entries back over those of the same name, or, if the "
+                "new content is complete, remove it"
+            )
+        return
+    for replaced in _unfinished(files.parent(path), path):
+        if owners.is_dead(replaced) is None:
+            raise UserError(
+                f"{path}: a command on another machine renamed it to {replaced} in order to replace it; "
+                "expected that it is there again; if that command was killed, rename it back"
+            )
+        with contextlib.suppress(OSError):  # another process may have restored it first
+            os.rename(replaced, path)
+            progress.log(
+                f"warning: {path} was missing, because a command was killed while it replaced it; "
+                "the old content is restored"
+            )
+
+
+def _unfinished(folder: str, path: str) -> list[str]:
+    """Returns the paths, in a folder, of content that a process which is not known to be alive replaced."""
+    prefix = _replaced_prefix(path)
+    try:
+        found = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
+    except OSError:  # not a directory, or not to be listed
+        return []
+    return [os.path.join(folder, name) for name in found if owners.is_dead(name) is not False]
+
+
+def _replaced_prefix(path: str) -> str:
+    return _begin(files.name(files.absolute(path))) + _REPLACED
 
 
 def _replace_entries(path: str, made: str, replaced: str, kept: str) -> None:

@@ -1,12 +1,14 @@
 """Files that appear whole: also where two write one of them at a time."""
 
+import contextlib
 import os
 import subprocess
 import sys
 
 import pytest
 
-from bert_jax.io import atomic, scratch
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, owners, scratch
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
@@ -124,6 +126,44 @@ def test_what_a_killed_process_was_replacing_is_not_cleaned_up(tmp_path, stays):
         whole = (folder / "model").exists() and replaced.items() <= files_under(folder / "model").items()
         assert whole or {("a", "old"), ("b", "old")} <= set(found)
     assert files_under(tmp_path / "6" / "model") == replaced
+
+
+def test_what_a_killed_process_was_replacing_is_restored(tmp_path, capsys):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path, ""], check=True)
+    restored = 0
+    for folder in tmp_path.iterdir():
+        missing = not (folder / "model").exists()
+        atomic.restore_directory(folder / "model")
+        old, new = {"a": "old", "b": "old"}, {"a": "new", "c": "new"}
+        assert files_under(folder / "model") in ([old] if missing else [old, new])
+        said = capsys.readouterr().err
+        assert (f"{folder / 'model'} was missing" in said and said.count("\n") == 1) == missing
+        restored += missing
+        with atomic.replace_directory(folder / "model") as made:
+            atomic.write_text(os.path.join(made, "a"), "newest")
+        assert files_under(folder) == {"model/a": "newest"} and os.listdir(folder) == ["model"]
+    assert restored == 1
+
+
+def test_what_has_to_be_restored_by_hand_is_refused_with_what_to_do(tmp_path):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path, "stays"], check=True)
+    refused = 0
+    for folder in tmp_path.iterdir():
+        left = list(folder.glob("model/model.replaced-*"))
+        with pytest.raises(UserError, match="move its entries back") if left else contextlib.nullcontext():
+            atomic.restore_directory(folder / "model")
+        refused += len(left)
+    assert refused == 5
+
+
+@pytest.mark.parametrize("token", ["living", "of another machine"])
+def test_what_a_process_that_may_live_is_replacing_is_left_as_it_is(tmp_path, token):
+    of = owners.token() if token == "living" else f"{'0' * 12}-1-1"
+    (tmp_path / f"model.replaced-{of}-1234").mkdir()
+    alive = token == "living"
+    with contextlib.nullcontext() if alive else pytest.raises(UserError, match="rename it back"):
+        atomic.restore_directory(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):

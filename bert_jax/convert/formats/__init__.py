@@ -9,7 +9,7 @@ from __future__ import annotations
 from bert_jax.convert.formats import huggingface, peft, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import atomic, files
 
 _FORMATS: dict[str, Format] = {}
 
@@ -38,7 +38,14 @@ def get(name: str) -> Format:
 
 
 def find(path: files.PathLike) -> Format | None:
-    """Returns the format of the checkpoint at a path; None if there is no checkpoint."""
+    """Returns the format of the checkpoint at a path; None if there is no checkpoint.
+
+    A directory is restored first if the command that was replacing it was killed.
+
+    Raises:
+        UserError: it has to be restored by hand; see `atomic.restore_directory`.
+    """
+    atomic.restore_directory(path)
     return next((one for one in _FORMATS.values() if one.detect(path)), None)
 
 
