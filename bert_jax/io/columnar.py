@@ -37,6 +37,7 @@ class Table:
 
     Attributes:
         columns: the names of the columns.
+        types: {column: type}, as Arrow names it, of the columns whose values are never text.
 
     Raises:
         UserError: the file does not exist, or is damaged.
@@ -47,6 +48,11 @@ class Table:
         with self._opened() as (schema, _):
             self.columns = tuple(schema.names)
             self._classes = _class_names(schema)
+            self.types = {
+                field.name: str(field.type)
+                for field in schema
+                if not (field.name in self._classes or _may_be_text(field.type))
+            }
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
@@ -168,6 +174,12 @@ def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]
     )
     for batch in found:
         yield batch.select(list(columns)) if columns else batch
+
+
+def _may_be_text(kind: Any) -> bool:
+    """Returns whether values of a type of Arrow may be text or bytes; missing values are of any."""
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    return str(kind).removeprefix("large_").startswith(("string", "binary", "fixed_size_binary", "null"))
 
 
 def _class_names(schema: Any) -> Mapping[str, list[str]]:

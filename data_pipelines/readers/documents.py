@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_LINE_BYTES = 1 << 20  # longer lines are split, so that one line cannot fill the memory
 MAX_DOCUMENT_BYTES = 8 << 20  # longer documents, which often lack their blank lines, are split too
@@ -39,6 +39,23 @@ class Fields:
 
     text: str = "text"
     id: str = ""
+
+
+def not_text(path: str, field: str, found: str, others: Iterable[str]) -> str:
+    """Returns the message that a field or column holds something else than text.
+
+    Args:
+        path: the file.
+        field: the field or column.
+        found: what it holds, such as "a list".
+        others: the fields or columns of the file, for the advice.
+    """
+    names = [name for name in others if name != field]
+    choice = f"choose another of {', '.join(names)}, or " if names else ""
+    return (
+        f"--text_field={field}: in {path} it holds {found}, expected text; {choice}write the file again with "
+        "the parts of each document joined to one text"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,20 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
-from data_pipelines.readers.documents import Controls, Document, Fields, Range, decode, text_document
+from data_pipelines.readers.documents import (
+    Controls,
+    Document,
+    Fields,
+    Range,
+    decode,
+    not_text,
+    text_document,
+)
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
 LONGEST_LINE = 32 << 20  # bytes; longer lines are counted as bad lines
 _CHECKED = 100
+_KINDS = {list: "lists", dict: "objects", int: "numbers", float: "numbers", bool: "true or false"}
 
 
 def read(
@@ -78,6 +87,7 @@ def _check(range_: Range, fields: Fields) -> None:
     """Raises UserError if none of the first 100 lines of the whole file has the text field."""
     seen = bad = 0
     names: dict[str, None] = {}
+    kinds: dict[str, None] = {}  # of the text field
     whole = Range(range_.path, range_.name, 0, None, range_.size)
     with open_lines(whole, collections.Counter(), LONGEST_LINE) as lines:
         for line in _nonblank(lines):
@@ -87,9 +97,13 @@ def _check(range_: Range, fields: Fields) -> None:
             seen += record is not None
             bad += record is None
             names |= dict.fromkeys(record or ())
+            if record is not None and record.get(fields.text) is not None:
+                kinds[_KINDS[type(record[fields.text])]] = None
             if seen + bad >= _CHECKED:
                 break
     if seen:
+        if kinds:
+            raise UserError(not_text(range_.path, fields.text, " and ".join(kinds), list(names)[:20]))
         shown = ", ".join(list(names)[:20]) or "none"
         raise UserError(
             f"--text_field={fields.text}: none of the first {counted(seen, 'line')} of {range_.path} has a "

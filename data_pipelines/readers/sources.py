@@ -21,7 +21,7 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, compression, files, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import some
-from data_pipelines.readers.documents import Controls, Document, Fields, Range, text_document
+from data_pipelines.readers.documents import Controls, Document, Fields, Range, not_text, text_document
 from data_pipelines.readers.formats import Format
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
@@ -212,6 +212,8 @@ class ColumnSource(Source):
             if field not in table.columns:
                 shown = ", ".join(table.columns)
                 raise UserError(f"--{flag}={field}: {range_.path} has no such column; it has {shown}")
+        if kind := table.types.get(fields.text):
+            raise UserError(not_text(range_.path, fields.text, f"values of type {kind}", table.columns))
         rows = table.rows(list(wanted.values()), range_.start, range_.end)
         for place, row in enumerate(rows, range_.start):
             text = row[fields.text]

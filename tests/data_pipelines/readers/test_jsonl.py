@@ -59,6 +59,16 @@ def test_a_wrong_field_is_an_error_that_names_the_others(tmp_path):
         read(write(tmp_path, [b"text"] * 3))
 
 
+def test_a_field_of_lists_is_an_error_that_says_so(tmp_path):
+    lines = [b'{"text": ["A", "B"], "url": "b"}', b'{"text": null}', b'{"text": {"a": 1}}']
+    message = (
+        r"--text_field=text: in \S+ it holds lists and objects, expected text; choose another of url, or"
+    )
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, lines))
+    assert len(read(write(tmp_path, [*lines, b'{"text": "A"}']))) == 1
+
+
 LINE = st.one_of(
     st.sampled_from([b"", b" ", b"{", b"null", b'{"text": ""}', b'{"text": "A\\nb."}', b'{"id": 1}']),
     st.text(max_size=9).map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),

@@ -35,6 +35,28 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "values, found",
+    [([["A", "B"]], r"list<.*: string>"), ([{"a": "A"}], r"struct<a: string>"), ([1], "int64")],
+    ids=["lists", "objects", "numbers"],
+)
+def test_a_column_of_something_else_than_text_is_refused(tmp_path, values, found):
+    parquet.write_table(pyarrow.table({"text": values, "title": ["t"]}), tmp_path / "x.parquet")
+    message = rf"--text_field=text: in \S+x.parquet it holds values of type {found}, expected text; choose"
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x.parquet")
+    assert len(read(tmp_path / "x.parquet", fields=Fields("title"))[0]) == 1
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary", "dictionary", "null"])
+def test_every_type_of_text_is_read(tmp_path, kind):
+    dictionary = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    of = dictionary if kind == "dictionary" else getattr(pyarrow, kind)()
+    values = pyarrow.array([None if kind == "null" else b"A" if "binary" in kind else "A"], of)
+    parquet.write_table(pyarrow.table({"text": values}), tmp_path / "x.parquet")
+    assert len(read(tmp_path / "x.parquet")[0]) == (kind != "null")
+
+
 @pytest.mark.parametrize("target", [1 << 20, 200])
 @pytest.mark.parametrize("pattern", ["", "*.parquet"])
 def test_documents_do_not_depend_on_the_ranges(folder, target, pattern):
