@@ -85,7 +85,7 @@ def find(given: str) -> Path:
         The path of the file. For a URL, it is a local copy that exists as long as this process.
 
     Raises:
-        UserError: there is no such config; the message lists the closest name and all names.
+        UserError: there is no such config; the message has the closest name and how to list all.
     """
     remote, path = files.is_remote(given), Path(given)
     if path.suffix == ".json" and (remote or path.is_file()):
@@ -106,7 +106,7 @@ def find(given: str) -> Path:
     wanted = given.removesuffix(".py").removeprefix("configs/")
     by_size = [name for name in known if name.partition("/")[2] == wanted]
     hint = f"; did you mean {by_size[0]}?" if by_size else did_you_mean(wanted, known)
-    every = " `bert-jax configs` lists them" if hint else f"; they are {', '.join(known)}"
+    every = " `bert-jax configs` lists them" if hint else "; `bert-jax configs` lists them"
     raise UserError(f"config {given!r}: there is no such file, and no config of this name{hint}{every}")
 
 
