@@ -15,6 +15,7 @@ import numpy as np
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
@@ -220,7 +221,7 @@ class Engine:
         self,
         most: int,
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]],
-        on_program: Callable[[int, int], None] = lambda done, total: None,
+        on_program: Callable[[int, int], None] = progress.not_shown,
     ) -> int:
         """Compiles what later calls of `outputs` with at most `most` rows need, so that none of them waits.
 

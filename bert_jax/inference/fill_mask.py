@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.io import progress
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
@@ -143,7 +144,7 @@ class MaskFiller:
         """Returns why the masks of a text cannot be filled, or ""."""
         return self._problem(text, self._rows([text])[0])
 
-    def warm_up(self, most: int, on_program: Callable[[int, int], None] = lambda done, total: None) -> int:
+    def warm_up(self, most: int, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
         return self._engine.warm_up(
             most, lambda rows, size: {"positions": np.zeros((size, 1), np.int32)}, on_program

@@ -15,7 +15,7 @@ from bert_jax.data import cache, google, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import tokenizer_of, with_masked_lm
-from bert_jax.io import files
+from bert_jax.io import files, progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import assembled
@@ -42,7 +42,7 @@ def held_out(
     seed: int = 0,
     dtype: str = "auto",
     log: Callable[[str], None] = print,
-    on_batch: Callable[[int, int], None] = lambda done, total: None,
+    on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> dict[str, float]:
     """Returns the losses and accuracies of a pre-trained model on records.
 

@@ -17,6 +17,7 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import few_lengths, few_sizes
+from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -138,7 +139,7 @@ class Predictor:
         return split_file(self.config, self.task.spec, split)
 
     def predict(
-        self, examples: Any, on_batch: Callable[[int, int], None] = lambda done, total: None
+        self, examples: Any, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> Predictions:
         """Returns the predictions for examples that the task has read; `on_batch` as in `predict_all`."""
         rows = self.task.encode(examples)
@@ -201,7 +202,7 @@ class Predictor:
         return self.records_of(rows)
 
     def __call__(
-        self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None
+        self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> np.ndarray:
         """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`."""
         groups = len(data) // data.rows_per_example
@@ -213,7 +214,7 @@ class Predictor:
             predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
         )
 
-    def warm_up(self, on_program: Callable[[int, int], None] = lambda done, total: None) -> int:
+    def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
         From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does, to at most

@@ -110,6 +110,10 @@ class Progress:
         self.close()
 
 
+def not_shown(done: int, total: int) -> None:
+    """Shows nothing of the numbers of units done and in total: the default of functions that report them."""
+
+
 def log(line: str) -> None:
     """Prints a line of progress to standard error, because standard output is for results."""
     print(line, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, windows
@@ -49,7 +50,7 @@ def compile_predict(
     frozen: Any = None,
     programs: dict[Any, Any] | None = None,
     *,
-    on_program: Callable[[int, int], None] = lambda done, total: None,
+    on_program: Callable[[int, int], None] = progress.not_shown,
 ) -> Callable:
     """Returns a function (params, global batch, frozen) -> outputs that is compiled for given shapes only.
 
@@ -91,7 +92,7 @@ def predict_all(
     mesh,
     buckets: Sequence[int] = (),
     *,
-    on_batch: Callable[[int, int], None] = lambda done, total: None,
+    on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> np.ndarray:
     """Returns the outputs of all groups of rows, in their order.
 
