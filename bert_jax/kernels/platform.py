@@ -82,6 +82,16 @@ _PROCESSORS = Path("/proc/cpuinfo")
 _UNITS = {"avx512_bf16", "amx_bf16"}  # as the kernel of Linux names them
 
 
+def processor_fields() -> dict[str, str]:
+    """Returns what Linux says of the first processor of this machine, such as "model name"; {} elsewhere."""
+    try:
+        text = _PROCESSORS.read_text(encoding="utf-8").strip()
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Returns whether this machine's CPU has units for products of bfloat16, and XLA computes with them.
@@ -92,12 +102,7 @@ def multiplies_bfloat16() -> bool:
     limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
     if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
         return False
-    try:
-        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    if _UNITS.isdisjoint(flags.split()):
+    if _UNITS.isdisjoint(processor_fields().get("flags", "").split()):
         return False
     try:
         problem = "" if _is_exact() else "a product of integers differs"

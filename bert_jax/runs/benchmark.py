@@ -22,6 +22,7 @@ from bert_jax.convert import families
 from bert_jax.data import best_fit, loader, packed
 from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
+from bert_jax.kernels import platform as kernel_platform
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Objective
@@ -323,8 +324,5 @@ def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float]
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or a processor without a model name
-        return platform.processor() or platform.machine()
+    # Other systems than Linux, and some processors, have no model name.
+    return kernel_platform.processor_fields().get("model name") or platform.processor() or platform.machine()

@@ -40,6 +40,14 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
     assert platform.multiplies_bfloat16.__wrapped__() is expected
 
 
+def test_the_fields_of_the_first_processor(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("model name\t: One: 2\nflags\t\t: fpu\n\nmodel name\t: Other\n")
+    monkeypatch.setattr(platform, "_PROCESSORS", tmp_path / "cpuinfo")
+    assert platform.processor_fields() == {"model name": "One: 2", "flags": "fpu"}
+    monkeypatch.setattr(platform, "_PROCESSORS", tmp_path / "none")
+    assert platform.processor_fields() == {}
+
+
 def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog):
     path = tmp_path / "cpuinfo"
     path.write_text("flags\t\t: fpu amx_bf16\n")
