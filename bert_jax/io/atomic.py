@@ -73,7 +73,7 @@ def _unique(name: str, infix: str) -> str:
 
 
 def _begin(name: str) -> str:
-    """Returns the begin of a name, with which those of its temporary files begin."""
+    """Returns the beginning of a name, which the names of its temporary files share."""
     # A name may have 255 bytes in all.
     return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
