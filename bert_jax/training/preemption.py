@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from bert_jax.errors import Preempted
 
 _T = TypeVar("_T")
 _POLL_SECONDS = 0.2
+# JAX agrees on a number after those that it has seen in this process, in whichever run, and answers yes to
+# that number alone. A later run that counted from 1 again would not come to it, or late.
+_SYNC_POINTS = itertools.count(1)
 
 
 class PreemptionGuard:
@@ -38,7 +42,6 @@ class PreemptionGuard:
         self.step = 0
         self._notice = notice
         self._signal: int | None = None
-        self._asked = 0
         self._distributed = jax.process_count() > 1
         self._previous: dict[int, Any] = {}
         self._held = contextlib.ExitStack()
@@ -96,10 +99,8 @@ class PreemptionGuard:
 
     def requested(self) -> bool:
         """Returns whether a stop is requested. All processes get the same answer."""
-        if self._distributed:
-            self._asked += 1
-            if multihost_utils.reached_preemption_sync_point(self._asked):
-                self._signal = signal.SIGTERM
+        if self._distributed and multihost_utils.reached_preemption_sync_point(next(_SYNC_POINTS)):
+            self._signal = signal.SIGTERM
         return self._signal is not None
 
     def check(self) -> None:
