@@ -3,12 +3,15 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
 from bert_jax.plots import figures
+
+DPI = 150
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,19 @@ def plot_metrics(
         UserError: the runs have none of the metrics, or the format is not supported.
     """
     checks.check_output(output, checks.PICTURES)
+    atomic.save_figure(draw_metrics(runs, title, references), output, DPI)
+
+
+def draw_metrics(
+    runs: Mapping[str, list[dict]],
+    title: str = "",
+    references: Mapping[str, tuple[str, float]] | None = None,
+) -> Any:
+    """Returns the figure that `plot_metrics` writes, whose arguments these are.
+
+    Raises:
+        UserError: the runs have none of the metrics.
+    """
     names = {name for rows in runs.values() for row in rows for name in row}
     if names & {"mlm_loss", "clm_loss"}:
         names.discard("loss")  # the sum of losses that have their own panels
@@ -92,7 +108,7 @@ def plot_metrics(
         _draw(axis, runs, panel, references or {})
     if title:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    atomic.save_figure(figure, output, dpi=150)
+    return figure
 
 
 def _has_line(panel: _Panel, runs: Mapping[str, list[dict]]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import files, scratch
+from bert_jax.io import files, fonts
 from bert_jax.plots import curves
 from bert_jax.runs import fills
 from bert_jax.settings import config_fields
@@ -94,13 +94,11 @@ def _summary(directory: str, run: Mapping[str, Any], rows: Sequence[Mapping[str,
 
 
 def _curves(directory: str, rows: list[dict]) -> list[str]:
-    with scratch.directory() as folder:
-        picture = os.path.join(folder, "curves.svg")
-        try:
-            curves.plot_metrics({files.name(directory): rows}, picture)
-        except UserError:  # nothing to plot
-            return []
-        svg = files.read_text(picture)
+    try:
+        figure = curves.draw_metrics({files.name(directory): rows})
+    except UserError:  # nothing to plot
+        return []
+    svg = fonts.render(figure, format="svg", dpi=curves.DPI).decode()
     return ["<h2>Curves</h2>", svg[svg.index("<svg") :]]
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.io import atomic, files, scratch
+from bert_jax.io import atomic, files, fonts
 from bert_jax.io.wording import counted
 from bert_jax.plots import figures
 
 _MOST_LABELS = 40  # a plot with more labels would be illegible
+_DPI = 130
 
 
 def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
@@ -61,30 +61,33 @@ class Confusions:
 
     def png(self) -> bytes:
         """Returns a plot of the matrix as the content of a PNG file."""
-        with scratch.directory() as folder:
-            path = os.path.join(folder, "confusions.png")
-            plot_confusions(path, self)
-            return files.read(path)
+        return fonts.render(_drawn(self), format="png", dpi=_DPI)
 
 
 def plot_confusions(path: files.PathLike, confusions: Confusions) -> None:
     """Plots a confusion matrix. Draws nothing for more than 40 labels."""
-    if not confusions.is_legible:
-        return
+    if confusions.is_legible:
+        atomic.save_figure(_drawn(confusions), path, _DPI)
+
+
+def _drawn(confusions: Confusions) -> Any:
+    """Returns a figure of a confusion matrix."""
     counts, labels = confusions.counts, confusions.labels
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
     title = f"{counts.sum():,} {confusions.unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
-    with _saved_axes(path, (size, size), "predicted", "true label", title, boxed=True) as axis:
-        axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        names = [_short(name) for name in labels]
-        turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
-        axis.set_xticks(range(len(labels)), names, **turned)
-        axis.set_yticks(range(len(labels)), names)
-        if len(labels) <= 20:
-            for (row, column), count in np.ndenumerate(counts):
-                color = "white" if shares[row, column] > 0.5 else "0.2"
-                axis.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=9)
+    figure, ((axis,),) = figures.subplots((size, size))
+    figures.describe(axis, title, "predicted", "true label", boxed=True)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [_short(name) for name in labels]
+    turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
+    axis.set_xticks(range(len(labels)), names, **turned)
+    axis.set_yticks(range(len(labels)), names)
+    if len(labels) <= 20:
+        for (row, column), count in np.ndenumerate(counts):
+            color = "white" if shares[row, column] > 0.5 else "0.2"
+            axis.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=9)
+    return figure
 
 
 def plot_numbers(
@@ -161,10 +164,9 @@ def _saved_axes(
     x_label: str,
     y_label: str = "",
     title: str = "",
-    boxed: bool = False,
 ) -> Iterator[Any]:
     """Yields the axes of a figure, which is saved after the block."""
     figure, ((axes,),) = figures.subplots(size)
-    figures.describe(axes, title, x_label, y_label, boxed)
+    figures.describe(axes, title, x_label, y_label)
     yield axes
-    atomic.save_figure(figure, path, dpi=130)
+    atomic.save_figure(figure, path, _DPI)

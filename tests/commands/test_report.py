@@ -4,6 +4,7 @@ import html.parser
 import json
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 from support.fine_tuned import make_run
@@ -55,7 +56,8 @@ def run(tmp_path, vocabulary):  # noqa: F811
     return folder
 
 
-def test_a_report_has_what_the_run_has(run, capsys):
+def test_a_report_has_what_the_run_has(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # pictures are drawn in memory
     assert cli.main(["report", f"--workdir={run}"]) == 0
     text = (run / "report.html").read_text()
     parsed = Parsed(text)

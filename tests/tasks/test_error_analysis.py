@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tempfile
 
 import numpy as np
 import pytest
@@ -164,3 +165,10 @@ def test_too_many_labels_are_not_drawn(tmp_path):
     confusions = error_analysis.Confusions.of(np.zeros(3, int), np.zeros(3, int), labels)
     error_analysis.plot_confusions(tmp_path / "b.png", confusions)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_in_memory_needs_no_temporary_directory(tmp_path, monkeypatch):
+    confusions = error_analysis.Confusions(np.array([[5, 1], [2, 6]]), ["no", "yes"])
+    error_analysis.plot_confusions(tmp_path / "written.png", confusions)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    assert confusions.png() == (tmp_path / "written.png").read_bytes()
