@@ -23,6 +23,7 @@ from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import settings, step_times
+from bert_jax.runs.experiment.results import Results
 from bert_jax.runs.experiment.settings import RecordedSettings, Settings
 from bert_jax.runs.experiment.step_times import StepTimes
 from bert_jax.settings import config_files
@@ -42,12 +43,11 @@ from bert_jax.tasks.readers import sources
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
-EXPERIMENT_FILE, RESULTS_FILE = "experiment.json", "results.json"
+EXPERIMENT_FILE = "experiment.json"
 
 _CHECKPOINTS, _LINES, _EVALUATIONS = 8, 50, 10  # of a pre-training
 _EVALUATION_BATCHES = 32
 _HELD_OUT = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
-_RESULT = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,45 +63,6 @@ class Inputs:
     records: Mapping[str, str] = dataclasses.field(default_factory=dict)
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
     checkpoint: str = ""
-
-
-class Results:
-    """The results of an experiment so far, stored in results.json.
-
-    Args:
-        directory: the directory of the experiment.
-    """
-
-    def __init__(self, directory: str):
-        self._path = os.path.join(directory, RESULTS_FILE)
-        stored = json_files.read(self._path, [_RESULT]) if files.exists(self._path) else []
-        self.rows: list[dict[str, Any]] = stored
-
-    def get(self, arm: str, seed: int, measure: str) -> dict[str, float] | None:
-        """Returns the scores of a measure, or None if there are none yet."""
-        wanted = (arm, seed, measure)
-        for row in self.rows:
-            if (row["arm"], row["seed"], row["measure"]) == wanted:
-                return row["scores"]
-        return None
-
-    def has(self, arm: str, measure: str) -> bool:
-        """Returns whether there are scores of a measure with any seed."""
-        return any((row["arm"], row["measure"]) == (arm, measure) for row in self.rows)
-
-    def add(self, arm: str, seed: int, measure: str, scores: Mapping[str, float]) -> None:
-        """Adds the scores of a measure, and writes the file."""
-        self.rows.append({"arm": arm, "seed": seed, "measure": measure, "scores": dict(scores)})
-        atomic.write_text(self._path, json.dumps(self.rows, indent=1) + "\n")
-
-    def over_seeds(self, arm: str, measure: str) -> dict[str, list[float]]:
-        """Returns the values of each metric of a measure, in the order of the seeds."""
-        found: dict[str, list[float]] = {}
-        for row in sorted(self.rows, key=lambda row: row["seed"]):
-            if (row["arm"], row["measure"]) == (arm, measure):
-                for name, value in row["scores"].items():
-                    found.setdefault(name, []).append(value)
-        return found
 
 
 class Runner:
