@@ -221,15 +221,16 @@ class Runner:
             except _NotYet as error:
                 raise _not_run(arm.name, "needs the model of", str(error)) from None
         for measure in self.experiment.measures_of(arm):
-            if self.results.get(arm.name, seed, measure.name) is not None:
-                continue
-            if not self.has_model(arm.name, seed):
-                raise _not_run(arm.name, "starts from", arm.start)
-            self._log(f"{arm.name}, seed {seed}: {measure.name}")
-            self._record_settings(arm, measure.name)
-            scores = self._judge(measure, arm, seed)
-            self.results.add(arm.name, seed, measure.name, scores)
-            self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
+            if self.results.get(arm.name, seed, measure.name) is None:
+                if not self.has_model(arm.name, seed):
+                    raise _not_run(arm.name, "starts from", arm.start)
+                self._log(f"{arm.name}, seed {seed}: {measure.name}")
+                self._record_settings(arm, measure.name)
+                scores = self._judge(measure, arm, seed)
+                self.results.add(arm.name, seed, measure.name, scores)
+                self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
+            if isinstance(measure, Finetuning):
+                self._remove_weights(measure, arm, seed)
 
     def _folder(self, arm: str, seed: int) -> str:
         return os.path.join(self.directory, folder_name(arm), f"seed-{seed}")
@@ -329,15 +330,21 @@ class Runner:
         return config
 
     def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
-        """Returns the scores of a fine-tuned model, whose weights are not kept."""
+        """Returns the scores of a fine-tuned model."""
         config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, seed), seed=seed)
         if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
             config.train_rows = min(limits)
-        directory = os.path.join(self._folder(arm.name, seed), folder_name(measure.name))
-        scores = finetune.finetune(config, directory)["scores"]
-        for name in ("checkpoints", "best"):
-            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+        scores = finetune.finetune(config, self._finetuned(measure, arm, seed))["scores"]
         return {name: scores[name] for name in measure.metrics}
+
+    def _finetuned(self, measure: Finetuning, arm: Arm, seed: int) -> str:
+        """Returns the work directory of a fine-tuning."""
+        return os.path.join(self._folder(arm.name, seed), folder_name(measure.name))
+
+    def _remove_weights(self, measure: Finetuning, arm: Arm, seed: int) -> None:
+        """Removes the weights of a fine-tuning, which cannot resume without them: its result is recorded."""
+        for name in ("checkpoints", "best"):
+            shutil.rmtree(os.path.join(self._finetuned(measure, arm, seed), name), ignore_errors=True)
 
 
 def _split_files(config: ml_collections.ConfigDict) -> Iterator[tuple[str, str]]:
