@@ -20,7 +20,9 @@ with epy.lazy_imports():
 
 SUFFIXES = (".parquet", ".arrow")
 _CACHED = re.compile(r"cache-.*\.arrow$")
-_ROWS = 4096  # rows that are in memory at a time, about
+# A row's decoded size is not known before it is read, since a value that repeats may be stored once.
+_MOST_ROWS = 256  # rows of Parquet that are decoded at a time
+_BATCH_BYTES = 16 << 20  # and their size as it is stored, about
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
 
 
@@ -122,15 +124,20 @@ class Table:
                     continue
                 low = max(0, start - first)
                 high = batch.num_rows if end is None else min(batch.num_rows, end - first)
-                for row in self._values(batch.slice(low, high - low), first + low):
+                for values in self._values(batch.slice(low, high - low), first + low):
+                    row = dict(zip(batch.schema.names, values, strict=True))
                     yield {name: self._named(name, row[name]) for name in wanted}
                 if end is not None and place >= end:
                     return  # without reading what comes after it
 
-    def _values(self, batch: Any, first: int) -> list[dict[str, Any]]:
-        """Returns the rows of a record batch, of which row `first` of the file is the first one."""
+    def _values(self, batch: Any, first: int) -> Iterator[tuple[Any, ...]]:
+        """Yields the values of each row of a record batch, of which row `first` of the file is the first one.
+
+        Each row is converted when it is asked for, since Python values of all would be a copy of the batch.
+        """
+        columns = [map(_python_value, column) for column in batch.columns]
         try:
-            return batch.to_pylist()
+            yield from zip(*columns, strict=True)
         except UnicodeDecodeError:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 for number, value in enumerate(column, first + 1):
@@ -160,12 +167,14 @@ def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]
     if hasattr(file, "iter_batches"):
         place = 0
         for group in range(file.metadata.num_row_groups):
-            count = file.metadata.row_group(group).num_rows
+            metadata = file.metadata.row_group(group)
+            count = metadata.num_rows
             place += count
             if place <= start:  # not read, but counted
                 yield pyarrow.RecordBatch.from_pydict({"skipped": pyarrow.nulls(count)})
                 continue
-            yield from file.iter_batches(_ROWS, row_groups=[group], columns=list(columns))
+            size = _rows_at_a_time(metadata, columns)
+            yield from file.iter_batches(size, row_groups=[group], columns=list(columns))
         return
     found = (
         file
@@ -180,6 +189,19 @@ def _may_be_text(kind: Any) -> bool:
     """Returns whether values of a type of Arrow may be text or bytes; missing values are of any."""
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return str(kind).removeprefix("large_").startswith(("string", "binary", "fixed_size_binary", "null"))
+
+
+def _rows_at_a_time(group: Any, columns: Sequence[str]) -> int:
+    """Returns how many rows of a row group to decode at a time, by the stored size of some columns."""
+    chunks = (group.column(number) for number in range(group.num_columns))
+    stored = sum(
+        chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns
+    )
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES * group.num_rows // max(1, stored)))
+
+
+def _python_value(value: Any) -> Any:
+    return value.as_py()
 
 
 def _class_names(schema: Any) -> Mapping[str, list[str]]:

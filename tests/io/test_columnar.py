@@ -1,6 +1,7 @@
 """Rows of Parquet and Arrow files, in parts, with the names of classes."""
 
 import json
+import tracemalloc
 
 import pyarrow
 import pytest
@@ -92,3 +93,23 @@ def test_the_files_of_a_directory(tmp_path):
         (tmp_path / name).write_bytes(b"")
     assert columnar.files_in(str(tmp_path)) == [f"{tmp_path}/a.arrow", f"{tmp_path}/b.parquet"]
     assert columnar.is_columnar("x.PARQUET") and not columnar.is_columnar("x.parquet.txt")
+
+
+@pytest.mark.parametrize("different", [400, 3], ids=["each-its-own", "three-that-repeat"])
+def test_few_long_texts_are_in_memory_at_a_time(tmp_path, different):
+    long = 100_000
+    texts = [f"{i % different} ".ljust(long, "x") for i in range(400)]
+    written = pyarrow.table({"text": texts, "number": range(400)})
+    parquet.write_table(written, tmp_path / "a.parquet", write_batch_size=8)  # pages of about 1 MB
+    del written
+    before, most = pyarrow.total_allocated_bytes(), 0
+    tracemalloc.start()
+    try:
+        for number, row in enumerate(columnar.Table(tmp_path / "a.parquet").rows(["number", "text"])):
+            assert row == {"number": number, "text": texts[number]}
+            most = max(most, pyarrow.total_allocated_bytes() - before)
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 30 << 20, f"{most:,} bytes of 40 MB at a time"
+    assert python < 20 * long, f"{python:,} bytes of Python objects"
