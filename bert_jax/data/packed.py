@@ -65,8 +65,8 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
 class PackedDataset(Dataset):
     """Random access to the rows of one split; see `rows.Dataset`."""
 
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
-        super().__init__(directories, split)
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+        super().__init__(directories, split, index_dir)
         self._pad_id = int(self.manifest["special_ids"]["pad"])
         self._id_dtype = id_dtype(self.vocab_size)
         self._decode = tf_example.ExampleDecoder()

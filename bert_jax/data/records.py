@@ -107,7 +107,7 @@ def _open(directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_d
     if of_google:
         dataset = google.GoogleDataset(directories, split, index_dir)
     else:
-        dataset = packed.PackedDataset(directories, split)
+        dataset = packed.PackedDataset(directories, split, index_dir)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {','.join(name for name, _ in directories)} is empty")
     if of_google:

@@ -243,3 +243,24 @@ def test_more_files_than_a_process_may_open_raise_the_limit(make_records, hard):
             r"`ulimit -n 6\d\d` is allowed, or make the records anew in fewer files \(--num_shards\)\n",
             opened.stdout,
         )
+
+
+def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_records, tmp_path, monkeypatch):
+    directory, rows = make_records()
+    for name in os.listdir(directory):
+        if name.endswith(tfrecord.INDEX_SUFFIX):
+            os.remove(os.path.join(directory, name))
+    write_index = tfrecord.write_index
+
+    def refuse(path, offsets):
+        if path.startswith(directory):
+            raise PermissionError
+        write_index(path, offsets)
+
+    monkeypatch.setattr(tfrecord, "write_index", refuse)
+    index_dir = str(tmp_path / "run" / "index")
+    dataset = records.open_dataset(directory, "train", index_dir=index_dir)
+    assert len(os.listdir(index_dir)) == len(dataset.files)
+    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)  # without an index it would be called
+    again = records.open_dataset(directory, "train", index_dir=index_dir)
+    assert len(again) == len(rows["train"])
