@@ -48,16 +48,16 @@ class Confusions:
     @classmethod
     def of(
         cls, targets: np.ndarray, predicted: np.ndarray, labels: Sequence[str], unit: str = "examples"
-    ) -> Confusions:
-        """Returns the matrix of the numbers of the true and of the predicted labels, both [N]."""
+    ) -> Confusions | None:
+        """Returns the matrix of the numbers of the true and of the predicted labels, both [N].
+
+        It is None for more than 40 labels, of which a plot would be illegible.
+        """
+        if len(labels) > _MOST_LABELS:
+            return None
         counts = np.zeros((len(labels), len(labels)), np.int64)
         np.add.at(counts, (targets, predicted), 1)
         return cls(counts, labels, unit)
-
-    @property
-    def is_legible(self) -> bool:
-        """Returns whether there are few enough labels for a plot, at most 40."""
-        return len(self.labels) <= _MOST_LABELS
 
     def png(self) -> bytes:
         """Returns a plot of the matrix as the content of a PNG file."""
@@ -65,9 +65,8 @@ class Confusions:
 
 
 def plot_confusions(path: files.PathLike, confusions: Confusions) -> None:
-    """Plots a confusion matrix. Draws nothing for more than 40 labels."""
-    if confusions.is_legible:
-        atomic.save_figure(_drawn(confusions), path, _DPI)
+    """Plots a confusion matrix."""
+    atomic.save_figure(_drawn(confusions), path, _DPI)
 
 
 def _drawn(confusions: Confusions) -> Any:

@@ -90,7 +90,7 @@ class TaskEvaluator(Evaluator):
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
         """Writes the confusion matrix as a picture."""
         found = self._predictions.confusions()
-        if found is not None and found.is_legible:
+        if found is not None:
             writer.write_image(step, f"{self.name}/{CONFUSIONS}", found.png())
 
     def write_results(self) -> dict[str, Any]:

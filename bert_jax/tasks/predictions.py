@@ -60,7 +60,7 @@ class Predictions(abc.ABC):
         """Draws a plot of the scores."""
 
     def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of a labeled file; None for tasks without one."""
+        """Returns the confusion matrix of a labeled file; None for tasks without one and for many labels."""
         return None
 
     @abc.abstractmethod
@@ -99,29 +99,32 @@ class TablePredictions(Predictions):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example, with its language and probabilities, if there are any."""
-        languages = [{"language": name} for name in self.examples.languages] or [{}] * len(self.examples)
-        found = zip(self.examples.ids, languages, self.values(), self.outputs, strict=True)
-        for id_, language, value, row in found:
-            probabilities = {"probabilities": self._by_label(row)} if self.labels else {}
-            yield {"id": id_, **language, "prediction": value} | probabilities
+        for record, row in zip(self._without_probabilities(), self.outputs, strict=True):
+            if self.labels:
+                rounded = [round(p, DIGITS) for p in row.tolist()]
+                record["probabilities"] = dict(zip(self.labels, rounded, strict=True))
+            yield record
 
-    def _by_label(self, row: np.ndarray) -> dict[str, float]:
-        return {label: round(float(p), DIGITS) for label, p in zip(self.labels, row, strict=True)}
+    def _without_probabilities(self) -> Iterator[dict[str, Any]]:
+        languages = [{"language": name} for name in self.examples.languages] or [{}] * len(self.examples)
+        for id_, language, value in zip(self.examples.ids, languages, self.values(), strict=True):
+            yield {"id": id_, **language, "prediction": value}
 
     def write(self, path: str) -> None:
         """Writes a .tsv or .csv file with a header and one row per example, or a .jsonl file of `records`."""
-        suffix, records = files.suffix(path), self.records()
+        suffix = files.suffix(path)
         if suffix == ".jsonl":
-            writers.write_json_lines(path, records)
+            writers.write_json_lines(path, self.records())
             return
         names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
         header = [*names, *(f"p({label})" for label in self.labels)]
+        # One format for all numbers of a row: with thousands of labels these are most of the time.
+        line = " ".join([f"%.{DIGITS}f"] * len(self.labels))
         rows = (
-            [
-                _text(value)
-                for value in (*(row[name] for name in names), *row.get("probabilities", {}).values())
-            ]
-            for row in records
+            [*(_text(record[name]) for name in names), *(line % tuple(row.tolist())).split()]
+            if self.labels
+            else [_text(record[name]) for name in names]
+            for record, row in zip(self._without_probabilities(), self.outputs, strict=True)
         )
         writers.write_table(path, header, rows, as_csv=suffix == ".csv")
 
@@ -178,7 +181,7 @@ class ClassPredictions(TablePredictions):
             yield self.examples.lines[i], *shown, *self.texts(i)
 
     def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of the labels."""
+        """Returns the confusion matrix of the labels; None for more than 40."""
         return Confusions.of(self.targets, self.predicted, self.labels)
 
     def plot(self, path: str) -> None:

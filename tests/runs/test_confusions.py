@@ -65,5 +65,4 @@ def test_the_counts():
         for column in range(3):
             pairs = zip(targets, predicted, strict=True)
             assert found.counts[row, column] == sum(pair == (row, column) for pair in pairs)
-    many = error_analysis.Confusions.of(targets, predicted, [str(i) for i in range(41)])
-    assert found.is_legible and not many.is_legible
+    assert error_analysis.Confusions.of(targets, predicted, [str(i) for i in range(41)]) is None

@@ -1,5 +1,6 @@
 """Files of predictions, which are written row by row."""
 
+import json
 import tracemalloc
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.text.multilabel import MultiLabel
+from bert_jax.tasks.text.task import TextClassification
 
 
 @pytest.fixture
@@ -27,3 +30,66 @@ def test_a_file_is_not_held_in_memory(tmp_path, suffix, peak):
     predictions.write(str(tmp_path / f"out.{suffix}"))
     assert peak() - before < 2 << 20  # one of which is the buffer of the file
     assert len((tmp_path / f"out.{suffix}").read_text().splitlines()) == count + (suffix != "jsonl")
+
+
+def of_many_labels(count, labels):
+    ids, places = [str(number) for number in range(count)], list(range(count))
+    outputs = np.random.default_rng(0).random((count, labels), np.float32)
+    names = [f"label {number}" for number in range(labels)]
+    return ClassPredictions(Examples("x", ids, ids, [], [], places), outputs, np.arange(count), names)
+
+
+def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
+    predictions = of_many_labels(5, 4)
+    predictions.outputs[0] = [0, 1e-9, 1, 0.1234565]
+    names = ["tsv", "csv", "jsonl"]
+    for suffix in names:
+        predictions.write(str(tmp_path / f"out.{suffix}"))
+    tsv, csv, rows = ((tmp_path / f"out.{suffix}").read_text().splitlines() for suffix in names)
+    assert tsv[:2] == [
+        "id\tprediction\tp(label 0)\tp(label 1)\tp(label 2)\tp(label 3)",
+        "0\tlabel 2\t0.000000\t0.000000\t1.000000\t0.123457",
+    ]
+    assert [line.replace(",", "\t") for line in csv] == tsv
+    for line, row in zip(tsv[1:], map(json.loads, rows), strict=True):
+        expected = [row["id"], row["prediction"], *(f"{p:.6f}" for p in row["probabilities"].values())]
+        assert line.split("\t") == expected
+
+
+def test_thousands_of_labels_take_no_dictionary_per_row_and_no_matrix(tmp_path, peak, monkeypatch):
+    predictions = of_many_labels(10, 3000)
+    monkeypatch.setattr(ClassPredictions, "records", None)  # they have a dictionary of all labels in each
+    before = peak()
+    predictions.write(str(tmp_path / "out.tsv"))
+    predictions.report(str(tmp_path))
+    assert peak() - before < 8 << 20  # the matrix would take 72 MB
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["errors-dev.tsv", "out.tsv"]
+
+
+class CountedNames(tuple):
+    """Names that count the searches in them."""
+
+    searches = 0
+
+    def index(self, *args):
+        """Returns the place of a name."""
+        CountedNames.searches += 1
+        return super().index(*args)
+
+    def __contains__(self, name):
+        """Returns whether a name is there."""
+        CountedNames.searches += 1
+        return super().__contains__(name)
+
+
+@pytest.mark.parametrize("kind", [TextClassification, MultiLabel])
+def test_labels_are_not_searched_one_after_another(kind):
+    task = kind.__new__(kind)
+    task.labels = CountedNames(("a", "b", "c"))
+    found = [task.parse_label(name) for name in ("c", "a", "c")]
+    assert found == ([2, 0, 2] if kind is TextClassification else [("c",), ("a",), ("c",)])
+    assert not CountedNames.searches
+    task.labels = CountedNames(("c", "d"))  # as of another file
+    assert task.parse_label("d") == (1 if kind is TextClassification else ("d",))
+    with pytest.raises(ValueError, match="label 'a' is none of 'c', 'd'"):
+        task.parse_label("a")

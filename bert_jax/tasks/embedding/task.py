@@ -184,7 +184,8 @@ class EmbeddingTask(GroupsTask):
         examples = self._read_groups(path, columns, parse if columns.label else None)
         if self.config.loss == CLASSES:
             self.labels = labels.infer_labels(examples.labels, path)
-            examples.labels = [labels.label_index(self.labels, label) for label in examples.labels]
+            numbers = labels.numbers(self.labels)
+            examples.labels = [labels.label_index(numbers, label) for label in examples.labels]
         return examples
 
     def read(self, path: str) -> Examples:

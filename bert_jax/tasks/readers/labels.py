@@ -15,11 +15,17 @@ _MAX_DISTINCT = 0.5
 _MAX_SHOWN = 10
 
 
-def label_index(names: Sequence[str], label: str) -> int:
+def numbers(names: Sequence[str]) -> dict[str, int]:
+    """Returns {label: its number}, for `label_index`; the first number of a label that is there twice."""
+    return {name: number for number, name in reversed([*enumerate(names)])}
+
+
+def label_index(numbers: Mapping[str, int], label: str) -> int:
     """Returns the number of a label. Raises ValueError, which lists the labels, for an unknown one."""
     try:
-        return names.index(label.strip())
-    except ValueError:
+        return numbers[label.strip()]
+    except KeyError:
+        names = sorted(numbers, key=numbers.__getitem__)
         raise ValueError(unknown(names, label.strip())) from None
 
 

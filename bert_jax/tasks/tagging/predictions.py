@@ -112,14 +112,15 @@ class TagPredictions(Predictions):
             for side in (self.examples.tags, self.tags)
         ]
 
-    def confusions(self) -> Confusions:
-        """Returns the confusion matrix of the tags."""
+    def confusions(self) -> Confusions | None:
+        """Returns the confusion matrix of the tags; None for more than 40."""
         targets, predicted = self._numbers()
         return Confusions.of(targets, predicted, self.labels, "words")
 
     def plot(self, path: str) -> None:
         """Plots the confusion matrix of the tags."""
-        error_analysis.plot_confusions(path, self.confusions())
+        if found := self.confusions():
+            error_analysis.plot_confusions(path, found)
 
 
 def _write_columns(file, examples, sentences, by_tabs):

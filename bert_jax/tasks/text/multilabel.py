@@ -120,17 +120,16 @@ class MultiLabel(TextTask):
             raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
         found = tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
         for label in found:
-            if self.labels and label not in self.labels:
+            if self.labels and label not in self.numbers:
                 raise ValueError(unknown(self.labels, label))
         return found
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns the rows of the examples, whose targets are 1 for each of their labels and otherwise 0."""
         if examples.labels:
-            numbers = {label: number for number, label in enumerate(self.labels)}
             targets = np.zeros((len(examples), len(self.labels)), np.float32)
             for row, labels in zip(targets, examples.labels, strict=True):
-                row[[numbers[label] for label in labels]] = 1
+                row[[self.numbers[label] for label in labels]] = 1
             examples = dataclasses.replace(examples, labels=list(targets))
         return super().encode(examples)
 

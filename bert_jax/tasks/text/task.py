@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,14 @@ class TextTask(TableTask):
     kind: str
     target_dtype: type = np.int32
     class_weights: tuple[float, ...] = ()
+    _numbered: tuple[Sequence[str], Mapping[str, int]] | None = None
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Returns {label: its number}, made once for the labels that the task has."""
+        if self._numbered is None or self._numbered[0] is not self.labels:
+            self._numbered = self.labels, labels.numbers(self.labels)
+        return self._numbered[1]
 
     def set_up(self) -> None:
         """Checks the encoder."""
@@ -194,7 +202,7 @@ class TextClassification(TextTask):
 
     def parse_label(self, text: str) -> int | str:
         """Returns the number of a label, or its name if the labels are not known yet."""
-        return labels.label_index(self.labels, text) if self.labels else text
+        return labels.label_index(self.numbers, text) if self.labels else text
 
     @property
     def positive(self) -> int:
@@ -205,7 +213,7 @@ class TextClassification(TextTask):
         """
         name = self.config.positive_label
         try:
-            return labels.label_index(self.labels, name) if name else 1
+            return labels.label_index(self.numbers, name) if name else 1
         except ValueError as error:
             raise UserError(f"positive_label={name}: {error}") from None
 

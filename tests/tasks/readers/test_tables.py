@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
-from bert_jax.tasks.readers.labels import infer_labels, label_index, parse_number
+from bert_jax.tasks.readers.labels import infer_labels, label_index, numbers, parse_number
 from bert_jax.tasks.readers.tables import LINES, Columns, read_examples
 
 PAIR = Columns("a", "b", "y", "id")
@@ -161,7 +161,7 @@ def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
     rows[10] = "no label"
     rows[20] = "text\t2"
     path = write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
-    number = functools.partial(label_index, ("0", "1"))
+    number = functools.partial(label_index, {"0": 0, "1": 1})
     examples = read_examples(path, Columns("a", label="y"), parse_label=number)
     assert (len(examples), examples.rows, examples.malformed_count) == (98, 100, 2)
     assert examples.malformed == [
@@ -254,9 +254,9 @@ def test_labels_are_inferred_in_a_stable_order():
     assert infer_labels(["b", "a ", "b"], "f") == ("a", "b")
     assert infer_labels(["10", "9", "-1"], "f") == ("-1", "9", "10")
     assert infer_labels(["x", "2", "10"], "f") == ("2", "10", "x")
-    assert label_index(("a", "b"), " b ") == 1
+    assert label_index(numbers(("a", "b", "a")), " b ") == 1 and numbers(("a", "b", "a"))["a"] == 0
     with pytest.raises(ValueError, match="label 'c' is none of 'a', 'b'"):
-        label_index(("a", "b"), "c")
+        label_index(numbers(("a", "b")), "c")
     with pytest.raises(UserError, match="every one of the 3 rows has the label 'x'"):
         infer_labels(["x"] * 3, "f")
     with pytest.raises(UserError, match="30 different labels in 30 rows"):
