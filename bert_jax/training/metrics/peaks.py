@@ -11,7 +11,8 @@ import re
 class Peak:
     """Peak FLOP/s of one JAX device, without sparsity.
 
-    The two cores of a TPU v4 or v5p chip are one JAX device.
+    The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2 or v3 chip is
+    a JAX device of its own, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3).
 
     Attributes:
         bfloat16: the peak for bfloat16 products.
@@ -35,8 +36,8 @@ def _tpu(bfloat16: float) -> Peak:
 # On NVIDIA GPUs since Ampere, XLA computes float32 products in TF32 by default. Older GPUs support neither
 # TF32 nor bfloat16 products, so XLA computes both in float32.
 PEAKS = {
-    "TPU v2": _tpu(45e12),
-    "TPU v3": _tpu(123e12),
+    "TPU v2": _tpu(45e12 / 2),
+    "TPU v3": _tpu(123e12 / 2),
     "TPU v4": _tpu(275e12),
     "TPU v5 lite": _tpu(197e12),
     "TPU v5e": _tpu(197e12),

@@ -93,6 +93,8 @@ def test_the_rate_of_a_cpu_is_measured():
         ("NVIDIA L4", 121e12, 60.5e12),
         ("NVIDIA L40S", 362e12, 183e12),
         ("Tesla V100-SXM2-16GB", 15.7e12, 15.7e12),
+        ("TPU v2", 22.5e12, 22.5e12),  # one of the two cores of a chip: a v2-8 has 180e12
+        ("TPU v3", 61.5e12, 61.5e12),
         ("TPU v5 lite", 197e12, 197e12),
         ("TPU v5", 459e12, 459e12),
     ],
