@@ -16,7 +16,7 @@ from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens, prob_at
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, choice_weights, mask_tokens, prob_at
 from bert_jax.objectives.masking.replace import place_at
 
 _PROB = "mask_prob"  # an entry of the batch between `at_step` and `prepare`
@@ -36,6 +36,9 @@ class MaskedLM(Objective):
         next_sentence_head: whether the model has a next-sentence head, and the pooler that it needs; without
             it, the labels are not used.
         eval_masking: the masks of evaluation; None for those of training, with the share `masking.prob`.
+
+    Raises:
+        UserError: `smoothing` of either is too large for the counts of the vocabulary.
     """
 
     config: EncoderConfig
@@ -46,6 +49,11 @@ class MaskedLM(Objective):
     head: MaskedLMHead = MASKED_LM
     next_sentence_head: bool = True
     eval_masking: MaskingOptions | None = None
+
+    def __post_init__(self):
+        for options in (self.masking, self.eval_masking):
+            if options and options.smoothing and self.vocabulary.counts is not None:
+                choice_weights(self.vocabulary, options)
 
     @property
     def model(self) -> PretrainingModel:

@@ -1,6 +1,8 @@
 """What is chosen, how many, and what replaces it: each against its definition."""
 
+import dataclasses
 import itertools
+import re
 import types
 
 import jax
@@ -85,6 +87,29 @@ def test_smoothed_choice_is_that_of_successive_draws():
         shares[key] = shares.get(key, 0) + share
     assert set(map(tuple, sets)) == set(shares)
     assert chi_square(found, [shares[tuple(each)] for each in sets]) > 1e-3
+
+
+def test_a_smoothing_is_refused_whose_weights_float32_cannot_represent():
+    counts = np.full(VOCAB, 10_000_000)
+    counts[[2, 3]], counts[5] = 10**15, 0  # [CLS] and [SEP] are never chosen, however often they occur
+    vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts)
+    ids = [2, *[7, 8] * 31, 3]
+
+    def places(smoothing):
+        masked = mask([ids] * 500, MaskingOptions(smoothing=smoothing), vocabulary=vocabulary)
+        return np.concatenate(chosen(masked)) - 1
+
+    # 120 bits over log2(10^7): equal counts are still chosen alike at every place.
+    assert chi_square(np.bincount(places(5.1), minlength=62), [1 / 62] * 62) > 1e-3
+    message = (
+        "masking.smoothing=8: the weights of tokens that occur 1 to 10,000,000 times are too different for "
+        "float32; expected at most 5.1"
+    )
+    with pytest.raises(UserError, match=re.escape(message)):
+        places(8.0)
+    evaluation = MaskingOptions(smoothing=8.0, part="eval_masking")
+    with pytest.raises(UserError, match="eval_" + re.escape(message)):
+        dataclasses.replace(tiny_task(), vocabulary=vocabulary, eval_masking=evaluation)
 
 
 def choose_ngrams(ids, uniforms, scores, wanted):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from etils import epy
 
 from bert_jax.objectives.masking import counts, rates, replace
@@ -20,6 +19,7 @@ from bert_jax.objectives.masking.options import (
     NEVER_CHOSEN,
     MaskingOptions,
     Vocabulary,
+    choice_weights,
     parse_shares,
 )
 
@@ -34,6 +34,7 @@ __all__ = [
     "Masked",
     "MaskingOptions",
     "Vocabulary",
+    "choice_weights",
     "default_max_predictions",
     "mask_tokens",
     "parse_shares",
@@ -122,10 +123,8 @@ def _scores(draw, input_ids, vocabulary, options):
     """Returns uint32 [B, L]; tokens are chosen in ascending order of their scores."""
     if not options.smoothing:
         return draw(0, jax.random.bits)
-    if vocabulary.counts is None:
-        raise ValueError("masking.smoothing needs the counts of the vocabulary")
-    weights = np.maximum(vocabulary.counts, 1.0) ** -options.smoothing
+    weights = jnp.asarray(choice_weights(vocabulary, options), jnp.float32)
     # The order of exponential variables with these rates is that of successive draws without replacement.
     # Floats that are not negative have the order of their bits.
-    times = draw(0, jax.random.exponential) / jnp.asarray(weights / weights.max(), jnp.float32)[input_ids]
+    times = draw(0, jax.random.exponential) / weights[input_ids]
     return jax.lax.bitcast_convert_type(times, jnp.uint32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import string
 from typing import Any
 
@@ -18,6 +19,8 @@ from bert_jax.objectives.masking.rates import SCHEDULES
 NEVER_CHOSEN = ("layout", "special", "none")
 
 _SENTENCE_PIECE_SPACE = "\u2581"
+# Exponential variables, less than 2^5, are divided by the weights; float32 has to represent the quotients.
+_LEAST_WEIGHT_BITS = 120
 _ENGLISH = frozenset(string.ascii_letters + string.punctuation)
 
 
@@ -196,3 +199,25 @@ class Vocabulary:
     def excluded_from_random(self) -> tuple[int, ...]:
         """Returns the ids that `MaskingOptions.exclude_special` excludes, in ascending order."""
         return tuple(sorted({*self.special_ids, *self.other_special_ids} - {self.mask_id}))
+
+
+def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarray:
+    """Returns the weights with which `MaskingOptions.smoothing` chooses the tokens, float64 [V], at most 1.
+
+    Raises:
+        UserError: float32 cannot represent the smallest weight of a token that may be chosen.
+        ValueError: the counts of the vocabulary are missing.
+    """
+    if vocabulary.counts is None:
+        raise ValueError("masking.smoothing needs the counts of the vocabulary")
+    counts = np.maximum(vocabulary.counts, 1.0)
+    most = np.delete(counts, vocabulary.never_chosen(options.never_chosen)).max(initial=1.0)
+    largest = _LEAST_WEIGHT_BITS / max(np.log2(most / counts.min()), 1e-9)
+    if options.smoothing > largest:
+        raise UserError(
+            f"{options.part}.smoothing={options.smoothing:g}: the weights of tokens that occur "
+            f"{int(counts.min()):,} to {int(most):,} times are too different for float32; expected at most "
+            f"{math.floor(10 * largest) / 10:g}, such as 0.7 (DistilBERT)"
+        )
+    weights = counts**-options.smoothing
+    return weights / weights.max()
