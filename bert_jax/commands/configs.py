@@ -6,8 +6,8 @@
     bert-jax configs --fields finetune/glue:mrpc
 
 `--config=NAME` of pretrain, finetune, estimate and bench runs one; `--config=mine.py` runs a copy that you
-changed. --fields prints every field of a config with its value and its meaning: what `--config.FIELD=VALUE`
-can set.
+changed. `experiments/NAME` is run by `bert-jax sweep --experiment=NAME`. --fields prints every field of a
+config with its value and its meaning: what `--config.FIELD=VALUE` can set.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
         return
     path = config_files.find(config_files.split(args[0])[0])
+    is_experiment = config_files.is_experiment(path)
     if flags.fields:
         if flags.output:
             raise UserError(
                 "--fields and --output exclude each other: the list of fields is not a config file"
+            )
+        if is_experiment:
+            raise UserError(
+                f"--fields {args[0]}: an experiment has no fields, and its file sets those of its trainings; "
+                f"`bert-jax configs {args[0]}` prints it"
             )
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         print(describe_fields(config_files.load(args[0]), columns))
@@ -80,7 +86,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     except OSError as error:
         raise UserError(f"--output={flags.output}: {error.strerror}") from error
     shown = flags.output if files.is_remote(flags.output) else os.path.relpath(flags.output)
-    print(f"wrote {flags.output}; use it as --config={shown}")
+    use = f"use it as --config={shown}"
+    if is_experiment:
+        use = f"run it by `bert-jax sweep --experiment={shown}`"
+    print(f"wrote {flags.output}; {use}")
 
 
 def describe_fields(config: Mapping[str, Any], columns: int = 0) -> str:

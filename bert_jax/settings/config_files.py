@@ -126,6 +126,15 @@ def summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
+def is_experiment(path: Path) -> bool:
+    """Returns whether a file is one of an experiment of `sweep`, which defines get_experiment()."""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):  # `load` reports it with its line
+        return False
+    return any(isinstance(part, ast.FunctionDef) and part.name == "get_experiment" for part in statements)
+
+
 def load(given: str, command: str = "") -> ml_collections.ConfigDict:
     """Returns the config that --config=NAME[:ARG], --config=PATH[:ARG] or --config=URL[:ARG] names.
 

@@ -26,6 +26,16 @@ def test_one_is_printed_or_copied_and_runs_as_a_file(capsys, tmp_path, monkeypat
     assert "exists already" in capsys.readouterr().err and (tmp_path / "mine.py").read_text() == "changed"
 
 
+def test_a_copy_of_an_experiment_is_run_by_sweep(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["configs", "experiments/masks", "--output=mine.py"]) == 0
+    printed = capsys.readouterr().out
+    assert "`bert-jax sweep --experiment=mine.py`" in printed and "--config" not in printed
+    assert config_files.load_experiment("mine.py").arms
+    assert cli.main(["configs", "--fields", "mine.py"]) == 2
+    assert "an experiment has no fields" in capsys.readouterr().err
+
+
 def test_fields_and_values(capsys):
     assert cli.main(["configs", "--fields", "finetune/squad:v2"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -73,6 +83,7 @@ def test_a_field_that_is_not_known_has_no_meaning():
         (["pretrain/tiny", "--output=mine.txt"], "expected a name ending in .py"),
         (["pretrain/tiny", "--output=/dev/null/mine.py"], "/dev/null/mine.py: "),
         (["pretrain/tiny", "--output=a.py", "--fields"], "exclude each other"),
+        (["--fields", "experiments/masks"], "`bert-jax configs experiments/masks` prints it"),
         (["--fields", "finetune/squad:v3"], "expected finetune/squad:v1"),
     ],
 )
