@@ -65,8 +65,9 @@ class Found:
 def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     """Finds the words of a corpus that would save the most tokens, and writes them, one a line.
 
-    A word saves its number of occurrences times the number of its pieces less one. A word that is unknown
-    counts as many pieces as it has characters, and at least two. Words without letters are left out.
+    Words are counted in the text that is not held out; the held-out part measures what they save. A word
+    saves its number of occurrences times the number of its pieces less one. A word that is unknown counts as
+    many pieces as it has characters, and at least two. Words without letters are left out.
 
     Args:
         options: the corpus; `size`, the most words; and `min_frequency`, how often each of them occurs.
@@ -92,12 +93,13 @@ def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     counts = _count(part.training, tokenizer, progress)
     pieces = _pieces(list(counts), tokenizer)
     words = _best(counts, pieces, tokenizer, options)
-    if not words:
-        raise UserError(
-            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')} in the "
-            "text; give more text, or a lower --min_frequency"
-        )
     held_out = bool(part.held_out.documents)
+    if not words:
+        where = "the text that is not held out" if held_out else "the text"
+        raise UserError(
+            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')} in "
+            f"{where}; give more text, or a lower --min_frequency"
+        )
     measured = _count(part.held_out, tokenizer, progress) if held_out else counts
     before = dict(zip(measured, map(len, _split(list(measured), tokenizer)), strict=True))
     after = before | {word.text: 1 for word in words if word.text in before}

@@ -109,6 +109,13 @@ def test_what_cannot_be_is_told_in_one_line(files, capsys, more, told):
     assert not (files / "terms.txt").exists()
 
 
+def test_held_out_text_is_not_counted_and_the_message_says_so(files, capsys):
+    (files / "domain.txt").write_text("The nephron.\n" * 20)  # the last line is held out
+    assert vocab(files, "--min_frequency=20") == 2
+    assert "occurs 20 times in the text that is not held out; give more" in capsys.readouterr().err
+    assert vocab(files, "--min_frequency=19") == 0
+
+
 def test_what_exists_stays(files, capsys):
     (files / "terms.txt").write_text("mine\n")
     assert vocab(files) == 2
