@@ -28,6 +28,7 @@ BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "
 PRE_TOKENIZER = ({"type?": str, "pretokenizers?": ([dict], None)}, None)
 POST_PROCESSOR = ({"type?": str, "processors?": ([{"type?": str}], None)}, None)
 
+_PROCESSINGS = {"RobertaProcessing": templates.ROBERTA, "BertProcessing": templates.BERT}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
@@ -166,10 +167,15 @@ def template_of(
     """
     processor = content.get("post_processor") or {}
     for one in (processor, *(processor.get("processors") or ())):
-        if one.get("type") == "RobertaProcessing":
-            return templates.ROBERTA
-        if one.get("type") == "BertProcessing":
-            return templates.BERT
+        if one.get("type") in _PROCESSINGS:
+            for role in ("cls", "sep"):
+                token = (one.get(role) or [special_tokens[role]])[0]
+                if token != special_tokens[role]:
+                    raise UserError(
+                        f"{path}: its rows have {token} for {role}, and bert_jax uses "
+                        f"{special_tokens[role]}; expected that: choose a model with it"
+                    )
+            return _PROCESSINGS[one["type"]]
         if one.get("type") == "TemplateProcessing":
             try:
                 return _read_template(one, special_tokens)

@@ -54,6 +54,7 @@ _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
     **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
+    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
 }
 _NORMALIZER = {
     "type?": str,
@@ -93,8 +94,8 @@ def read_tokenizer(
     The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
     settings for lower-casing and accents are those of tokenizer_config.json, unless its class reads
     tokenizer.json alone, else those of tokenizer.json, else they are detected from the vocabulary. Rows are
-    assembled by the template of the family; with a vocabulary of another kind, by that of tokenizer.json,
-    else by that of the tokenizer.
+    assembled by the template of the family; with a vocabulary of another kind, or a WordPiece one of a class
+    that reads tokenizer.json alone, by that of tokenizer.json, else by that of the tokenizer.
 
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are then not found in
     text, or not within words, are logged, and so is a limit of the length of words. In `added_tokens` they
@@ -110,7 +111,8 @@ def read_tokenizer(
         normalizer: replaces the normalizer of the folder.
 
     Raises:
-        UserError: the tokenizer is of a class of transformers, or has settings, that give a text other ids.
+        UserError: the tokenizer is of a class of transformers, or has settings or special tokens, that give a
+            text other ids.
     """
     stated = _Stated.of(folder, record or _record(folder))
     path = stated.vocabulary()
@@ -126,9 +128,10 @@ def read_tokenizer(
     def load(path: str, template: templates.Template | None) -> Tokenizer:
         return load_file(path, lower_case, strip_accents, template, normalizer)
 
-    if template is None and stated.record.has_kind_of(path):
+    if template is None and stated.record.has_kind_of(path) and not stated.is_of_tokenizer_json(path):
         template = stated.record.template
     tokenizer = load(path, template)
+    stated.check_special_tokens(tokenizer)
     if template is None and (template := stated.template(tokenizer)):
         tokenizer = load(path, template)
     # Byte-level BPE has the added tokens of its own file.
@@ -291,10 +294,20 @@ class _Stated:
         return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
 
     def template(self, tokenizer: Tokenizer) -> templates.Template | None:
-        """Returns how tokenizer.json assembles rows; None if it does not say it."""
+        """Returns how tokenizer.json assembles rows; None if it does not say it.
+
+        Raises:
+            UserError: it does not say it, and the class in transformers then adds no special tokens; or it
+                describes rows that are not supported.
+        """
         if not self.rust.get("post_processor"):
+            if self.is_of_tokenizer_json(tokenizer.path):
+                raise UserError(
+                    f"{self.folder}/tokenizer.json: it has no post_processor, so that transformers adds no "
+                    "special tokens to a text; expected one such as BERT's: set it, and save the tokenizer"
+                )
             return None
-        special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+        special = _special_tokens(tokenizer)
         return byte_bpe_files.template_of(self.rust, special, os.path.join(self.folder, "tokenizer.json"))
 
     def added_tokens(self) -> list[dict[str, Any]]:
@@ -305,10 +318,25 @@ class _Stated:
                 found[token] = found.get(token, {"content": token}) | {"id": i}
         return sorted(found.values(), key=lambda one: one["id"])
 
+    def is_of_tokenizer_json(self, path: str) -> bool:
+        """Returns whether the class in transformers reads tokenizer.json alone, and it is WordPiece."""
+        is_wordpiece = of_file(path) is KINDS["wordpiece"]
+        return is_wordpiece and bool(self.rust) and self.class_name in _OF_TOKENIZER_JSON
+
+    def check_special_tokens(self, tokenizer: Tokenizer) -> None:
+        """Raises UserError if tokenizer_config.json has other tokens at the ends of rows, or for masks."""
+        for role, used in _special_tokens(tokenizer).items():
+            stated = self.settings.get(f"{role}_token")
+            stated = stated["content"] if isinstance(stated, Mapping) else stated
+            if stated not in (None, used):
+                raise UserError(
+                    f"{self.folder}: its tokenizer has {role}_token {json.dumps(stated)}, and bert_jax uses "
+                    f"{json.dumps(used)}; expected that: choose a model with it"
+                )
+
     def _settings_of(self, path: str) -> Mapping[str, Any]:
         """Returns tokenizer_config.json, as far as the class reads it for a vocabulary."""
-        is_own = of_file(path) is KINDS["wordpiece"] and self.rust and self.class_name in _OF_TOKENIZER_JSON
-        return {} if is_own else self.settings
+        return {} if self.is_of_tokenizer_json(path) else self.settings
 
     def _bert_normalizer(self) -> Mapping[str, Any]:
         normalizer = self.rust.get("normalizer") or {}
@@ -316,6 +344,11 @@ class _Stated:
             if one.get("type") == "BertNormalizer":
                 return one
         return {}
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns the spellings of the special tokens by role."""
+    return {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
 
 
 def _with_added_tokens(

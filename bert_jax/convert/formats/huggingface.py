@@ -158,7 +158,9 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     there, path = files.names(folder), os.path.join(folder, INDEX)
-    if INDEX in there:
+    # A model that is saved again, in one file, leaves the index of its former parts there.
+    is_divided = INDEX in there and WEIGHTS not in there
+    if is_divided:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
         shards = set(index.values())
         if not shards or any(os.path.basename(name) != name or name in ("", ".", "..") for name in shards):
@@ -174,7 +176,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
             tensors |= load_safetensors(file)
         except (safetensors.SafetensorError, ValueError) as error:
             raise UserError(f"{file}: it is damaged or no safetensors file ({error}); get it anew") from error
-    if INDEX in there:
+    if is_divided:
         absent = [name for name in index if name not in tensors]
         if absent:
             raise UserError(f"{folder}: {INDEX} names {absent[0]}, which no file holds; get the folder anew")

@@ -107,6 +107,15 @@ def _cut(folder):
 def _outside(folder):
     weight_map = {"weight_map": {"bert.pooler.dense.bias": "../../secret.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(weight_map))
+    (folder / "model.safetensors").unlink()
+
+
+def test_an_index_that_is_left_over_is_not_read(export):
+    """save_pretrained in one file removes the former parts, but not their index."""
+    folder, model = export()
+    weight_map = {"weight_map": {"bert.pooler.dense.bias": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(weight_map))
+    assert huggingface.FORMAT.read(folder).config == model.config
 
 
 MISTAKES = {

@@ -55,10 +55,7 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
     """Its rows are those of tokenizer.json, else those of BertTokenizer."""
     files = {"vocab.txt": vocabularies.VOCABULARY, "tokenizer_config.json": {"do_lower_case": True}}
     if stated:
-        special = {role: (f"[{role.upper()}]", i) for i, role in enumerate(("cls", "pad", "sep"))}
-        files["tokenizer.json"] = vocabularies.wordpiece_json(
-            post_processor=byte_bpe_files.with_special_tokens({}, special, stated)["post_processor"]
-        )
+        files["tokenizer.json"] = vocabularies.wordpiece_json(post_processor=_post_processor(stated))
     vocabularies.write_folder(source, "roberta", len(vocabularies.WORDPIECES), files)
     _, settings = convert(source, tmp_path / "out")
     expected = stated or templates.BERT
@@ -75,6 +72,18 @@ def _normalizer(**fields):
 
 def _other(**parts):
     return {"tokenizer.json": vocabularies.wordpiece_json(**parts)}
+
+
+def _post_processor(template):
+    special = {role: (f"[{role.upper()}]", i) for i, role in enumerate(("cls", "pad", "sep"))}
+    return byte_bpe_files.with_special_tokens({}, special, template)["post_processor"]
+
+
+def _of_tokenizer_json(name, template=templates.BERT):
+    """The files of a class that reads tokenizer.json alone."""
+    return _other(post_processor=_post_processor(template)) | {
+        "tokenizer_config.json": {"tokenizer_class": name}
+    }
 
 
 def _sequence(*kinds):
@@ -106,6 +115,12 @@ REFUSED = {
     "no normalizer": (_other(normalizer=None), 'normalizer "none".*expected "BertNormalizer"'),
     "another normalizer": (_sequence("NFD", "Lowercase", "StripAccents"), 'normalizer "Sequence"'),
     "one more normalizer": (_sequence("NFKC", "BertNormalizer"), 'normalizer "Sequence"'),
+    "no special tokens": (
+        _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
+        "it has no post_processor",
+    ),
+    "another first token": (_settings(cls_token="the"), 'cls_token "the", and bert_jax uses "\\[CLS\\]"'),
+    "another last token": (_settings(sep_token={"content": "the"}), 'sep_token "the"'),
     "no prefix": (_other(**PREFIX), 'continuing_subword_prefix "".*expected "##"'),
 }
 
@@ -125,9 +140,9 @@ ACCEPTED = {
     "no class": _settings(),
     "a fast class": _settings(tokenizer_class="BertTokenizerFast", word_tokenizer_type="basic"),
     "another family's class": _settings(tokenizer_class="ElectraTokenizer", do_basic_tokenize=True),
-    "tokenizer.json alone": _other()
-    | {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}},
-    "its name in version 5": _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
+    "tokenizer.json alone": _of_tokenizer_json("PreTrainedTokenizerFast"),
+    "its name in version 5": _of_tokenizer_json("TokenizersBackend"),
+    "its special tokens": _settings(cls_token="[CLS]", sep_token={"content": "[SEP]"}, mask_token=None),
     "a sequence of one": _sequence("BertNormalizer"),
     "a sequence of one pre-tokenizer": _other(
         pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}]}
@@ -145,6 +160,13 @@ def test_word_pieces_of_the_same_rules(source, case):
     vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), ACCEPTED[case])
     tokenizer = read(source).tokenizer
     assert tokenizer.kind == "wordpiece" and tokenizer.tokens == vocabularies.WORDPIECES
+
+
+def test_the_rows_of_a_tokenizer_json(source):
+    """A class that reads tokenizer.json alone has its rows, also of BERT with a WordPiece vocabulary."""
+    content = _of_tokenizer_json("PreTrainedTokenizerFast", templates.ROBERTA)
+    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), content)
+    assert read(source).tokenizer.template == templates.ROBERTA
 
 
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
