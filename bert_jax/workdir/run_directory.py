@@ -29,6 +29,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
+from bert_jax.workdir import agreement
 from bert_jax.workdir.lock import Lock
 
 # The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
@@ -142,9 +143,12 @@ class WorkDir:
                 the model's shapes can never change, since the checkpoints would no longer fit.
 
         Raises:
-            UserError: the directory belongs to another run; the message names the differences.
+            UserError: the directory belongs to another run, or the processes of this one differ in what may
+                not change; the message names the differences.
         """
         run = json.loads(json.dumps(run))
+        compared = {k: v for k, v in config_fields.flatten(run) if _resume_rule(k, declared) != "free"}
+        agreement.check_same(compared, list_changes)
         file = os.path.join(self.path, "config.json")
         before = read_run(self.path) if files.exists(file) else {}
         goes_on = bool(before) and has_started(self.path)
@@ -245,10 +249,13 @@ def changes(
     }
 
 
-def list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
+def list_changes(
+    differing: Mapping[str, tuple[Any, Any]], limit: int = 4, places: tuple[str, str] = ("there", "here")
+) -> str:
     """Returns the differences that `changes` has found as text; those after the first `limit` are counted."""
+    there, here = places
     parts = [
-        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} there and {_short(new)} here"
+        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} {there} and {_short(new)} {here}"
         for name, (old, new) in differing.items()
     ]
     more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []

@@ -2,9 +2,13 @@
 
 import copy
 import json
+import threading
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
@@ -340,3 +344,55 @@ def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requ
     lines = []
     assert run_directory.resolve_dtype(requested, tmp_path, target, lines.append) == dtype
     assert len(lines) == (line is not None) and (line or "") in "".join(lines)
+
+
+@pytest.fixture
+def open_together(monkeypatch, tmp_path):
+    """Returns a function that opens one run in a thread for each process, and returns their errors."""
+
+    def open_all(*runs):
+        place, given = threading.local(), [None] * len(runs)
+        barrier = threading.Barrier(len(runs), timeout=20)
+        errors = [""] * len(runs)
+
+        def gather(array):
+            given[place.process] = np.asarray(array)
+            barrier.wait()
+            gathered = np.stack(given)
+            barrier.wait()
+            return gathered
+
+        def start(process):
+            place.process = process
+            try:
+                with WorkDir(tmp_path / "run", primary=process == 0) as held:
+                    held.open_run(runs[process], FIELDS)
+            except UserError as error:
+                errors[process] = str(error)
+
+        monkeypatch.setattr(jax, "process_count", lambda: len(runs))
+        monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+        threads = [threading.Thread(target=start, args=[process]) for process in range(len(runs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return errors
+
+    return open_all
+
+
+def test_processes_with_different_settings_or_records_are_refused_in_all_of_them(open_together, tmp_path):
+    other = make_run(config__seed=7, records__fingerprint="other")
+    errors = open_together(make_run(), make_run(), other)
+    assert errors[0] == errors[1] == errors[2]
+    seed = make_run()["config"]["seed"]
+    assert f"seed is {seed} in process 0 and 7 in process 2" in errors[0]
+    assert "the digest of the records in --config.data.dir is 'f' in process 0 and 'other' in" in errors[0]
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_processes_may_have_their_own_copies_of_the_records(open_together):
+    other = make_run(vocabulary__file="/here/vocab.txt")
+    other["config"]["data"]["dir"] = "/here/records"
+    assert open_together(make_run(), other | {"command_line": ["here"]}) == ["", ""]
