@@ -159,12 +159,20 @@ def plain_paragraphs(text: str, counts: collections.Counter[str], controls: Cont
     for line in text.split("\n"):
         cleaned = clean(line, counts, controls)
         counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
-        while len(cleaned) > MAX_LINE_BYTES:
-            place = cleaned.rfind(" ", 0, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
-            yield cleaned[:place].strip()
-            cleaned = cleaned[place:].strip()
-        if cleaned:
-            yield cleaned
+        yield from _short_parts(cleaned)
+
+
+def _short_parts(line: str) -> Iterator[str]:
+    """Yields a line in parts of at most MAX_LINE_BYTES characters, divided at spaces where there are any."""
+    start, end = 0, len(line)
+    while end - start > MAX_LINE_BYTES:
+        place = line.rfind(" ", start, start + MAX_LINE_BYTES) + 1 or start + MAX_LINE_BYTES
+        yield line[start:place].strip()
+        start, end = place, len(line.rstrip()) if start == 0 else end
+        while start < end and line[start].isspace():
+            start += 1
+    if start < end:
+        yield line[start:end]
 
 
 def text_document(
