@@ -288,13 +288,15 @@ class _Build:
         runs: Sequence[tuple[str, ...]],
     ) -> list[_Made]:
         """Makes rows of (language, bucket, passes, most tokens), and gives each a number of its own."""
+        # Every task is sent to a worker, and the sources may be a hundred thousand files.
+        settings = {name: value for name, value in self.settings.items() if name != "sources"}
         tasks = []
         for owner, bucket, passes, most in wanted:
             numbered = dataclasses.replace(bucket, number=self.buckets[bucket.split])
             self.buckets[bucket.split] += 1
             output = self._path(f"rows-{numbered.name}")
             tasks.append(
-                buckets.RowsTask(numbered, runs[owner], self.tokenizer, self.settings, output, passes, most)
+                buckets.RowsTask(numbered, runs[owner], self.tokenizer, settings, output, passes, most)
             )
         make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
         results = self._run(title, make, tasks, "buckets")

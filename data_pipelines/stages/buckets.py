@@ -93,7 +93,7 @@ class RowsTask:
     bucket: Bucket
     runs: tuple[str, ...]
     tokenizer: tokenization.Tokenizer
-    settings: Mapping[str, Any]  # those in the manifest
+    settings: Mapping[str, Any]  # those in the manifest, without the sources
     output: str
     passes: int = 1  # over the documents, each of which is `dupe_factor` passes
     most_tokens: int | None = None  # in all rows; the rows are cut off there
