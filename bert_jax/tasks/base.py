@@ -239,6 +239,14 @@ class FinetuneTask(abc.ABC):
         if config.head != BILSTM:
             yield "head_size", f"it is only used with head={BILSTM}"
 
+    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
+        """Returns an error message for each reason why batches of this size train nothing.
+
+        Args:
+            batch_size: the number of groups of rows in a global batch of training.
+        """
+        return ()
+
     @property
     def scores_pairs(self) -> bool:
         """Returns whether the outputs of a pair of texts are one score, or probabilities of two labels."""

@@ -50,11 +50,12 @@ def from_training_file(
             f"max_seq_length={of_task.max_seq_length}: expected 4 to {encoder.max_seq_length}, the "
             "number of positions that the model has"
         )
-    mistakes = []
+    mistakes: list[str] = []
     try:
         task = spec.task(of_task, spec, None, tokenizer, encoder)
         user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
         structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
+        mistakes += task.mistakes_of_batches(config.batch_size)
         examples = task.augmented(task.read_training(path).first(config.train_rows))
     except UserError as error:
         mistakes.append(str(error))

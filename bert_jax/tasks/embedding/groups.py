@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,13 @@ class GroupsTask(TableTask):
             yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
         if config.data.eval_columns:
             yield "data.id", "data.eval_columns names the columns of the file to evaluate on, without ids"
+
+    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
+        """Returns an error message if a batch has neither other texts nor hard negatives."""
+        if batch_size > 1 or self.columns.negatives:
+            return ()
+        message = "batch_size=1: each text is compared with the others of its batch; expected at least 2"
+        return (message + (", or data.negatives" if self.columns.text_b else ""),)
 
     # Reading
 

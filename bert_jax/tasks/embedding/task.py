@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,12 @@ class EmbeddingTask(GroupsTask):
             yield "deletion", f"it is only used with loss={DENOISING}"
         if not config.data.text_b and not config.data.eval_columns:
             yield "data.prefix_b", "there are no second texts (data.text_b)"
+
+    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
+        """Returns an error message if the loss compares the groups of a batch, and there is only one."""
+        if self.config.loss == COSENT and batch_size == 1:
+            return ("batch_size=1: loss=cosent compares the pairs of a batch; expected at least 2",)
+        return super().mistakes_of_batches(batch_size) if self.config.loss == CONTRASTIVE else ()
 
     @property
     def classifier(self) -> ClassificationHead:

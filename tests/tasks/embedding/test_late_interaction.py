@@ -178,6 +178,10 @@ def test_ranks_are_those_of_scores_by_loops(monkeypatch):
         (["--config.head=bilstm"], "vectors of texts have no such head"),
         (["--config.pack=false"], "the task lateinteraction does not use it"),
         (["--config.vector_size=0"], "vector_size=0"),
+        (
+            ["--config.batch_size=1", "--config.mesh.data=1", "--config.mesh.tensor=8"],
+            "expected at least 2, or data.negatives",
+        ),
     ],
 )
 def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
