@@ -268,6 +268,8 @@ def _unknown_flag(command: str, define: Define, unknown: str) -> str:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)
         near = config_fields.closest(unknown, [*names, *config_flag.field_flags(define.values)])
+        if not near and (instead := config_fields.elsewhere(unknown)):
+            return f"{command} has no flag --{unknown}; {instead}"
     hint = f"; did you mean --{near}?" if near else did_you_mean(unknown, names, "--")
     return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 

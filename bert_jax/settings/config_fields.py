@@ -241,6 +241,44 @@ _SYNONYMS = {
     "validation_file": "data.eval",
     "eval_file": "data.eval",
     "output_dir": "workdir",
+    "init_checkpoint": "init_from",
+    "warmup_proportion": "warmup_fraction",
+    "num_warmup_steps": "warmup_steps",
+    "save_checkpoints_steps": "checkpoint.every",
+    "max_eval_steps": "eval.batches",
+    "masked_lm_prob": "masking.prob",
+    "max_predictions_per_seq": "masking.max_predictions",
+    "do_whole_word_mask": "masking.strategy",
+    "random_seed": "seed",
+    "n_best_size": "n_best",
+    "per_device_train_batch_size": "batch_size",
+    "auto_find_batch_size": "accumulate_steps",
+    "adam_epsilon": "optimizer.eps",
+    "adam_beta1": "optimizer.b1",
+    "adam_beta2": "optimizer.b2",
+    "lr_scheduler_type": "optimizer.schedule",
+    "metric_for_best_model": "metrics",
+    "input_file": "data.dir",
+}
+
+_OF_DATA = "the records have it, which `bert-jax data --{}` makes"
+_DEVICES = "a run uses the devices that JAX sees"
+
+# Maps names of settings that are no fields here to how the same is set.
+_NO_FIELDS = {
+    "max_seq_length": "rows are as long as those of the records, which `bert-jax data --max_seq_length` "
+    "makes",
+    "output_file": "`bert-jax data --output_dir` is the folder of the records",
+    "do_lower_case": "it is detected from the vocabulary, and `--lower_case` of `vocab` and `data` sets it",
+    "short_seq_prob": _OF_DATA.format("short_seq_prob"),
+    "dupe_factor": _OF_DATA.format("dupe_factor"),
+    "bert_config_file": "init_from has the architecture; without one, set model.hidden_size and so on",
+    "load_best_model_at_end": "best/ of a fine-tuning has the best checkpoint by the first of its metrics",
+    "metric_for_best_model": "fine-tuning has it, by the name metrics",
+    "num_train_epochs": "pre-training has steps, and fine-tuning epochs",
+    "use_tpu": _DEVICES,
+    "tpu_name": _DEVICES,
+    "num_tpu_cores": _DEVICES,
 }
 
 
@@ -263,10 +301,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def elsewhere(name: str) -> str:
-    """Returns how to set a value that is no field of pre-training, or "" for any other name."""
-    if _SYNONYMS.get(name, name) == "max_seq_length":
-        return "rows are as long as those of the records, which `bert-jax data --max_seq_length` makes"
-    return ""
+    """Returns how to set what a name of another framework means and no field here does, or ""."""
+    return _NO_FIELDS.get(name) or _NO_FIELDS.get(_SYNONYMS.get(name, name), "")
 
 
 def _short(value: Any) -> str:
