@@ -151,6 +151,15 @@ def test_labels_and_problem_type_of_an_export_survive_the_way_back(
     assert model.labels == (tuple(labels) if labels else None) and model.problem_type == problem_type
 
 
+@pytest.mark.parametrize("task", ["regression", "stsb"])
+def test_a_run_of_an_older_version_is_a_regression_by_its_task(tmp_path, vocabulary, task):
+    run = make_run(tmp_path / "run", vocabulary, task)
+    fields = json.loads((run / "config.json").read_text())
+    assert fields.pop("problem_type") == "regression"
+    (run / "config.json").write_text(json.dumps(fields))
+    assert work_directory.FORMAT.read(run).problem_type == "regression"
+
+
 def test_the_command_line_is_that_which_was_given():
     given = [
         "--config=finetune/glue:rte",

@@ -150,10 +150,11 @@ def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
-    if count == 1 and fields.get("problem_type") != "multi_label_classification":
-        return None  # a regression value, or a single score, has no label
     given = fields.get("id2label") or {}
-    return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
+    labels = tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
+    if labels == ("LABEL_0",) and fields.get("problem_type") != "multi_label_classification":
+        return None  # the name that transformers gives to a regression value, or to a single score
+    return labels
 
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:

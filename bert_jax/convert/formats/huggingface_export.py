@@ -84,12 +84,12 @@ def _config(model: Model) -> dict[str, Any]:
     if model.tokenizer is not None:
         fields["pad_token_id"] = model.tokenizer.pad_id
     classes = model.classes
-    if model.head == "sequence_classification":
-        problem_type = model.problem_type or ("regression" if classes == 1 else "")
-        # Without the field, transformers tells by the labels that it is trained with.
-        fields |= {"problem_type": problem_type} if problem_type else {}
-    if fields.get("problem_type") == "regression":
-        fields["num_labels"] = classes  # transformers assumes 2 if there are no labels, as in a regression
+    # Without the field, transformers tells by the labels that it is trained with.
+    if model.head == "sequence_classification" and model.problem_type:
+        fields["problem_type"] = model.problem_type
+    unnamed = not model.labels and (classes == 1 or model.problem_type == "regression")
+    if model.head == "sequence_classification" and unnamed:
+        fields["num_labels"] = classes  # transformers assumes 2 if there are no labels
     elif classes and HEADS[model.head].labeled:
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}

@@ -167,7 +167,7 @@ def _lost(model: Model) -> list[str]:
         lost.append(f"the prompts {some(prompts)}")
     if model.labels and model.labels != _numbered(len(model.labels)):
         lost.append(f"the labels {some(model.labels)}")
-    if model.problem_type == "multi_label_classification":
+    if model.problem_type in ("multi_label_classification", "regression"):
         lost.append(f"problem_type={model.problem_type}")
     return lost
 

@@ -30,6 +30,11 @@ from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
 _OF_LSTM = re.compile(rf"({LSTM}|classifier)/(forward|backward)_")
+_TYPES_OF_TASKS = {
+    "multilabel": "multi_label_classification",
+    "regression": "regression",
+    "stsb": "regression",
+}
 COMMAND = "convert"  # the command in the config.json that a conversion writes
 
 
@@ -202,5 +207,5 @@ def _problem_type(run: Mapping[str, Any], head: str) -> str:
     if head != "sequence_classification":
         return ""
     # Runs of older versions record only their task.
-    known = {"multilabel": "multi_label_classification"}.get(run["config"].get("task"), "")
+    known = _TYPES_OF_TASKS.get(run["config"].get("task"), "")
     return run.get("problem_type") or known

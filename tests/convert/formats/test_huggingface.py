@@ -35,6 +35,28 @@ def test_a_written_folder_reads_back(export, head):
     assert again.tokenizer.lower_case is model.tokenizer.lower_case
 
 
+@pytest.mark.parametrize("problem_type", ["", "regression", "multi_label_classification"])
+@pytest.mark.parametrize("labels", [None, ("toxic",), ("height", "weight")])
+def test_what_a_classifier_predicts_is_kept(make_model, tmp_path, problem_type, labels):
+    outputs = len(labels or "1")
+    model = make_model("sequence_classification", classes=outputs)
+    huggingface_export.write(model.replace(labels=labels, problem_type=problem_type), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    # transformers' pipeline gives the sigmoid of a single output, unless it is a regression.
+    assert config.get("problem_type", "") == problem_type
+    assert config.get("id2label") == (labels and {str(i): name for i, name in enumerate(labels)})
+    assert config.get("num_labels") == (None if labels else 1)
+    again = huggingface.FORMAT.read(tmp_path)
+    expected = ("LABEL_0",) if (problem_type, labels) == ("multi_label_classification", None) else labels
+    assert (again.problem_type, again.labels) == (problem_type, expected)
+
+
+def test_the_name_that_transformers_gives_to_a_single_output_is_no_label(make_model, tmp_path):
+    huggingface_export.write(make_model("sequence_classification", classes=1), tmp_path)
+    _config(id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})(tmp_path)
+    assert huggingface.FORMAT.read(tmp_path).labels is None
+
+
 def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     model = make_model()
     huggingface_export.write(model, tmp_path, max_shard_bytes=4000)

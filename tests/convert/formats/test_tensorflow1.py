@@ -66,8 +66,8 @@ def test_what_a_checkpoint_does_not_keep_is_named(make_model):
     assert "does not keep the labels a, b, c: give" in warning(classifier)
     numbered = classifier.replace(labels=("LABEL_0", "LABEL_1", "LABEL_2"))
     assert warning(numbered) == ""
-    kind = "multi_label_classification"
-    assert f"does not keep problem_type={kind}: give" in warning(numbered.replace(problem_type=kind))
+    for kind in ("multi_label_classification", "regression"):
+        assert f"does not keep problem_type={kind}: give" in warning(numbered.replace(problem_type=kind))
 
 
 @needs_tensorflow
