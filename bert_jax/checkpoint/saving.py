@@ -252,9 +252,11 @@ class Checkpointer:
         multihost_utils.sync_global_devices("checkpoint_delete_from")
 
     def check_space(self, abstract_state: PyTree) -> None:
-        """Raises a StorageError if the disk has no room for one more step. URLs are not checked."""
-        sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]
-        needed = sum(sizes) // jax.process_count()
+        """Raises a StorageError if the disk has no room for one more step. URLs are not checked.
+
+        All processes write into the same directory, so that there has to be room for the whole state.
+        """
+        needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state))
         try:
             free = shutil.disk_usage(self._directory).free
         except OSError:

@@ -290,9 +290,11 @@ class BestCheckpoint(Evaluator):
     def _update(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> bool:
         best = self.best
         score, before = metrics[self._metric], best["scores"][self._metric] if best else None
-        is_best = before is None or math.isnan(before) or self._sign * score > self._sign * before
+        nan, nan_before = math.isnan(score), before is not None and math.isnan(before)
+        is_best = before is None or (nan_before and not nan) or self._sign * score > self._sign * before
         # Of equal scores, that of the first step is the best, also if a killed run comes to the step again.
-        is_best = is_best or (best is not None and score == before and step <= best["step"])
+        equal = score == before or (nan and nan_before)
+        is_best = is_best or (best is not None and equal and step <= best["step"])
         last_step = best["last_step"] if best and not is_best else 0
         if best is None or is_best:
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -370,6 +371,16 @@ def test_too_little_space_is_found_before_anything_is_saved(small_disk, mesh):
     checkpointer.check_space(abstract(make_state(mesh)))
     with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
         checkpointer.check_space(abstract(make_state(mesh, hidden=4096)))
+
+
+def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
+    checkpointer = checkpoint.Checkpointer(tmp_path / "checkpoints")
+    state = abstract(make_state(mesh))
+    free = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) - 1
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=free))
+    monkeypatch.setattr(jax, "process_count", lambda: 16)
+    with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
+        checkpointer.check_space(state)
 
 
 def params_like(mesh, **changes):

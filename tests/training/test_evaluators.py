@@ -188,6 +188,12 @@ def test_a_score_that_is_not_a_number_is_not_the_best_for_ever(tmp_path):
     assert best.best["step"] == 4
 
 
+def test_of_scores_that_are_not_numbers_the_first_one_is_the_best(tmp_path):
+    run = Run(tmp_path / "run", steps=12)
+    best = best_of(run, dict.fromkeys(range(2, 13, 2), float("nan")), patience=2)
+    assert int(run.fit().step) == 6 and best.best["step"] == 2
+
+
 def test_a_best_checkpoint_by_another_metric_counts_as_none(tmp_path):
     run = Run(tmp_path / "run", steps=2)
     best_of(run, {2: 0.9})
