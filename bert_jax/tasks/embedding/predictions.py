@@ -15,6 +15,7 @@ from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import DIGITS, NumberPredictions, TablePredictions
 
 _CHUNK = 1024  # anchors whose scores with all texts are computed at a time
+_ROUNDING = 2e-6  # of float32 scores, relative to those above 1
 _DOCUMENTS = 256  # texts whose vectors of tokens are padded to one length at a time
 _MULTIPLE = 32  # of tokens, that this length is rounded up to
 
@@ -62,8 +63,9 @@ def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 class RetrievalPredictions(TablePredictions):
     """The rank of the second text of each pair among those of all pairs, by its cosine with the first one.
 
-    Equal second texts are one candidate, and other second texts of an equal first text are none. Of equal
-    cosines that of the pair comes last, so that a model for which all texts are alike finds nothing.
+    Equal second texts are one candidate, and other second texts of an equal first text are none. Of cosines
+    that are equal up to rounding that of the pair comes last, so that a model for which all texts are alike
+    finds nothing.
 
     Attributes:
         outputs: float32 [N, 1], the cosines of the pairs.
@@ -99,8 +101,10 @@ class RetrievalPredictions(TablePredictions):
             own = np.take_along_axis(scores, numbers[part, None], axis=1)
             for row, anchor in enumerate(anchors[part].tolist()):
                 scores[row, partners[anchor]] = -np.inf
-            # A score that is NaN has the last rank.
-            ranks[part] = np.minimum(1 + np.sum(~(scores < own), axis=1), len(rows))
+            # Products of equal vectors may differ by their places in the matrix. A score that is NaN has the
+            # last rank.
+            least = own - _ROUNDING * np.maximum(1, np.abs(own))
+            ranks[part] = np.minimum(1 + np.sum(~(scores < least), axis=1), len(rows))
             best[part] = rows[np.argmax(scores, axis=1)]
             highest[part] = scores.max(axis=1)
         return ranks, best, highest

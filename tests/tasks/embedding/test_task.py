@@ -324,6 +324,7 @@ def test_ranks_are_those_of_sorting():
 def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
     vectors = np.random.default_rng(0).normal(size=(50, 2, 8)).astype(np.float32)
     vectors[:, collapsed] = 1
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     texts = [[f"{side}{number}" for number in range(50)] for side in "ab"]
     scores = np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None]
     found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
