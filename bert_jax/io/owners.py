@@ -12,6 +12,7 @@ import os
 import re
 import socket
 
+_UNKNOWN = "unknown"
 _TOKEN = re.compile(r"([0-9a-f]{12})-(\d+)-(\d+|unknown)")
 
 
@@ -28,7 +29,7 @@ def is_dead(text: str) -> bool | None:
     found = _TOKEN.search(text)
     if found is None or found[1] != machine():
         return None
-    return process_start(int(found[2])) != found[3]
+    return process_start(int(found[2])) not in (found[3], _UNKNOWN)
 
 
 def is_token(text: str) -> bool:
@@ -59,7 +60,10 @@ def boot_id() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Returns the start time of a local process as an opaque string; None if there is no such process."""
+    """Returns the start time of a local process as an opaque string; None if there is no such process.
+
+    It is "unknown" if the system does not tell it, such as that of another user's process with `hidepid`.
+    """
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -67,6 +71,8 @@ def process_start(pid: int) -> str | None:
         pass
     try:
         os.kill(pid, 0)
+    except PermissionError:
+        return _UNKNOWN
     except (OSError, OverflowError):
         return None
-    return "unknown"
+    return _UNKNOWN
