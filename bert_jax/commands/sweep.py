@@ -6,7 +6,8 @@ r"""Run an experiment: train its arms with several seeds, judge them alike, and 
 `bert-jax configs` lists the experiments that are installed, as experiments/NAME; an experiment may also be a
 Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each arm
 and seed, results.json, README.md with the table, and pictures. Run the same command again to go on after an
-interruption, or to add seeds: nothing that has a result is done again.
+interruption, or to add seeds: nothing that has a result is done again. One sweep at a time uses a WORKDIR;
+--table may be asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -77,16 +78,18 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
     inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
     work = runner.Runner(experiment, flags.workdir, inputs)
-    if not flags.table:
-        code = _make_records(experiment, flags, records)
-        if code:
+    if flags.table:
+        print(report.write(work))
+        return 0
+    with work.held():
+        if code := _make_records(experiment, flags, records):
             return code
         try:
             work.run(flags.arms)
         except BaseException:
             report.write(work)
             raise
-    print(report.write(work))
+        print(report.write(work))
     return 0
 
 

@@ -1,11 +1,13 @@
-"""Experiments whose process is killed: what it leaves, and how the next one goes on."""
+"""Experiments whose process is killed, or that two processes run: no result is lost."""
 
 import json
 
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.runs.experiment import results, runner
 from bert_jax.settings.experiments import Arm, Experiment, Finetuning
+from bert_jax.workdir.lock import Lock
 
 
 @pytest.fixture
@@ -62,3 +64,23 @@ def test_weights_that_a_killed_process_left_are_removed(experiment, tmp_path):
     before = json.loads((tmp_path / results.FILE).read_text())
     make().run()
     assert left(workdirs["one"]) == [] and json.loads((tmp_path / results.FILE).read_text()) == before
+
+
+def test_two_runners_of_one_directory_do_not_run_at_a_time(experiment, tmp_path):
+    make, _ = experiment
+    other = Lock(tmp_path)
+    other.acquire()
+    with pytest.raises(UserError, match=r"in use by another run .*; wait for it, .* another --workdir"):
+        make().run(["one"])
+    other.release()
+    assert not (tmp_path / results.FILE).exists()
+
+
+def test_a_runner_keeps_the_results_that_another_one_has_added_since_its_start(experiment, tmp_path):
+    make, _ = experiment
+    first, second = make(), make()
+    first.run(["one"])
+    second.run(["two"])
+    assert [row["arm"] for row in json.loads((tmp_path / results.FILE).read_text())] == ["one", "two"]
+    first.run()
+    assert first.results.rows == second.results.rows

@@ -42,6 +42,7 @@ from bert_jax.tasks import fields, registry
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.workdir.lock import Lock
 
 EXPERIMENT_FILE = "experiment.json"
 
@@ -89,9 +90,34 @@ class Runner:
         self._log = log
         self._check_inputs()
         self._claim()
-        self.results = Results(directory)
-        self._recorded = RecordedSettings(directory)
-        self._times = StepTimes(directory, log)
+        self._lock = Lock(directory, log=log)
+        self._holds = False
+        self._read()
+
+    def _read(self) -> None:
+        """Reads what earlier runs have stored."""
+        self.results = Results(self.directory)
+        self._recorded = RecordedSettings(self.directory)
+        self._times = StepTimes(self.directory, self._log)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the directory during the block, so that no other runner loses the results of this one.
+
+        Raises:
+            UserError: another runner holds the directory, or it cannot be written.
+        """
+        if self._holds:
+            yield
+            return
+        self._lock.acquire()
+        self._holds = True
+        try:
+            self._read()  # another runner may have added results before it released the directory
+            yield
+        finally:
+            self._holds = False
+            self._lock.release()
 
     def run(self, arms: Sequence[str] = ()) -> None:
         """Runs the arms that have no results yet: all with the first seed, then all with the second one.
@@ -101,14 +127,15 @@ class Runner:
                 among them, or to have run.
 
         Raises:
-            UserError: an arm or a measure with results has other settings by now, or an arm needs the model
-                of one that has not run.
+            UserError: an arm or a measure with results has other settings by now, an arm needs the model of
+                one that has not run, or another runner holds the directory.
         """
-        self._check_settings()
         chosen = [arm for arm in self.experiment.arms if not arms or arm.name in arms]
-        for seed in range(self.experiment.seeds):
-            for arm in chosen:
-                self._run_arm(arm, seed)
+        with self.held():
+            self._check_settings()
+            for seed in range(self.experiment.seeds):
+                for arm in chosen:
+                    self._run_arm(arm, seed)
 
     def model(self, arm: str, seed: int) -> str:
         """Returns the model that the fine-tunings of an arm start with: a work directory, or --checkpoint."""
@@ -227,10 +254,15 @@ class Runner:
                 self._log(f"{arm.name}, seed {seed}: {measure.name}")
                 self._record_settings(arm, measure.name)
                 scores = self._judge(measure, arm, seed)
-                self.results.add(arm.name, seed, measure.name, scores)
+                self._add(arm, seed, measure.name, scores)
                 self._log(f"{arm.name}, seed {seed}: {measure.name}: {_listed(scores)}")
             if isinstance(measure, Finetuning):
                 self._remove_weights(measure, arm, seed)
+
+    def _add(self, arm: Arm, seed: int, measure: str, scores: Mapping[str, float]) -> None:
+        """Adds a result, unless another host has taken over the directory."""
+        self._lock.check()
+        self.results.add(arm.name, seed, measure, scores)
 
     def _folder(self, arm: str, seed: int) -> str:
         return os.path.join(self.directory, folder_name(arm), f"seed-{seed}")
@@ -250,7 +282,7 @@ class Runner:
                 count * self._times.seconds(arm.name, kind)
                 for kind, count in step_times.count_kinds(config).items()
             )
-        self.results.add(arm.name, seed, PRETRAINING, scores)
+        self._add(arm, seed, PRETRAINING, scores)
 
     def _pretraining_config(self, arm: Arm, seed: int, steps: int) -> ml_collections.ConfigDict:
         """Returns the configuration of an arm's pre-training."""
