@@ -68,8 +68,8 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     old = model.tokenizer
     if old is None:
         raise UserError(
-            f"{model.source or 'the model'} has no vocabulary, and tokens are told apart by it; expected a "
-            "vocab.txt or a .model beside it"
+            f"{model.source or 'the model'} has no vocabulary, without which its tokens cannot be matched; "
+            "expected a vocab.txt, a .model or a tokenizer.json beside it"
         )
     rows: dict[_Key, int] = {}
     for i, key in enumerate(_keys(old)):
