@@ -129,11 +129,14 @@ def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
     path, smaller = str(tmp_path / "model.onnx"), str(tmp_path / "smaller.onnx")
     onnx_runtime.write(build(tmp_path, **VARIANTS.get(name, {})), path)
     onnx_runtime.quantize(path, smaller)
-    names = [one.name for one in onnx.load(smaller).graph.initializer]
+    initializers = onnx.load(smaller).graph.initializer
+    names = [one.name for one in initializers]
     tables = {one.removesuffix("_quantized") for one in names if one.endswith("_quantized")}
     assert {one for one in tables if "/kernel" not in one} == {"word_embeddings"}
     kept = ["cosines_10000", "sines_10000"] if name == "rotary" else ["position_embeddings"]
     assert {"token_type_embeddings", *kept} <= {*names}
+    matrices = [onnx.numpy_helper.to_array(one) for one in initializers if "/kernel_quantized" in one.name]
+    assert matrices and all(np.abs(one.astype(int)).max() <= 64 for one in matrices)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
