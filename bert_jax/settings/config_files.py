@@ -106,8 +106,10 @@ def find(given: str) -> Path:
     wanted = given.removesuffix(".py").removeprefix("configs/")
     by_size = [name for name in known if name.partition("/")[2] == wanted]
     hint = f"; did you mean {by_size[0]}?" if by_size else did_you_mean(wanted, known)
-    every = " `bert-jax configs` lists them" if hint else "; `bert-jax configs` lists them"
-    raise UserError(f"config {given!r}: there is no such file, and no config of this name{hint}{every}")
+    raise UserError(
+        f"config {given!r}: there is no such file, and no config of this name{hint or ';'} `bert-jax configs` "
+        "lists them"
+    )
 
 
 @functools.cache
