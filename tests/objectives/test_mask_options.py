@@ -17,6 +17,7 @@ from bert_jax.objectives.masking import (
     STRATEGIES,
     MaskingOptions,
     Vocabulary,
+    choice_weights,
     default_max_predictions,
     mask_tokens,
     parse_shares,
@@ -110,6 +111,16 @@ def test_a_smoothing_is_refused_whose_weights_float32_cannot_represent():
     evaluation = MaskingOptions(smoothing=8.0, part="eval_masking")
     with pytest.raises(UserError, match="eval_" + re.escape(message)):
         dataclasses.replace(tiny_task(), vocabulary=vocabulary, eval_masking=evaluation)
+
+
+def test_tokens_that_are_all_frequent_have_weights():
+    """10^-400 is no float64; of counts, their ratios are what matters."""
+    counts = np.full(VOCAB, 10_000)
+    counts[7] = 10_001
+    weights = choice_weights(
+        Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts), MaskingOptions(smoothing=100.0)
+    )
+    np.testing.assert_allclose(weights, np.where(np.arange(VOCAB) == 7, 1.0001**-100, 1), rtol=1e-12)
 
 
 def choose_ngrams(ids, uniforms, scores, wanted):

@@ -219,5 +219,4 @@ def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarra
             f"{int(counts.min()):,} to {int(most):,} times are too different for float32; expected at most "
             f"{math.floor(10 * largest) / 10:g}, such as 0.7 (DistilBERT)"
         )
-    weights = counts**-options.smoothing
-    return weights / weights.max()
+    return (counts / counts.min()) ** -options.smoothing
