@@ -1,0 +1,143 @@
+"""Damaged steps: how they are found, and from which step a run goes on."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.states import abstract, assert_same, make_state, restore_latest
+
+from bert_jax import checkpoint
+from bert_jax.checkpoint import steps
+from bert_jax.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def flip_a_bit(path, rng):
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def array_files(step):
+    """Every file that holds array bytes or leads to them."""
+    files = [path for path in step.rglob("*") if path.is_file()]
+    return sorted(path for path in files if path.parent.name == "d" or path.name == "manifest.ocdbt")
+
+
+def test_a_flipped_bit_in_any_array_file_is_seen(copy, mesh):
+    rng, seen = random.Random(0), 0
+    for path in array_files(copy / "6"):
+        content = path.read_bytes()
+        for _ in range(5):
+            flip_a_bit(path, rng)
+            with pytest.raises(UserError, match=r"6: .*missing or has other bytes"):
+                checkpoint.verify(copy / "6")
+            path.write_bytes(content)
+            seen += 1
+    assert seen >= 20
+    assert checkpoint.verify(copy / "6").keys() == checkpoint.describe(copy / "6").keys()
+
+
+def test_wrong_values_are_seen_without_the_list_of_files(copy):
+    """A few bytes of an array file belong to no array, and which file holds the arrays is orbax's to choose:
+    a flip in each of them has to show, most of the times."""
+    rng, seen = random.Random(1), 0
+    expected = checkpoint.verify(copy / "6")
+    data = [path for path in array_files(copy / "6") if path.name != "manifest.ocdbt"]
+    contents = {path: path.read_bytes() for path in data}
+    (copy / "6" / "files.json").unlink()
+    for _ in range(10):
+        for path in contents:
+            flip_a_bit(path, rng)
+        try:
+            assert checkpoint.verify(copy / "6") == expected
+        except UserError as error:
+            seen += "not those that were saved" in str(error) or "cannot be read" in str(error)
+        for path, content in contents.items():
+            path.write_bytes(content)
+    assert seen >= 8
+
+
+def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
+    """Orbax gives what another state held; nothing is wrong with any file."""
+    real, other = steps.array_digests, {"params/mlm/bias": "0" * 16}
+    monkeypatch.setattr(steps, "array_digests", lambda arrays: real(arrays) | other)
+    with pytest.raises(UserError, match="the values of params/mlm/bias are not those that were saved"):
+        checkpoint.verify(copy / "6")
+
+
+def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy):
+    """Of a step without the list of its files, so that orbax itself finds out what is missing."""
+    (copy / "6" / "files.json").unlink()
+    for path in array_files(copy / "6"):
+        path.unlink()
+    program = f"""
+from bert_jax import checkpoint
+from bert_jax.errors import UserError
+from bert_jax.training.state import TrainState
+try:
+    checkpoint.verify({str(copy / "6")!r})
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "cannot be read" in done.stdout and done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+DAMAGE = {
+    "flipped bit": lambda step: flip_a_bit(array_files(step)[0], random.Random(2)),
+    "truncated": lambda step: os.truncate(max(array_files(step), key=lambda path: path.stat().st_size), 50),
+    "missing file": lambda step: array_files(step)[-1].unlink(),
+    "no metadata": lambda step: (step / "_CHECKPOINT_METADATA").unlink(),
+    "torn metadata": lambda step: os.truncate(step / "_CHECKPOINT_METADATA", 100),
+    "emptied": lambda step: (shutil.rmtree(step), step.mkdir()),
+    "a file": lambda step: (shutil.rmtree(step), step.write_text("")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_step_is_set_aside_for_the_newest_good_one(copy, mesh, damage):
+    damage(copy / "6")
+    (step, state), lines = restore_latest(copy, abstract(make_state(mesh)))
+    assert step == 4
+    assert_same(state, make_state(mesh, 4))
+    assert sorted(os.listdir(copy)) == ["2", "4", "bad-6"]
+    assert "set aside as bad-6" in lines[0] and "resuming from step 4; 2 steps are lost" in lines[1]
+
+
+def test_an_empty_directory_is_not_the_latest(copy, mesh):
+    (copy / "9").mkdir()
+    (step, _), lines = restore_latest(copy, abstract(make_state(mesh)))
+    assert step == 6 and "it is empty" in lines[0]
+    assert sorted(os.listdir(copy)) == ["2", "4", "6", "bad-9"]
+
+
+def test_what_was_set_aside_before_is_kept(copy, mesh):
+    (copy / "bad-6").mkdir()
+    DAMAGE["truncated"](copy / "6")
+    restore_latest(copy, abstract(make_state(mesh)))
+    assert sorted(os.listdir(copy)) == ["2", "4", "bad-6", "bad-6-2"]
+
+
+def test_all_bad_is_no_new_start(copy, mesh):
+    for step in ("2", "4", "6"):
+        DAMAGE["truncated"](copy / step)
+    for _ in range(2):  # and it stays so the next time, with nothing left that looks like a step
+        with pytest.raises(UserError, match=r"no checkpoint is intact .bad-2, bad-4, bad-6 set aside"):
+            restore_latest(copy, abstract(make_state(mesh)))
+
+
+def test_load_params_falls_back_and_leaves_the_other_run_alone(copy, mesh):
+    DAMAGE["truncated"](copy / "6")
+    lines = []
+    params, report = checkpoint.load_params(copy.parent, abstract(make_state(mesh)).params, log=lines.append)
+    assert report.source == str(copy / "4") and "6 is damaged" in lines[0]
+    assert_same(params, make_state(mesh, 4).params)
+    assert sorted(os.listdir(copy)) == ["2", "4", "6"]
+    with pytest.raises(UserError, match="no checkpoint is intact"):
+        checkpoint.load_params(copy / "6", abstract(make_state(mesh)).params, log=lines.append)
