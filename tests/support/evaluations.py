@@ -12,5 +12,6 @@ def quiet_context(watchdog):
         check=lambda: None,
         wait_for=lambda function: function(),
         stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
+        write_image=lambda *unused: None,
     )
     return EvaluationContext(quiet, quiet, watchdog)

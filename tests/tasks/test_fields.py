@@ -7,7 +7,6 @@ fields that were not read another value is given, which must be refused by name.
 import contextlib
 import dataclasses
 import inspect
-import json
 import sys
 import types
 from pathlib import Path
@@ -16,11 +15,12 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
-from support.pretrained import write
-from support.tiny_model import draw_parameters, tiny_config
+from support.evaluations import quiet_context
+from support.tiny_model import draw_parameters
+from support.tiny_tasks import configured
 
 import bert_jax
-from bert_jax import tasks, tokenization
+from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 from bert_jax.runs import finetune
@@ -31,11 +31,9 @@ from bert_jax.tasks import fields
 from bert_jax.tasks.rows import outputs as task_outputs
 from bert_jax.tasks.setup import split_file
 from bert_jax.tasks.tagging import TaggingTask
-from bert_jax.training.evaluators import EvaluationContext
 from bert_jax.training.state import TrainState
 
 PACKAGE = Path(bert_jax.__file__).parent
-DISTILBERT = Path(__file__).parents[1] / "testdata" / "distilbert" / "masked_lm"
 # What is read in order to check it, or to copy it, has no effect by that.
 CHECKS = {
     PACKAGE / "tasks" / "fields.py",
@@ -107,67 +105,6 @@ def note_task_fields(monkeypatch, seen):
     monkeypatch.setattr(task_config.DataConfig, "__getattribute__", noting("data.", seen))
 
 
-SENTENCES = ["the red cat", "a blue dog is big", "one bird", "two small cat", "the dog", "a cat three"]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """{kind of task: (its training file, fields of the configuration)}."""
-    folder = tmp_path_factory.mktemp("files")
-
-    def table(name, header, cells):
-        path = folder / f"{name}.csv"
-        rows = [f"{text},{cell}" for text, cell in zip(SENTENCES, cells, strict=True)]
-        path.write_text("\n".join([f"text,{header}", *rows]) + "\n")
-        return str(path)
-
-    squad = folder / "squad.jsonl"
-    squad.write_text(
-        "".join(
-            json.dumps({"id": str(i), "question": "is the", "context": text, "answers": text.split()[-1],
-                        "answer_start": len(text) - len(text.split()[-1])}) + "\n"
-            for i, text in enumerate(SENTENCES)
-        )
-    )  # fmt: skip
-    conll = folder / "tags.conll"
-    tagged = ["\n".join(f"{word} {'B-X' if word in ('cat', 'dog') else 'O'}" for word in text.split())
-              for text in SENTENCES]  # fmt: skip
-    conll.write_text("\n\n".join(tagged) + "\n")
-    text = {"data.text_a": "text", "data.label": "label"}
-    choices = text | {"data.choices": "x,y"}
-    return {
-        "classification": (table("classes", "label", "ababab"), text),
-        "regression": (table("numbers", "label", "123123"), text),
-        "multilabel": (table("several", "label", "ababab"), text),
-        "multiplechoice": (table("choices", "x,y,label", ["one,two,0", "one,two,1"] * 3), choices),
-        "squad2": (str(squad), {"max_query_length": 4, "doc_stride": 4}),
-        "tagging": (str(conll), {}),
-        "embedding": (
-            table("triples", "second,wrong,label", [f"the {i},no,{i}" for i in range(len(SENTENCES))]),
-            text | {"data.text_b": "second", "data.negatives": "wrong"},
-        ),
-        "lateinteraction": (
-            table("documents", "second,wrong", [f"the {i},no" for i in range(len(SENTENCES))]),
-            {"data.text_a": "text", "data.text_b": "second", "data.negatives": "wrong", "query_length": 8},
-        ),
-        "reranking": (
-            table("candidates", "second,wrong", [f"the {i},no" for i in range(len(SENTENCES))]),
-            {"data.text_a": "text", "data.text_b": "second", "data.negatives": "wrong"},
-        ),
-    }
-
-
-def configured(task, files, vocabulary):
-    """A run from scratch, of a step."""
-    path, more = files[task]
-    config = tasks.default_config("tiny", task)
-    config.model = tiny_config(tokenization.load(vocabulary).vocab_size).to_dict()
-    given = {"vocab": str(vocabulary), "max_seq_length": 16, "batch_size": 8, "epochs": 1.0}
-    for name, value in (given | {"data.train": path, "data.eval": path} | more).items():
-        fields.assign(config, name, value)
-    return config
-
-
 def loop(**given):
     """Stands for `train.fit`, which every task calls: traces the loss, and scores drawn weights."""
     config, task = given["config"], given["objective"]
@@ -176,13 +113,9 @@ def loop(**given):
     jax.eval_shape(
         lambda params: task.loss(params, task.prepare(batch, key, True), {"dropout": key}), state.params
     )
-    quiet = types.SimpleNamespace(
-        check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
-        stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
-        write_image=lambda *unused: None,
-    )  # fmt: skip
+    context = quiet_context(types.SimpleNamespace(heartbeat=lambda: None, paused=contextlib.nullcontext))
     for evaluator in given["evaluators"]:
-        evaluator.evaluate(config.steps, state, EvaluationContext(quiet, quiet, quiet))
+        evaluator.evaluate(config.steps, state, context)
     return state
 
 
@@ -220,12 +153,12 @@ def ignored(config, seen):
 
 
 @pytest.fixture(scope="module")
-def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
+def read_by_the_loop(task_files, vocabulary, pretrained, tmp_path_factory):
     """The fields that `train.fit` and what it calls read; of a whole run, from a checkpoint."""
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
         note_run_fields(patch, seen)
-        config = configured("classification", files, vocabulary)
+        config = configured("classification", task_files, vocabulary)
         config.model = tasks.default_config("base").model
         config.init_from, config.vocab, config.epochs = str(pretrained), "", 2.0
         finetune.finetune(config, str(tmp_path_factory.mktemp("run") / "run"), lambda line: None)
@@ -256,9 +189,9 @@ def run(config, directory, monkeypatch):
     ],
 )
 def test_every_field_is_read_or_refused(
-    task, files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
+    task, task_files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
 ):
-    config = configured(task, files, vocabulary)
+    config = configured(task, task_files, vocabulary)
     for number, packed in enumerate((True, False) if "pack" in fields_of(task) else (True,)):
         config.pack = packed
         run(config, tmp_path / str(number), monkeypatch)
@@ -272,186 +205,14 @@ def fields_of(task):
 
 
 def test_a_new_field_that_nothing_reads_is_found(
-    files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
+    task_files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
 ):
     useless = config_fields.option(0, "nothing")
     larger = dataclasses.make_dataclass(
         "Larger", [("useless", int, useless)], bases=(TaggingTask.Config,), frozen=True
     )
     monkeypatch.setattr(TaggingTask, "Config", larger)
-    config = configured("tagging", files, vocabulary)
+    config = configured("tagging", task_files, vocabulary)
     run(config, tmp_path / "run", monkeypatch)
     split_file(fields.of_run(config), tasks.get("tagging"), "test")
     assert list(ignored(config, set(reads) | read_by_the_loop)) == ["useless"]
-
-
-@pytest.mark.parametrize("task", tasks.tasks())
-def test_every_task_has_a_configuration_with_the_same_fields(task):
-    config = tasks.default_config(task=task)
-    fields.check(config)
-    names = [sorted(dict(config_fields.flatten(one))) for one in (config, tasks.default_config())]
-    assert names[0] == names[1]
-    assert config.task == task
-
-
-@pytest.mark.parametrize(
-    "task, given, message",
-    [
-        ("tagging", {"class_weights": "balanced"}, "class_weights=balanced: the task tagging does not use "
-         "it, only classification, xnli; leave it at ''"),
-        ("squad", {"class_weights": "balanced"}, "task squad does not use it"),
-        ("regression", {"class_weights": "balanced"}, "task regression does not use it"),
-        ("classification", {"positive_label": "a"}, "=a: it is only used with f1 among the metrics; leave"),
-        ("mrpc", {"positive_label": "0"}, "=0: f1 is defined by the task mrpc, which knows its labels"),
-        ("regression", {"positive_label": "a"}, "task regression does not use it, only classification, xnli"),
-        ("mrpc", {"frozen": True}, "frozen=True: the task mrpc does not use it, only tagging"),
-        ("mrpc", {"n_best": 5}, "n_best=5: the task mrpc does not use it, only questions"),
-        ("tagging", {"doc_stride": 5}, "doc_stride=5: the task tagging does not use it"),
-        ("codah", {"pack": False}, "pack=False: the task codah does not use it"),
-        ("squad", {"data.quoting": "csv"}, "data.quoting=csv: the task squad does not use it"),
-        ("tagging", {"data.text_b": "b"}, "data.text_b=b: the task tagging does not use it"),
-        ("tagging", {"head_size": 5}, "head_size=5: it is only used with head=bilstm"),
-        ("classification", {"data_dir": "d"}, "data_dir=d: the task classification does not know the names"),
-        ("mrpc", {"init_ignore": "x"}, "init_ignore=x: there is no init_from"),
-        ("mrpc", {"init_ignore": "x", "init_from": "c", "from_scratch": True}, "from_scratch takes no param"),
-        ("mrpc", {"warmup_fraction": 0.5, "optimizer.warmup_steps": 3}, "warmup_steps is given too"),
-        ("mrpc", {"early_stopping": 3, "data.train": "x.tsv"}, "early_stopping=3: there is nothing"),
-        ("mrpc", {"eval.every": 3, "data.train": "x.tsv"}, "eval.every=3: there is nothing to evaluate"),
-        ("squad", {"null_score_diff_threshold": 1.0}, "=1.0: every question has an answer unless v2"),
-        ("squad2", {"v2": False}, "v2=False: questions of the task squad2 may have no answer"),
-        ("mrpc", {"data_dir": "tfds:glue", "data.quoting": "csv"}, "the files are a prepared data set"),
-        ("mrpc", {"data.train": "x.jsonl", "data.quoting": "csv"}, "tsv and csv, and the files are jsonl"),
-        ("tagging", {"data.train": "x.conll", "data.id": "n"}, "used for jsonl, and the files are conll"),
-        ("squad", {"data_dir": "d", "data.text_a": "n"}, "data.text_a=n: it is only used for jsonl"),
-        ("mrpc", {"eval.batches": 3}, "eval.batches=3: a fine-tuning has no such field"),
-        ("mrpc", {"optimizer.learnig_rate": 3.0}, "did you mean optimizer.learning_rate?"),
-        ("mrpc", {"learning_rate": 3.0}, "did you mean optimizer.learning_rate?"),
-    ],
-)  # fmt: skip
-def test_what_would_be_ignored_is_refused(task, given, message):
-    config = tasks.default_config(task=task)
-    for name, value in given.items():
-        fields.assign(config, name, value)
-    with pytest.raises(UserError) as refused:
-        fields.check(config)
-    assert message in str(refused.value)
-
-
-def test_fields_that_the_run_uses_pass():
-    for task, given in (
-        ("squad", {"data.train": "x.json", "data.eval": "x.jsonl", "data.text_a": "n"}),
-        ("mrpc", {"data.train": "x.tsv", "data.eval": "x.jsonl", "data.quoting": "csv"}),
-        ("swag", {"data_dir": "d", "data.quoting": "none"}),
-        ("conll", {"data_dir": "d", "early_stopping": 2}),
-        ("squad2", {"null_score_diff_threshold": 1.0}),
-    ):
-        config = tasks.default_config(task=task)
-        for name, value in given.items():
-            fields.assign(config, name, value)
-        fields.check(config)
-
-
-def test_an_architecture_beside_that_of_the_checkpoint_is_refused(files, vocabulary, pretrained):
-    config = configured("classification", files, vocabulary)
-    config.init_from, config.vocab = str(pretrained), ""
-    finetune.prepare(config, "")  # that of the checkpoint
-    config.model.num_hidden_layers = 7
-    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
-        finetune.prepare(config, "")
-    config.model.num_hidden_layers = 12  # the default, which the user may have set
-    finetune.prepare(config, "")
-    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 12 here"):
-        finetune.prepare(config, "", explicit=["num_hidden_layers"])
-
-
-@pytest.mark.parametrize(
-    ("task", "given", "unread"),
-    [
-        ("squad2", {}, ["classifier_dropout", "qa_dropout"]),
-        ("squad2", {"model.model_type": "distilbert"}, ["classifier_dropout"]),
-        ("multiplechoice", {"model.model_type": "distilbert"}, ["qa_dropout"]),
-        ("tagging", {}, ["qa_dropout"]),
-        ("tagging", {"model.model_type": "distilbert"}, ["classifier_dropout", "qa_dropout"]),
-        ("tagging", {"frozen": True, "head": "bilstm"}, ["classifier_dropout", "qa_dropout"]),
-    ],
-)
-def test_dropout_of_a_head_that_the_family_computes_otherwise_is_refused(
-    files, vocabulary, pretrained, task, given, unread
-):
-    config = configured(task, files, vocabulary)
-    if "frozen" in given:
-        config.model = tasks.default_config("base").model
-        config.init_from, config.vocab = str(pretrained), ""
-    for name, value in given.items():
-        fields.assign(config, name, value)
-    for name in ("classifier_dropout", "qa_dropout"):
-        changed = ml_collections.ConfigDict(config.to_dict())
-        changed.model[name] = 0.3
-        if name in unread:
-            with pytest.raises(
-                UserError, match=rf"model\.{name}=0\.3: the task {task} with a model of the fam"
-            ):
-                finetune.prepare(changed, "")
-        else:
-            finetune.prepare(changed, "")
-
-
-@pytest.mark.parametrize("task, read", [("classification", True), ("tagging", False), ("squad2", False)])
-def test_the_pooling_of_a_head_without_any_is_refused(files, vocabulary, task, read):
-    config = configured(task, files, vocabulary)
-    config.model.classifier_pooling = "mean"
-    if read:
-        assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
-        return
-    with pytest.raises(UserError, match=rf"model\.classifier_pooling=mean: the task {task} with a model"):
-        finetune.prepare(config, "")
-
-
-def test_a_checkpoint_may_have_the_dropout_of_other_heads(files):
-    config = configured("classification", files, DISTILBERT / "vocab.txt")
-    config.model = tasks.default_config("base").model
-    config.init_from, config.vocab = str(DISTILBERT), ""
-    task = finetune.prepare(config, "")[1]
-    assert task.model_config.qa_dropout == 0.1
-
-
-@pytest.mark.parametrize("task", ["squad", "squad2"])
-def test_questions_with_the_config_of_another_task_say_what_they_need(files, vocabulary, task):
-    config = configured("classification", files, vocabulary)
-    config.task = task
-    config.data = tasks.default_config().data
-    config.data.train = files["squad2"][0]
-    with pytest.raises(UserError, match="finetune/squad"):
-        finetune.prepare(config, "")
-    config.v2, config.doc_stride, config.max_query_length = task == "squad2", 4, 4
-    _, found, examples = finetune.prepare(config, "")
-    assert len(examples) == len(SENTENCES) and found.config.n_best == 20
-
-
-def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
-    config = tasks.default_config(task="squad")
-    del config["n_best"]
-    del config.data["quoting"]
-    assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
-    assert "n_best" not in config
-
-
-def test_a_group_of_fields_or_a_task_that_is_none():
-    config = tasks.default_config()
-    config.optimizer = None
-    with pytest.raises(UserError, match=r"^optimizer=None is not a group of fields; leave optimizer as "):
-        fields.complete(config)
-    config = tasks.default_config()
-    config.task = None
-    with pytest.raises(UserError, match=r"^task=None: there is no such task; the tasks are classification, "):
-        fields.complete(config)
-
-
-def test_the_pooling_that_pre_training_recorded_is_that_of_the_fine_tuning(files, vocabulary, tmp_path):
-    model = write(tmp_path, vocabulary, classifier_pooling="mean")
-    config = configured("classification", files, vocabulary)
-    config.model = tasks.default_config("base").model
-    config.init_from, config.vocab = str(model), ""
-    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
-    config.model.classifier_pooling = "cls"
-    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "cls"
