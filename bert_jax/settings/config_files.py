@@ -107,8 +107,8 @@ def find(given: str) -> Path:
     by_size = [name for name in known if name.partition("/")[2] == wanted]
     hint = f"; did you mean {by_size[0]}?" if by_size else did_you_mean(wanted, known)
     raise UserError(
-        f"config {given!r}: there is no such file, and no config of this name{hint or ';'} `bert-jax configs` "
-        "lists them"
+        f"config {given!r}: there is no such file, and no config of this name{hint or ';'} "
+        "`bert-jax configs` lists them"
     )
 
 
