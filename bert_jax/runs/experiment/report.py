@@ -12,7 +12,8 @@ from bert_jax.io import atomic, markdown
 from bert_jax.io.wording import counted
 from bert_jax.plots import curves, scores
 from bert_jax.runs.experiment import orders
-from bert_jax.runs.experiment.runner import Runner, spent_by_step
+from bert_jax.runs.experiment.runner import Runner
+from bert_jax.runs.experiment.step_times import spent_by_step
 from bert_jax.settings.experiments import PRETRAINING, Comparison, Measure, MinimalPairs
 from bert_jax.training.metrics.metrics_writer import read_metrics
 

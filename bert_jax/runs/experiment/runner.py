@@ -25,7 +25,7 @@ from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import settings, step_times
 from bert_jax.runs.experiment.results import Results
 from bert_jax.runs.experiment.settings import RecordedSettings, Settings
-from bert_jax.runs.experiment.step_times import StepTimes
+from bert_jax.runs.experiment.step_times import StepTimes, spent_by_step
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import (
     PRETRAINING,
@@ -41,7 +41,6 @@ from bert_jax.settings.experiments import (
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.setup import split_file
-from bert_jax.training.metrics.metrics_writer import read_metrics
 from bert_jax.workdir.lock import Lock
 
 EXPERIMENT_FILE = "experiment.json"
@@ -392,21 +391,6 @@ class _NotYet(Exception):
 
 def _not_run(arm: str, needs: str, other: str) -> UserError:
     return UserError(f"arm {arm!r} {needs} {other!r}, which has not run; add it to --arms")
-
-
-def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
-    """Returns the cost of a run until each line of its metrics, resumptions included.
-
-    Returns:
-        The steps of the lines, the seconds of all train steps until then, and the tokens.
-    """
-    steps, seconds, tokens = [0], [0.0], [0.0]
-    for line in read_metrics(directory, "train"):
-        took = (line["step"] - steps[-1]) / line["steps_per_second"]
-        steps.append(line["step"])
-        seconds.append(seconds[-1] + took)
-        tokens.append(tokens[-1] + took * line["tokens_per_second"])
-    return steps[1:], seconds[1:], tokens[1:]
 
 
 def _listed(scores: Mapping[str, float]) -> str:

@@ -214,3 +214,18 @@ def _only(config: ml_collections.ConfigDict, kind: Kind) -> ml_collections.Confi
 def _name(kind: Kind) -> str:
     length = f" of {kind.length} tokens" if kind.length else ""
     return f"{counted(kind.rows, 'row')}{length}{', left to right' if kind.causal else ''}"
+
+
+def spent_by_step(directory: str) -> tuple[list[int], list[float], list[float]]:
+    """Returns the cost of a run until each line of its metrics, resumptions included.
+
+    Returns:
+        The steps of the lines, the seconds of all train steps until then, and the tokens.
+    """
+    steps, seconds, tokens = [0], [0.0], [0.0]
+    for line in read_metrics(directory, "train"):
+        took = (line["step"] - steps[-1]) / line["steps_per_second"]
+        steps.append(line["step"])
+        seconds.append(seconds[-1] + took)
+        tokens.append(tokens[-1] + took * line["tokens_per_second"])
+    return steps[1:], seconds[1:], tokens[1:]
