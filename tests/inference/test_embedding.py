@@ -172,7 +172,8 @@ def test_another_pooling_keeps_the_length_and_the_normalization_of_the_model(mod
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
     asked = Embedder(own, pooling="mean", normalize=False, max_seq_length=12).embed(texts)
-    np.testing.assert_array_equal(asked, Embedder(model).embed(texts))
+    # Of the same length, since products of other shapes may be rounded in another way.
+    np.testing.assert_array_equal(asked, Embedder(model, max_seq_length=12).embed(texts))
     with pytest.raises(UserError, match="one vector per text"):
         Embedder(own, pooling="none", normalize=True)
 
