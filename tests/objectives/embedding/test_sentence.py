@@ -119,6 +119,15 @@ def test_sizes_have_the_mean_of_the_losses_of_their_dimensions():
     np.testing.assert_allclose(total, np.mean(found), rtol=1e-5)
 
 
+def check_same_sums(a, b):
+    """Sums of terms that cancel are rounded as their terms are, which the largest number of the array shows.
+
+    The rounding of a cosine, 1e-7, is divided by the temperature of .05 in the exponent of a loss.
+    """
+    scale = max(np.abs(b).max(), 0.2)
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * scale)
+
+
 @pytest.mark.parametrize("kind", ["contrastive", "cosent", "classes"])
 def test_packed_rows_have_the_same_gradient(kind):
     rng = np.random.default_rng(2)
@@ -131,7 +140,7 @@ def test_packed_rows_have_the_same_gradient(kind):
     order = np.array([5, 2, 0, -1, 1, 3])
     one = compute(objective, data, order)
     other = compute(objective, data, order, packed=True)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), one[:4], other[:4])
+    jax.tree.map(check_same_sums, one[:4], other[:4])
 
 
 def test_cosent_compares_all_pairs_that_differ():
