@@ -99,7 +99,7 @@ def fit(
             log=writer.message,
         )
         cleanup.enter_context(_closing(checkpointer))
-        checkpointer.check_space(abstract)
+        checkpointer.saved.check_space(abstract)
         run = TrainRun(
             config=config,
             workdir=workdir,

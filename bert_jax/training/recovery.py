@@ -127,7 +127,7 @@ def go_back(
         log: called with a warning.
     """
     checkpointer.wait()
-    saved = checkpointer.scheduled_steps()
+    saved = checkpointer.saved.scheduled_steps()
     detour = plan(saved, began, skipped.first, skipped.last)
     if detour.step not in saved:
         find_start(detour.step)  # before the other checkpoints are set aside

@@ -65,7 +65,7 @@ class Start:
             UserError: a source does not fit the run, or the state of the other run is gone.
         """
         self._check_frozen()
-        resumed = self._restore(self.checkpointer.restore_latest, self.checkpointer.directory)
+        resumed = self._restore(self.checkpointer.restore_latest, self.checkpointer.saved.path)
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
@@ -121,7 +121,7 @@ class Start:
         Those of which the objective has only the shapes are not compared; they are as the run has saved them.
         """
         frozen, without = self.abstract.frozen, without_values(self.objective)
-        if not self.checkpointer.agreed_steps() or len(without) == len(jax.tree.leaves(frozen)):
+        if not self.checkpointer.saved.agreed_steps() or len(without) == len(jax.tree.leaves(frozen)):
             return
         shardings = jax.tree.map(lambda x: x.sharding, frozen)
         given = place_frozen(self.objective, shardings, dict.fromkeys(without))

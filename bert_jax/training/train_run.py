@@ -105,7 +105,7 @@ class TrainRun:
 
     def _resume_streak(self) -> None:
         """Takes up the skipped steps before a stop, and the save that was due at one of them."""
-        stop = self.checkpointer.stop_at(self.step) or checkpoint.Stop(began=self.step)
+        stop = self.checkpointer.saved.stop_at(self.step) or checkpoint.Stop(began=self.step)
         self._began, self._streak = stop.began, Streak(stop.skipped, stop.spikes)
         skipped = range(self.step - stop.skipped + 1, self.step + 1)
         self.save_due = any(is_due(step, self.config.checkpoint.every, 0) for step in skipped)
@@ -336,7 +336,7 @@ class TrainRun:
                 stop = checkpoint.Stop(self._began, streak.skipped, streak.spikes)
                 self.checkpointer.save(self.step, self.state, stop)
             self.checkpointer.wait()
-            saved = self.checkpointer.steps()
+            saved = self.checkpointer.saved.steps()
         self.guard.leave(
             f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
         )

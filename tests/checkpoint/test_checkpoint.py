@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support.states import abstract, assert_same, make_state, restore_latest, save
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint import reading, saving
+from bert_jax.checkpoint import directory, reading
 from bert_jax.errors import StorageError, UserError
 from bert_jax.parallel import sharding
 from bert_jax.training.state import TrainState
@@ -101,7 +101,7 @@ def test_few_steps_are_opened_to_find_those_to_delete(tmp_path, mesh, monkeypatc
         opened.append(path)
         raise StorageError("the bucket does not answer")
 
-    monkeypatch.setattr(saving.Step, "open", fail)
+    monkeypatch.setattr(directory.Step, "open", fail)
     save(place, [6], mesh, keep=2, keep_every=2)
     assert opened == [str(place / "5")]
     assert sorted(os.listdir(place)) == ["2", "4", "5", "6"]

@@ -72,7 +72,7 @@ def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh
             checkpointer.save(step, make_state(mesh, step, hidden=800))
             checkpointer.wait()
     checkpointer.close()
-    steps = checkpointer.steps()
+    steps = checkpointer.saved.steps()
     assert steps == list(range(1, len(steps) + 1))
     (step, state), lines = restore_latest(small_disk / "checkpoints", abstract(make_state(mesh, hidden=800)))
     assert (step, lines) == (steps[-1], [])
@@ -81,9 +81,9 @@ def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh
 
 def test_too_little_space_is_found_before_anything_is_saved(small_disk, mesh):
     checkpointer = checkpoint.Checkpointer(small_disk / "checkpoints")
-    checkpointer.check_space(abstract(make_state(mesh)))
+    checkpointer.saved.check_space(abstract(make_state(mesh)))
     with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
-        checkpointer.check_space(abstract(make_state(mesh, hidden=4096)))
+        checkpointer.saved.check_space(abstract(make_state(mesh, hidden=4096)))
 
 
 def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
@@ -93,4 +93,4 @@ def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=free))
     monkeypatch.setattr(jax, "process_count", lambda: 16)
     with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
-        checkpointer.check_space(state)
+        checkpointer.saved.check_space(state)

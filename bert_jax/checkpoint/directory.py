@@ -1,0 +1,208 @@
+"""The directory of a run's steps: lists, renames and deletes them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bert_jax.checkpoint.leaves import PyTree
+from bert_jax.checkpoint.steps import WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
+from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.io import files
+
+TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
+_SET_ASIDE = "bad-"
+_ABANDONED = "abandoned-"
+_DAMAGED = re.compile(rf"{_SET_ASIDE}(\d+)(-\d+)?")  # the name of a step that was set aside
+_DELETING = "deleting-"
+
+
+class StepDirectory:
+    """The steps of one run on disk. Process 0 changes them; all processes must make the same calls.
+
+    What a killed run left of a step that it saved or deleted is removed first.
+
+    Args:
+        path: the directory, created if missing. A local path, gs:// or s3://.
+        keep: the number of newest steps to keep.
+        keep_every: steps that are a multiple of this number are never deleted; 0 means none.
+        log: called with one line when a step is set aside.
+
+    Attributes:
+        path: the absolute path of the directory.
+        writing: the step that is being written, or `FROZEN`, which is not listed; None if nothing is.
+
+    Raises:
+        UserError: the directory cannot be made.
+        StorageError: it is remote and cannot be reached.
+    """
+
+    def __init__(self, path: files.PathLike, keep: int, keep_every: int, log):
+        self.path = absolute(path)
+        self.writing: int | str | None = None
+        self._keep, self._keep_every, self._log = keep, keep_every, log
+        self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
+        self._stops: dict[int, Stop | None] = {}  # of the steps that have been saved or asked for
+        if jax.process_index() == 0:
+            try:
+                files.make_directory(self.path)
+            except OSError as error:
+                message = (
+                    f"{self.path}: cannot be made ({error.strerror or error}); expected the "
+                    "directory of the checkpoints: move what is there"
+                )
+                raise file_error(message, error) from error
+            for name in files.names(self.path):
+                if TEMPORARY in name or name.startswith(_DELETING):
+                    files.remove_tree(os.path.join(self.path, name))
+        multihost_utils.sync_global_devices("checkpoint_directory")
+
+    def of(self, step: int) -> str:
+        """Returns the directory of a step."""
+        return os.path.join(self.path, str(step))
+
+    def steps(self) -> list[int]:
+        """Returns the steps on disk, unverified, oldest first, except one that is being written."""
+        return [step for step in list_steps(self.path) if step != self.writing]
+
+    def agreed_steps(self) -> list[int]:
+        """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
+        return _agreed(self.steps() if jax.process_index() == 0 else [])
+
+    def scheduled_steps(self) -> list[int]:
+        """Returns the steps that process 0 sees, oldest first, except those of stops."""
+        steps = self.steps() if jax.process_index() == 0 else []
+        return _agreed([step for step in steps if self._stop(step) is None])
+
+    def stop_at(self, step: int) -> Stop | None:
+        """Returns the stop for which process 0 sees that a step was saved; None for any other step."""
+        stop = self._stop(step) if jax.process_index() == 0 and step in self.steps() else None
+        found = _agreed([stop.began, stop.skipped, stop.spikes] if stop else [])
+        return Stop(*found) if found else None
+
+    def damaged(self) -> list[str]:
+        """Returns the names of the steps that were set aside because they are damaged."""
+        return [name for name in files.names(self.path) if name.startswith(_SET_ASIDE)]
+
+    def check_space(self, abstract_state: PyTree) -> None:
+        """Raises a StorageError if the disk has no room for one more step. URLs are not checked.
+
+        All processes write into the same directory, so that there has to be room for the whole state.
+        """
+        needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state))
+        try:
+            free = shutil.disk_usage(self.path).free
+        except OSError:
+            return
+        if free < needed:
+            raise StorageError(
+                f"{self.path}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
+                f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
+            )
+
+    def begin(self, step: int, stop: Stop | None) -> None:
+        """Notes that a step is being written, for a stop or as one of the schedule."""
+        self._stops[step] = stop
+        self.writing = step
+
+    def unfinished(self) -> list[str]:
+        """Returns the directories of what is being written, under its own name or a temporary one."""
+        own, temporary = str(self.writing), f"{self.writing}{TEMPORARY}"
+        found = [name for name in files.names(self.path) if name == own or name.startswith(temporary)]
+        return [os.path.join(self.path, name) for name in found]
+
+    def set_aside(self, step: int, why: str) -> None:
+        """Renames a damaged step to `bad-STEP`."""
+        if jax.process_index() == 0:
+            self._rename(str(step), f"{_SET_ASIDE}{step}", why)
+        multihost_utils.sync_global_devices("checkpoint_set_aside")
+
+    def abandon_after(self, step: int) -> None:
+        """Renames the steps after `step` to `abandoned-STEP`, because the run goes back to `step`.
+
+        The damaged ones are renamed too, so that they do not keep the run from going back to its start.
+        """
+        if jax.process_index() == 0:
+            for name in files.names(self.path):
+                number = _DAMAGED.sub(r"\1", name)
+                if is_step(number) and int(number) > step:
+                    self._rename(name, f"{_ABANDONED}{number}", f"the run goes back to step {step}")
+        multihost_utils.sync_global_devices("checkpoint_abandon_after")
+
+    def delete_from(self, step: int) -> None:
+        """Deletes `step` and those after it, because the run comes there again, with other parameters."""
+        if jax.process_index() == 0:
+            self._delete([found for found in self.steps() if found >= step])
+        multihost_utils.sync_global_devices("checkpoint_delete_from")
+
+    def delete_old(self) -> None:
+        """Deletes the steps that are not kept."""
+        if jax.process_index() != 0:
+            return
+        steps = self.steps()
+        newest_first = steps[::-1]
+        # Reads the metadata of no more steps than are needed, since `keep_every` may have kept many.
+        scheduled = list(itertools.islice(filter(self._may_be_scheduled, newest_first), self._keep))
+        others = [step for step in newest_first if step not in scheduled]
+        kept = {*scheduled, *others[: self._keep - len(scheduled)]}
+        self._delete(
+            step
+            for step in steps[:-1]
+            if step not in kept and not (self._keep_every and step % self._keep_every == 0)
+        )
+
+    def close(self) -> None:
+        """Waits for deletions."""
+        self._deletions.shutdown(wait=True)
+
+    def _stop(self, step: int) -> Stop | None:
+        if step not in self._stops:
+            try:
+                self._stops[step] = Step.open(self.of(step), check_files=False).stop
+            except Damaged:
+                self._stops[step] = None
+        return self._stops[step]
+
+    def _may_be_scheduled(self, step: int) -> bool:
+        """Returns whether a step is one of the schedule or cannot be read, which must not end the run."""
+        try:
+            return self._stop(step) is None
+        except (StorageError, UserError):
+            return True
+
+    def _rename(self, name: str, wanted: str, why: str) -> None:
+        """Renames a directory to the wanted name, or to one with a number where that exists."""
+        names = files.names(self.path)
+        numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+        target = next(one for one in itertools.chain([wanted], numbered) if one not in names)
+        path = os.path.join(self.path, name)
+        files.move(path, os.path.join(self.path, target))
+        self._log(f"warning: {path} is set aside as {target}: {why}")
+
+    def _delete(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            path = self.of(step)
+            # An interrupted deletion must not leave a directory that looks like a step.
+            if files.scheme(path) == "gs":
+                for name in WRITTEN_LAST:
+                    files.remove(os.path.join(path, name), missing_ok=True)
+            else:
+                target = os.path.join(self.path, f"{_DELETING}{step}")
+                files.move(path, target)
+                path = target
+            self._deletions.submit(files.remove_tree, path)
+
+
+def _agreed(numbers: list[int]) -> list[int]:
+    """Returns the numbers of process 0 in all processes."""
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(numbers))))
+    given = np.array(numbers if jax.process_index() == 0 else np.zeros(count), np.int32)
+    return np.asarray(multihost_utils.broadcast_one_to_all(given)).tolist() if count else []
