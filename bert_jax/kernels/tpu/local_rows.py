@@ -20,7 +20,7 @@ from etils import epy
 from bert_jax.kernels import segments
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.segments import ALIGNED, BLOCK, Segments
-from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu import blocks, resources
 from bert_jax.kernels.tpu.lanes import in_rows
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -54,7 +54,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     parts = segments.divide(length, how.window)
-    rows = blocks.rows_a_step(batch, length, how.heads)
+    rows = resources.rows_a_step(batch, length, how.heads)
     is_backward = statistics is not None
     lag = int(is_backward and parts.count > 1)
 
@@ -107,9 +107,9 @@ def _call(how, arrays, biases, by_row, statistics=None):
         ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
-            vmem_limit_bytes=blocks.memory_limit(24),
+            vmem_limit_bytes=resources.memory_limit(24),
         ),
-        cost_estimate=blocks.cost(how, arrays, parts.span, is_backward),
+        cost_estimate=resources.cost(how, arrays, parts.span, is_backward),
         interpret=how.interpret,
     )(
         words[:, None],
@@ -280,7 +280,7 @@ def _for_each_block(how, parts, work):
 
     The more, the better the units of the chip are used.
     """
-    most = _KEYS_TOGETHER if how.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
+    most = _KEYS_TOGETHER if how.heads <= 2 or resources.has_room() else _FEWER_TOGETHER
     together = max(1, 2 * most // (max(2, how.heads) * parts.span))
     count = parts.size // BLOCK
     together = next(number for number in range(together, 0, -1) if not count % number)

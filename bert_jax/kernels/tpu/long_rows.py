@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels.dispatch import LANES
-from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu import blocks, resources
 from bert_jax.kernels.tpu.lanes import in_rows, widened
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -51,7 +51,7 @@ class _Grid:
             return next(size for size in range(most, 0, -LANES) if not length % size)
 
         # Blocks of float32 take twice the memory.
-        keys = _MOST_KEYS if blocks.has_room() else _FEWER_KEYS * 2 // array.dtype.itemsize
+        keys = _MOST_KEYS if resources.has_room() else _FEWER_KEYS * 2 // array.dtype.itemsize
         return cls(length, block(2 * _MOST_QUERIES // max(2, how.heads)), block(keys), keys_last)
 
     @property
@@ -105,7 +105,7 @@ def forward(how: blocks.How, arrays, biases, by_row):
             pltpu.VMEM((LANES, grid.queries), jnp.float32),
             *[pltpu.VMEM((how.heads, grid.queries), jnp.float32)] * 2,
         ],
-        cost_estimate=blocks.cost(how, arrays, grid.length),
+        cost_estimate=resources.cost(how, arrays, grid.length),
     )
     return out, (statistics, out)
 
@@ -146,7 +146,7 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
             pltpu.VMEM((length, LANES), jnp.float32),
             *[pltpu.VMEM((grid.keys, LANES), jnp.float32)] * 2,
         ],
-        cost_estimate=blocks.cost(how, arrays, length, is_backward=True),
+        cost_estimate=resources.cost(how, arrays, length, is_backward=True),
     )
 
 
@@ -176,7 +176,7 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
         grid=(batch, width // LANES, *grid.shape),
         in_specs=in_specs,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=semantics, vmem_limit_bytes=blocks.memory_limit(32)
+            dimension_semantics=semantics, vmem_limit_bytes=resources.memory_limit(32)
         ),
         interpret=how.interpret,
         **options,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels.dispatch import LANES
-from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu import blocks, resources
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -39,7 +39,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     is_backward = statistics is not None
-    rows = blocks.rows_a_step(batch, length, how.heads)
+    rows = resources.rows_a_step(batch, length, how.heads)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
     by_head = pl.BlockSpec((rows, 1, how.heads, length), lambda b, lanes: (b, lanes, 0, 0))
     of_row = functools.partial(pl.BlockSpec, index_map=lambda b, lanes: (b, 0, 0))
@@ -61,9 +61,9 @@ def _call(how, arrays, biases, by_row, statistics=None):
         out_shape=blocks.results(how, arrays[0], batch // rows if is_backward else None),
         scratch_shapes=[pltpu.VMEM((length, LANES), jnp.float32)] * (2 * is_backward),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=blocks.memory_limit(20)
+            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=resources.memory_limit(20)
         ),
-        cost_estimate=blocks.cost(how, arrays, length, is_backward),
+        cost_estimate=resources.cost(how, arrays, length, is_backward),
         interpret=how.interpret,
     )(
         words[:, None],

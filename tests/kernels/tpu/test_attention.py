@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import attention, platform, xla_attention
 from bert_jax.kernels.dropout import dropout, row_ids
 from bert_jax.kernels.tpu import attention as tpu_attention
-from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu import resources
 from bert_jax.parallel import sharding
 
 
@@ -174,7 +174,7 @@ def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
     ],
 )
 def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
-    assert blocks.rows_a_step(batch, length, heads) == rows
+    assert resources.rows_a_step(batch, length, heads) == rows
 
 
 @pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])
