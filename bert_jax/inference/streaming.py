@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
-from bert_jax.tasks.readers.file_rows import parse_object
+from bert_jax.tasks.readers.json_values import parse_object
 from bert_jax.tasks.readers.lines import SOURCE, LineReader
 from bert_jax.tasks.readers.report import Malformed
 

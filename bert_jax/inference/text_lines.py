@@ -9,7 +9,8 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
-from bert_jax.tasks.readers.file_rows import encodable, open_file, parse_object, read_lines
+from bert_jax.tasks.readers.file_rows import open_file, read_lines
+from bert_jax.tasks.readers.json_values import encodable, parse_object
 from bert_jax.tasks.readers.report import Malformed
 
 _JSON = (".jsonl", ".ndjson", ".json")

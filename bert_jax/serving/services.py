@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder, Features
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
-from bert_jax.tasks.readers.file_rows import encodable
+from bert_jax.tasks.readers.json_values import encodable
 from bert_jax.tasks.readers.report import Malformed
 
 OnProgram = Callable[[int, int], None]

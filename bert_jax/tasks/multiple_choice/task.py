@@ -13,7 +13,7 @@ from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers.file_rows import find_key, json_text
+from bert_jax.tasks.readers.json_values import find_key, json_text
 from bert_jax.tasks.readers.lines import LineReader, TableLines
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples

@@ -16,7 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable, encodable_id, open_file
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
+from bert_jax.tasks.readers.json_values import encodable, encodable_id
 from bert_jax.tasks.readers.report import FileReport, Malformed
 
 FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_rows import find_key, json_text, parse_object
+from bert_jax.tasks.readers.json_values import find_key, json_text, parse_object
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples
 

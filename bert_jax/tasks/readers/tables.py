@@ -17,17 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks, columnar, files
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import (
-    CHOICE,
-    NEGATIVE,
-    ColumnRows,
-    JsonRows,
-    LineRows,
-    Lines,
-    Rows,
-    TableRows,
-    list_in_cell,
-)
+from bert_jax.tasks.readers.file_rows import ColumnRows, JsonRows, LineRows, Lines, Rows, TableRows
+from bert_jax.tasks.readers.json_values import CHOICE, NEGATIVE, list_in_cell
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats(

@@ -17,7 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, encodable, encodable_id, find_key
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines
+from bert_jax.tasks.readers.json_values import encodable, encodable_id, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR, list_in_cell
+from bert_jax.tasks.readers.json_values import LABEL_SEPARATOR, list_in_cell
 from bert_jax.tasks.readers.labels import list_counts, unknown
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows

@@ -14,7 +14,7 @@ from support.models import tiny_config
 from bert_jax import cli
 from bert_jax.objectives import losses
 from bert_jax.objectives.classification import Classification
-from bert_jax.tasks.readers.file_rows import json_text
+from bert_jax.tasks.readers.json_values import json_text
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.text.multilabel import MultiLabel
 
