@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
+from bert_jax.io import compression, files, path_lists
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
 from data_pipelines.readers.sources import aliases_for, matches, source_of
@@ -25,12 +25,12 @@ def split_patterns(globs: str | Sequence[str]) -> list[str]:
     A local path or pattern with a comma that finds something is one pattern.
     """
     patterns = [globs] if isinstance(globs, str) else list(globs)
-    return [p for text in patterns for p in ([text] if _finds(text) else text.split(",")) if p]
+    return [path for text in patterns for path in path_lists.split(text, _finds)]
 
 
 def _finds(pattern: str) -> bool:
-    """Returns whether a local pattern with a comma finds anything as it is."""
-    return "," in pattern and (os.path.exists(pattern) or any(glob.iglob(pattern, recursive=True)))
+    """Returns whether a local path or pattern finds anything."""
+    return os.path.exists(pattern) or any(glob.iglob(pattern, recursive=True))
 
 
 def pattern_for(path: str, globs: str | Sequence[str], inside: Sequence[str] = ()) -> tuple[str, str] | None:
