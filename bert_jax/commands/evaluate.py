@@ -216,11 +216,12 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
 
 def _of_task(flags: absl_flags.FlagValues) -> int:
     """Prints the scores of fine-tuned models."""
-    if "," in flags.workdir:
+    directories = models.workdirs(flags)
+    if len(directories) > 1:
         for name in _USED["workdir"]:
             if flags[name].present:
                 raise UserError(f"--{name} is for a single run, but --workdir={flags.workdir} names several")
-        return _table(models.workdirs(flags), flags.json)
+        return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
     model = models.load_finetuned(flags)

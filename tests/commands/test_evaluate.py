@@ -14,7 +14,7 @@ from bert_jax.inference.sentence_scores import SentenceScorer
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "size=8,small")  # as a grid names them
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_mistakes(flags, message, capsys):
 def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
     fields = {"text_a": "a", "label": "b"}
     run = fine_tuned.make_run(
-        tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], **fields
+        tmp_path / "size=8,rate=.001", records / "vocab.txt", "classification", ["no", "yes"], **fields
     )
     config = json.loads((run / "config.json").read_text())
     config["config"]["model"]["dtype"] = "bfloat16"

@@ -83,9 +83,11 @@ def test_a_rate_that_was_logged_once_has_no_panel(tmp_path):
 
 
 def test_the_command_counts_one_row(tmp_path, capsys):
-    write_metrics(tmp_path, steps=1)
-    assert cli.main(["plot", f"--workdir={tmp_path}"]) == 0
-    assert capsys.readouterr().out == f"wrote {tmp_path}/curves.png (1 row, steps 1 to 1)\n"
+    trial = tmp_path / "batch_size=8,learning_rate=0.001"  # as a grid names it
+    trial.mkdir()
+    write_metrics(trial, steps=1)
+    assert cli.main(["plot", f"--workdir={trial}"]) == 0
+    assert capsys.readouterr().out == f"wrote {trial}/curves.png (1 row, steps 1 to 1)\n"
 
 
 def test_the_command(tmp_path, capsys):
@@ -107,15 +109,15 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_several_runs_in_one_picture(tmp_path, capsys):
-    for name in ("a", "b"):
+    for name in ("a,1", "b"):
         (tmp_path / name).mkdir()
         write_metrics(tmp_path / name)
-    both = f"--workdir={tmp_path}/a,{tmp_path}/b"
+    both = f"--workdir={tmp_path}/a,1,{tmp_path}/b"
     assert cli.main(["plot", both]) == 2
     assert "picture of several runs" in capsys.readouterr().err
     assert cli.main(["plot", both, f"--output={tmp_path}/both.svg"]) == 0
     drawn = (tmp_path / "both.svg").read_text()
-    assert "<!-- a -->" in drawn and "<!-- b -->" in drawn and "<!-- a, b -->" in drawn
+    assert "<!-- a,1 -->" in drawn and "<!-- b -->" in drawn and "<!-- a,1, b -->" in drawn
     # Every panel of held-out data says once what its dotted lines are.
     assert drawn.count("<!-- held out -->") == 4
     assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}

@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import checks, path_lists
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings.flags import Define
 
@@ -110,8 +110,12 @@ def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:
-    """Returns the work directories of --workdir, separated by commas. Raises UserError if it has none."""
-    found = [path.strip() for path in flags.workdir.split(",") if path.strip()]
+    """Returns the work directories of --workdir, as `path_lists.split` finds them.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = path_lists.split(flags.workdir)
     if not found:
         raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
     return found
