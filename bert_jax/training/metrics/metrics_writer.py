@@ -299,12 +299,13 @@ class _Lines:
     def rewind(self, step: int) -> None:
         self.close()  # or later lines would go to the file that is replaced
         try:
-            lines = files.read(self._path).decode("utf-8", "replace").splitlines()
+            content = files.read(self._path).decode("utf-8", "replace")
         except FileNotFoundError:
-            lines = []
-        kept = [line for line in lines if _step_of(line) <= step]
-        if kept != lines:
-            atomic.write_text(self._path, "".join(line + "\n" for line in kept))
+            content = ""
+        kept = [line for line in content.splitlines() if _step_of(line) <= step]
+        # A line may be cut off right before its end, and the next one would be appended to it.
+        if content != (whole := "".join(line + "\n" for line in kept)):
+            atomic.write_text(self._path, whole)
         if not self._local:
             self._kept = kept
 

@@ -76,6 +76,14 @@ def test_a_line_cut_short_by_a_kill_goes(tmp_path):
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 2, 3, 4, 4]
 
 
+def test_a_last_line_without_its_end_gets_one(tmp_path):
+    write_run(tmp_path, [1, 3])
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().removesuffix("\n"))
+    write_run(tmp_path, [5], start=3)
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 3, 5]
+
+
 def test_a_new_start_drops_everything(tmp_path):
     write_run(tmp_path, range(1, 4))
     write_run(tmp_path, [1])
