@@ -1,5 +1,6 @@
 """Eight devices on the CPU for every test, and where the larger real data lies."""
 
+import errno
 import gc
 import importlib.metadata
 import os
@@ -66,6 +67,21 @@ def free_compiled_programs():
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Returns a function after which a folder cannot be read, for root neither."""
+
+    def refuse(folder):
+        def scandir(path, scan=os.scandir):
+            if os.fspath(path) == os.fspath(folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+
+    return refuse
 
 
 @pytest.fixture(scope="module")

@@ -310,10 +310,29 @@ def names(directory: PathLike) -> list[str]:
     return sorted({name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2])})
 
 
+def walk_folders(directory: PathLike) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields what `os.walk` yields of a local directory.
+
+    Raises:
+        OSError: a directory under it cannot be read. `os.walk` leaves such ones out.
+    """
+
+    def refuse(error: OSError) -> None:
+        # Another process may have removed it since it was listed.
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    return os.walk(directory, onerror=refuse)
+
+
 def walk(directory: PathLike) -> list[str]:
-    """Returns the sorted relative paths of all files under a directory; empty if it does not exist."""
+    """Returns the sorted relative paths of all files under a directory; empty if it does not exist.
+
+    Raises:
+        OSError: a directory under it cannot be read.
+    """
     if not is_remote(directory):
-        found = [os.path.join(folder, each) for folder, _, files in os.walk(directory) for each in files]
+        found = [os.path.join(folder, each) for folder, _, names in walk_folders(directory) for each in names]
         return sorted(os.path.relpath(path, directory) for path in found)
     try:
         with _remote(directory) as (system, bare):

@@ -359,11 +359,14 @@ def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
     """Yields a folder and the folders in it, each of them once, with the names of their files.
 
     Links to folders are followed last, so that no link changes the path of a file that needs none.
+
+    Raises:
+        UserError: a folder cannot be read.
     """
     visited: set[str] = set()
     starts = [path]
     for start in starts:
-        for folder, folders, names in os.walk(start):
+        for folder, folders, names in _readable(start):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             if (real := os.path.realpath(folder)) in visited:
                 folders.clear()
@@ -371,6 +374,17 @@ def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
             visited.add(real)
             starts += filter(os.path.islink, (os.path.join(folder, name) for name in folders))
             yield folder, names
+
+
+def _readable(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    try:
+        yield from files.walk_folders(path)
+    except OSError as error:
+        message = (
+            f"{error.filename}: the folder cannot be read ({error.strerror}); expected one whose files are "
+            "text; allow it to be read, or give patterns that leave it out"
+        )
+        raise file_error(message, error) from None
 
 
 def _remote_files(pattern: str) -> list[str]:

@@ -50,6 +50,17 @@ def test_files_are_written_read_moved_and_removed(root):
     assert not files.exists(root) and files.names(root) == [] and files.walk(root) == []
 
 
+def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path, unreadable):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    assert files.walk(tmp_path) == ["a/file", "b/file"]
+    assert files.walk(tmp_path / "none") == files.walk(tmp_path / "a/file") == []
+    unreadable(tmp_path / "b")
+    with pytest.raises(PermissionError, match=f"{tmp_path}/b"):
+        files.walk(tmp_path)
+
+
 def test_arrays_are_mapped(root):
     files.make_directory(root)
     with atomic.replace_file(f"{root}/x.npy") as file:

@@ -85,6 +85,15 @@ def test_a_directory_without_files(tmp_path):
         readers.list_inputs(str(tmp_path))
 
 
+def test_a_folder_that_cannot_be_read_is_refused(tmp_path, unreadable):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text("Some text.")
+    unreadable(tmp_path / "b")
+    with pytest.raises(UserError, match=f"^{tmp_path}/b: the folder cannot be read .Permission denied."):
+        readers.list_inputs(str(tmp_path))
+
+
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"pipe is a pipe, and .* write it to a file first"):
