@@ -41,7 +41,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
                 yield file
             files.upload(copy, path)
         return
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+    if is_written_in_place(path):
         with open(path, "wb") as file:
             yield file
         return
@@ -65,6 +65,11 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
         raise
     if sync:
         _sync_directory(directory)
+
+
+def is_written_in_place(path: str) -> bool:
+    """Returns whether `replace_file` writes to a local path itself: to a device or a pipe."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _unique(name: str, infix: str) -> str:

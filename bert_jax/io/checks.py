@@ -62,11 +62,19 @@ def check_output(
             probe = f"{path}.tmp-{owners.token()}"
             atomic.write_file(probe, b"", sync=False)
             files.remove(probe)
-        elif not os.access(path if os.path.exists(path) else files.parent(path), os.W_OK):
+        elif not _can_be_written(os.fspath(path)):
             raise UserError(f"{flag}={path}: cannot be written there; choose another place")
     except OSError as error:
         message = f"{flag}={path}: cannot be written there ({error.strerror or error})"
         raise file_error(message, error) from error
+
+
+def _can_be_written(path: str) -> bool:
+    """Returns whether `atomic.replace_file` may write a local file."""
+    if atomic.is_written_in_place(path):
+        return os.access(path, os.W_OK)
+    # The file is written under another name and renamed, which takes more than to write to the old one.
+    return os.access(files.parent(path), os.W_OK | os.X_OK)
 
 
 def no_such_file(path: files.PathLike, expected: str) -> str:
