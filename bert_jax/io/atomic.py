@@ -28,8 +28,8 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
     The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end.
 
     Args:
-        path: the final name. An existing file of that name is replaced in one step. A device or a pipe, such
-            as /dev/stdout, is written to directly.
+        path: the final name. An existing file of that name is replaced in one step. Of a symbolic link, the
+            file that it refers to is. A device or a pipe, such as /dev/stdout, is written to directly.
         sync: whether the bytes are flushed to the disk before the file is renamed, so that a power failure
             leaves either the old file or the new one. Use False for files that are recreated after a failure.
     """
@@ -45,18 +45,19 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
         with open(path, "wb") as file:
             yield file
         return
-    directory = os.path.dirname(os.path.abspath(path))
+    target = os.path.realpath(path)
+    directory = os.path.dirname(target)
     if directory not in _cleaned:
         _cleaned.add(directory)
         scratch.remove_leftovers(directory, infix=_TEMPORARY)
-    temporary = os.path.join(os.path.dirname(path), _unique(os.path.basename(path), _TEMPORARY))
+    temporary = os.path.join(directory, _unique(os.path.basename(target), _TEMPORARY))
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -126,8 +127,9 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
     An existing directory is replaced at once, unless it is a mount point or the working directory, which have
     to stay: their content is. After an error, it is as it was before. If the process is killed between two
     renames, the old content is in NAME.replaced-*: beside the directory, or in one that has to stay. It is
-    kept until `restore_directory` gives it its name back, or until another call replaces the new content. The
-    content for a URL is uploaded at the end, file by file.
+    kept until `restore_directory` gives it its name back, or until another call replaces the new content. Of
+    a symbolic link, the directory that it refers to is replaced. The content for a URL is uploaded at the
+    end, file by file.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -135,6 +137,7 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
             yield made
             copy_directory(made, path)
         return
+    path = os.path.realpath(path)
     stays = _has_to_stay(path)
     folder = path if stays else files.parent(path)
     files.make_directory(folder)
@@ -169,6 +172,7 @@ def restore_directory(path: files.PathLike) -> None:
     path = os.fspath(path)
     if files.is_remote(path):
         return
+    path = os.path.realpath(path)
     if os.path.lexists(path):
         for replaced in _unfinished(path, path):
             raise UserError(

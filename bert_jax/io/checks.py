@@ -74,7 +74,7 @@ def _can_be_written(path: str) -> bool:
     if atomic.is_written_in_place(path):
         return os.access(path, os.W_OK)
     # The file is written under another name and renamed, which takes more than to write to the old one.
-    return os.access(files.parent(path), os.W_OK | os.X_OK)
+    return os.access(files.parent(os.path.realpath(path)), os.W_OK | os.X_OK)
 
 
 def no_such_file(path: files.PathLike, expected: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, owners, scratch
+from bert_jax.io import atomic, checks, owners, scratch
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
@@ -50,6 +50,29 @@ def test_names_as_long_as_the_file_system_has_them(tmp_path):
         atomic.write_text(tmp_path / name, "content")
         assert (tmp_path / name).read_text() == "content"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "old"])
+def test_links_stay_and_what_they_refer_to_is_replaced(tmp_path, content):
+    for name in ("disk", "here"):
+        (tmp_path / name).mkdir()
+    link, folder_link = tmp_path / "here/file", tmp_path / "here/model"
+    link.symlink_to("../disk/file")
+    folder_link.symlink_to("../disk/model")
+    if content:
+        (tmp_path / "disk/file").write_text(content)
+        (tmp_path / "disk/model").mkdir()
+        (tmp_path / "disk/model/old").touch()
+    checks.check_output(link)
+    atomic.write_text(link, "new")
+    with atomic.replace_directory(folder_link) as made:
+        atomic.write_text(os.path.join(made, "new"), "")
+    assert link.is_symlink() and folder_link.is_symlink()
+    assert files_under(tmp_path / "disk") == {"file": "new", "model/new": ""}
+    dead = f"{owners.machine()}-{os.getpid()}-1"
+    os.rename(tmp_path / "disk/model", tmp_path / f"disk/model.replaced-{dead}-1234")
+    atomic.restore_directory(folder_link)
+    assert (folder_link / "new").exists()
 
 
 @pytest.mark.parametrize("content", ["", "old"])
