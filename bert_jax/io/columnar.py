@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import re
@@ -33,6 +34,8 @@ def is_columnar(path: files.PathLike) -> bool:
 
 class Table:
     """A Parquet or Arrow file, whose rows are read in order, some at a time.
+
+    A remote Arrow file is copied to the local disk once, for as long as the table exists.
 
     Args:
         path: the file, local or at a URL.
@@ -69,19 +72,23 @@ class Table:
                     )
                     yield file.schema_arrow, file
                     return
-                local = stack.enter_context(files.local_copy(self.path))
-                source = stack.enter_context(pyarrow.memory_map(local))
                 try:  # as `save_to_disk` writes them
-                    reader = stack.enter_context(ipc.open_stream(source))
+                    reader = stack.enter_context(ipc.open_stream(self._content))
                 except pyarrow.ArrowInvalid:
-                    source.seek(0)
-                    reader = stack.enter_context(ipc.open_file(source))
+                    reader = stack.enter_context(ipc.open_file(self._content))
                 yield reader.schema, reader
         except OSError as error:
             what = error.strerror or str(error).splitlines()[0]
             raise UserError(f"{self.path}: cannot be read: {what}") from None
         except pyarrow.ArrowException as error:
             raise UserError(f"{self.path}: damaged, or of another format ({_first_line(error)})") from None
+
+    @functools.cached_property
+    def _content(self) -> Any:
+        """The buffer of an Arrow file, mapped into memory."""
+        # A copy is deleted here and stays mapped: its space is free once the table or the process is gone.
+        with files.local_copy(self.path) as local, pyarrow.memory_map(local) as file:
+            return file.read_buffer()
 
     def __len__(self) -> int:
         with self._opened() as (_, file):

@@ -265,6 +265,12 @@ def size(path: PathLike) -> int:
         return int(system.size(bare))
 
 
+def version(path: PathLike) -> str:
+    """Returns a text that differs once a remote file has changed, if its file system can know that."""
+    with _remote(path) as (system, bare):
+        return str(system.ukey(bare))
+
+
 def exists(path: PathLike) -> bool:
     """Returns whether a file or a directory exists."""
     return os.path.exists(path) if not is_remote(path) else _info(path) is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import contextlib
 import dataclasses
 import fnmatch
 import functools
@@ -194,7 +195,7 @@ class ColumnSource(Source):
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
         """Returns ranges of rows of about `target_bytes`; those of a Parquet file begin with a row group."""
-        table = columnar.Table(self.path)
+        table = _table(self.path)
         return _split_records(self, name, len(table), target_bytes, table.group_starts())
 
     def read(
@@ -206,7 +207,7 @@ class ColumnSource(Source):
         controls: Controls,
     ) -> Iterator[Document]:
         """Yields the documents of a range of rows."""
-        table = columnar.Table(range_.path)
+        table = _table(range_.path)
         wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
         for flag, field in wanted.items():
             if field not in table.columns:
@@ -228,6 +229,19 @@ class ColumnSource(Source):
     def place(self, offset: int) -> str:
         """Describes a row by its number."""
         return f"row {offset + 1:,}"
+
+
+def _table(path: str) -> columnar.Table:
+    """Returns a table. The last remote one is kept, of which a process reads several ranges."""
+    if files.is_remote(path):
+        with contextlib.suppress(OSError):  # which the table itself reports
+            return _remote_table(path, files.version(path))
+    return columnar.Table(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _remote_table(path: str, version: str) -> columnar.Table:
+    return columnar.Table(path)
 
 
 def _split_records(

@@ -1,6 +1,7 @@
 """Rows of Parquet and Arrow files, in parts, with the names of classes."""
 
 import json
+import os
 import tracemalloc
 
 import pyarrow
@@ -8,7 +9,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from bert_jax.errors import UserError
-from bert_jax.io import columnar
+from bert_jax.io import atomic, columnar, files
 
 COUNT = 25
 FEATURES = {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}, "text": {"_type": "Value"}}
@@ -53,6 +54,20 @@ def test_all_rows_and_any_part_of_them(path):
         assert list(found.rows(["text", "score"], start, end)) == [
             {name: row[name] for name in ("text", "score")} for row in expected[start:end]
         ], (start, end)
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_a_remote_arrow_file_is_copied_once(tmp_path, monkeypatch, kind):
+    url = f"memory://{tmp_path.name}/data.arrow"
+    atomic.copy_file(write(tmp_path / "data.arrow", kind), url)
+    copied, download = [], files._download
+    monkeypatch.setattr(files, "_download", lambda path, to: copied.append(to) or download(path, to))
+    found = columnar.Table(url)
+    assert len(found) == COUNT and found.group_starts() == []
+    expected = table().to_pylist()
+    pairs = zip(found.rows(start=2), found.rows(), strict=False)  # two readers at a time
+    assert list(pairs) == list(zip(expected[2:], expected, strict=False))
+    assert len(copied) == 1 and not os.path.exists(copied[0])
 
 
 def test_numbers_of_classes_become_names(tmp_path):

@@ -6,10 +6,11 @@ import gzip
 import os
 
 import fsspec
+import pyarrow
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
+from bert_jax.io import atomic, compression, files
 from data_pipelines import build, readers
 from data_pipelines.readers import sources
 
@@ -57,6 +58,23 @@ def test_records_of_remote_files_are_those_of_local_ones(options, corpus, tmp_pa
         system.pipe(f"/corpus/{file.name}", file.read_bytes())
     there = dataclasses.replace(options, input=("memory://corpus/*.txt",), output_dir=str(tmp_path / "there"))
     assert build.build(there).manifest == build.build(options).manifest
+
+
+def test_ranges_of_a_remote_arrow_file_share_a_copy_until_it_changes(tmp_path, monkeypatch):
+    url = f"memory://{tmp_path.name}/data.arrow"
+    copied, download = [], files._download
+    monkeypatch.setattr(files, "_download", lambda path, to: copied.append(path) or download(path, to))
+    for word in ("First", "Other"):  # of the same size
+        texts = [f"{word} {number}." for number in range(9)]
+        table = pyarrow.table({"text": texts})
+        with atomic.replace_file(url) as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        size = files.size(url)
+        ranges = readers.split_ranges([url], size // 3)
+        fields = readers.Fields("text")
+        found = [one for each in ranges for one in readers.read_documents(each, "text", fields=fields)]
+        assert len(ranges) > 2 and [one.passages for one in found] == [(text,) for text in texts]
+    assert copied == [url, url]
 
 
 @pytest.mark.parametrize(
