@@ -70,6 +70,13 @@ def free_compiled_programs():
 
 
 @pytest.fixture
+def no_temporary_directory(monkeypatch, tmp_path):
+    """None of the directories for temporary files exists."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+
+
+@pytest.fixture
 def unreadable(monkeypatch):
     """Returns a function after which a folder cannot be read, for root neither."""
 

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from absl import flags as absl_flags
@@ -40,7 +39,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         machine.check_memory(*host_memory.total_and_available()),
         machine.check_cores(host_tuning.usable_cores(), os.getloadavg()[0]),
         *machine.check_directory(flags.workdir),
-        machine.check_temporary(tempfile.gettempdir()),
+        machine.check_temporary(),
         machine.check_shared_memory("/dev/shm"),
         machine.check_open_files(),
     ]

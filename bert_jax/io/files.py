@@ -220,7 +220,7 @@ def open_local(path: PathLike) -> BinaryIO:
     """Opens a file for reading; for a URL, a temporary local copy that is deleted when it is closed."""
     if not is_remote(path):
         return open(path, "rb")
-    copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
+    copy: Any = tempfile.NamedTemporaryFile(dir=scratch.system_directory())  # noqa: SIM115 (the caller closes it)
     _download(path, copy.name)
     return copy
 

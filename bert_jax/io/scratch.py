@@ -15,11 +15,24 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from bert_jax.errors import UserError
 from bert_jax.io import owners
 
 _DAY = 24 * 3600.0
 _PREFIX, _KEPT_PREFIX = ".bert_jax-", ".bert_jax_kept-"
 _kept: list[tempfile.TemporaryDirectory] = []
+
+
+def system_directory() -> str:
+    """Returns the system's directory for temporary files: $TMPDIR, or the first usable one of others.
+
+    Raises:
+        UserError: none of them can be written.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UserError(f"{error.strerror}; set TMPDIR to a directory that can be written") from None
 
 
 @contextlib.contextmanager
@@ -29,7 +42,7 @@ def directory(parent: str | None = None) -> Iterator[str]:
     Args:
         parent: the directory in which it is created; by default the system's directory for temporary files.
     """
-    parent = parent or tempfile.gettempdir()
+    parent = parent or system_directory()
     remove_leftovers(parent, prefix=_PREFIX)
     path = tempfile.mkdtemp(prefix=f"{_PREFIX}{owners.token()}-", dir=parent)
     try:
@@ -41,7 +54,7 @@ def directory(parent: str | None = None) -> Iterator[str]:
 def kept_file(name: str, content: bytes) -> str:
     """Returns the path of a new temporary file, which exists until this process ends."""
     # It never changes, so its age says nothing of a process on another machine.
-    remove_leftovers(tempfile.gettempdir(), prefix=_KEPT_PREFIX, of_others=False)
+    remove_leftovers(system_directory(), prefix=_KEPT_PREFIX, of_others=False)
     _kept.append(tempfile.TemporaryDirectory(prefix=f"{_KEPT_PREFIX}{owners.token()}-"))
     path = os.path.join(_kept[-1].name, name)
     with open(path, "wb") as file:

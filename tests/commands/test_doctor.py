@@ -4,6 +4,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -203,4 +204,12 @@ def test_shared_memory(monkeypatch, tmp_path):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage._replace(free=10 * 2**20))
     assert machine.check_shared_memory(str(tmp_path)).status == WARNING
-    assert machine.check_temporary(str(tmp_path)).status == WARNING
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    check = machine.check_temporary()
+    assert check.status == WARNING and check.detail == f"{tmp_path}: 0.01 GiB free"
+
+
+def test_no_directory_for_temporary_files(no_temporary_directory):
+    check = machine.check_temporary()
+    assert check.status == PROBLEM and "No usable temporary directory found in" in check.detail
+    assert check.fix == "set TMPDIR to a directory that can be written"

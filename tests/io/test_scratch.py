@@ -1,5 +1,6 @@
 """What processes that were killed leave behind is removed by the next one."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.io import atomic, owners, scratch
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, owners, scratch
 
 HOLD = """
 import sys, time
@@ -83,6 +85,21 @@ def test_kept_files_of_another_machine_stay(tmp_path, monkeypatch):
     scratch.kept_file("tokenizer.json", b"{}")
     with scratch.directory():
         assert old.exists()
+
+
+def test_no_directory_for_temporary_files_is_told_in_one_line(tmp_path, no_temporary_directory):
+    (tmp_path / "file").touch()
+    url = f"memory://{tmp_path.name}/file"
+    for call in (
+        lambda: scratch.kept_file("tokenizer.json", b"{}"),
+        lambda: contextlib.ExitStack().enter_context(scratch.directory()),
+        lambda: atomic.write_file(url, b""),
+        lambda: files.open_local(url),
+    ):
+        with pytest.raises(UserError, match=r"^No usable temporary .*; set TMPDIR to a directory that can"):
+            call()
+    with scratch.directory(str(tmp_path)):
+        pass
 
 
 def test_those_of_another_machine_are_removed_after_a_day(tmp_path):

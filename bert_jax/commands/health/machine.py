@@ -8,7 +8,8 @@ import shutil
 import uuid
 
 from bert_jax.commands.health.check import GIB, OK, PROBLEM, WARNING, Check, enough
-from bert_jax.io import atomic, files
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, scratch
 
 
 def check_memory(total: int, available: int) -> Check:
@@ -65,8 +66,13 @@ def check_disk(free: int) -> Check:
     return enough("disk", f"{free / GIB:.1f} GiB free", free, *levels)
 
 
-def check_temporary(path: str) -> Check:
-    """Checks the free space of the directory for temporary files."""
+def check_temporary() -> Check:
+    """Checks that there is a directory for temporary files, and its free space."""
+    try:
+        path = scratch.system_directory()
+    except UserError as error:
+        detail, _, fix = str(error).rpartition("; ")
+        return Check("temporary", PROBLEM, detail, fix)
     free = shutil.disk_usage(path).free
     digits = 1 if free >= GIB // 2 else 2
     detail = f"{path}: {free / GIB:.{digits}f} GiB free"

@@ -17,6 +17,7 @@ from etils import epy
 
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips.gpus import CUDNN, Hosts
+from bert_jax.io import scratch
 from bert_jax.parallel import host_tuning
 
 with epy.lazy_imports():
@@ -58,7 +59,7 @@ def prepare() -> None:
 def _without_missing_drivers() -> Iterator[None]:
     """Captures the standard error inside the block, and then prints it without lines of `_NOT_NEEDED`."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile("w+", errors="replace") as captured:
+    with tempfile.TemporaryFile("w+", errors="replace", dir=scratch.system_directory()) as captured:
         before = os.dup(2)
         os.dup2(captured.fileno(), 2)
         try:
