@@ -162,7 +162,7 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
         config: the configuration of the encoder.
     """
     real = (jnp.arange(states.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    vectors: Any = pool(states, real, lengths, pooling)
+    vectors: Any = pool(states, real, pooling)
     if pooler is not None:
         vectors = Pooler(config).apply({"params": pooler}, vectors)
     return vectors.astype(jnp.float32)

@@ -42,7 +42,7 @@ def named(model: Model, found: Mapping[str, jax.Array], mask: jax.Array) -> dict
         return outputs | ({"seq_relationship_logits": found["nsp"]} if "nsp" in found else {})
     outputs = {name: found[own] for name, own in _OF_ENCODERS.items() if own in found}
     if model.sentence is not None:
-        vectors = pool(found["hidden"], mask, jnp.sum(mask, axis=1), model.sentence.pooling)
+        vectors = pool(found["hidden"], mask, model.sentence.pooling)
         if model.sentence.normalize:
             vectors = normalized(vectors)
         outputs["sentence_embedding"] = vectors

@@ -223,13 +223,12 @@ def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str
         )
 
 
-def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -> jax.Array:
+def pool(states: jax.Array, real: jax.Array, pooling: str) -> jax.Array:
     """Returns one vector per text from the states of its tokens: [B, L, H] to [B, H].
 
     Args:
         states: the states of one layer.
         real: int32 [B, L], 1 at tokens and 0 at padding.
-        lengths: int32 [B], the number of tokens of each text.
         pooling: "mean", in float32; "max"; "last", the last token; or "cls" or "pooler", for the state of
             [CLS].
     """
@@ -237,9 +236,8 @@ def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -
         return states[:, 0]
     if pooling != "mean":
         return poolings.POOLINGS[pooling](states, real, None)
-    states, weights = states.astype(jnp.float32), real.astype(jnp.float32)
-    total = jnp.einsum("blh,bl->bh", states, weights, precision="highest")
-    return total / jnp.maximum(lengths, 1)[:, None].astype(jnp.float32)
+    members = poolings.members_of(real, None)
+    return poolings.mean_of(states.astype(jnp.float32), members, jax.lax.Precision.HIGHEST)[:, 0]
 
 
 def normalized(vectors: jax.Array) -> jax.Array:
@@ -275,7 +273,7 @@ def features(
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
 
     def collect(x):
-        return x if pooling == "none" else pool(x, inputs["sequence_ids"], batch["lengths"], pooling)
+        return x if pooling == "none" else pool(x, inputs["sequence_ids"], pooling)
 
     encoder = Encoder(config)
     states: Any = encoder.apply(
