@@ -22,7 +22,8 @@ from bert_jax.tasks.readers.tables import Examples
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 ERRORS_FILE, SCORES_FILE = "errors-dev.tsv", "scores-dev.png"
-DIGITS = 6  # decimal places of the numbers in files of predictions
+DIGITS = 6  # decimal places of the probabilities in files of predictions
+_SAME = 1e-3  # of the spread of the targets: predictions whose spread is at most this distinguish nothing
 
 
 class Predictions(abc.ABC):
@@ -101,8 +102,8 @@ class TablePredictions(Predictions):
         """Yields the prediction of each example, with its language and probabilities, if there are any."""
         for record, row in zip(self._without_probabilities(), self.outputs, strict=True):
             if self.labels:
-                rounded = [round(p, DIGITS) for p in row.tolist()]
-                record["probabilities"] = dict(zip(self.labels, rounded, strict=True))
+                shown = [round(p, DIGITS) for p in row.tolist()]
+                record["probabilities"] = dict(zip(self.labels, shown, strict=True))
             yield record
 
     def _without_probabilities(self) -> Iterator[dict[str, Any]]:
@@ -133,10 +134,15 @@ class TablePredictions(Predictions):
         return [self.examples.texts_a[i], self.examples.texts_b[i] if self.examples.texts_b else ""]
 
 
+def rounded(values: np.ndarray) -> list[float]:
+    """Returns float32 numbers of any scale with 7 significant digits, as many as float32 has."""
+    return [float(f"{value:.7g}") for value in values.tolist()]
+
+
 def _text(value: str | float | Sequence[str]) -> str:
     """Returns a value of a record as a field of a table."""
     if isinstance(value, float):
-        return f"{value:.{DIGITS}f}"
+        return f"{value:.7g}"
     return value if isinstance(value, str) else LABEL_SEPARATOR.join(value)
 
 
@@ -202,18 +208,18 @@ class NumberPredictions(TablePredictions):
         return self.outputs[:, 0]
 
     def values(self) -> list[float]:
-        """Returns the predicted numbers, rounded."""
-        return [round(number, DIGITS) for number in self.predicted.tolist()]
+        """Returns the predicted numbers, with 7 significant digits."""
+        return rounded(self.predicted)
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all predicted numbers are the same, up to 0.001."""
-        return bool(np.ptp(self.outputs) < 1e-3)
+        """Returns whether all predicted numbers are the same, up to 0.001 of the range of the targets."""
+        return bool(np.ptp(self.outputs) <= _SAME * np.ptp(self.targets))
 
     def errors(self) -> Iterator[Sequence[Any]]:
         """Yields all examples, those with the largest absolute error first."""
         difference = self.predicted - self.targets
         for i in np.argsort(-np.abs(difference), kind="stable"):
-            shown = (f"{self.targets[i]:g}", f"{self.predicted[i]:.4f}", f"{difference[i]:+.4f}")
+            shown = (f"{self.targets[i]:g}", f"{self.predicted[i]:#.5g}", f"{difference[i]:+#.5g}")
             yield self.examples.lines[i], *shown, *self.texts(i)
 
     def plot(self, path: str) -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.text.multilabel import MultiLabel
 from bert_jax.tasks.text.task import TextClassification
@@ -54,6 +54,38 @@ def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
     for line, row in zip(tsv[1:], map(json.loads, rows), strict=True):
         expected = [row["id"], row["prediction"], *(f"{p:.6f}" for p in row["probabilities"].values())]
         assert line.split("\t") == expected
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+def test_numbers_of_any_scale_keep_seven_digits(tmp_path, scale):
+    """Six decimals are none of a small number; 1e-4 is a share of defects, 1e5 a price."""
+    targets = np.float32([0.1234567, 0.5, 0.9]) * np.float32(scale)
+    outputs = targets * np.float32(1.25)
+    names = ["0", "1", "2"]
+    found = NumberPredictions(Examples("x", names, names, [], [], [2, 3, 4]), outputs[:, None], targets)
+    for suffix in ("tsv", "jsonl"):
+        found.write(str(tmp_path / f"out.{suffix}"))
+    lines = (tmp_path / "out.tsv").read_text().splitlines()[1:]
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose([float(line.split("\t")[1]) for line in lines], outputs, rtol=5e-7)
+    np.testing.assert_allclose([row["prediction"] for row in rows], outputs, rtol=5e-7)
+    found.report(str(tmp_path))
+    errors = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
+    assert [row[0] for row in errors] == ["4", "3", "2"]  # the largest error first
+    shown = np.array([[float(cell) for cell in row[2:4]] for row in errors])
+    np.testing.assert_allclose(shown, np.stack([outputs, outputs - targets], axis=1)[::-1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+def test_predictions_are_degenerate_in_the_scale_of_the_targets(scale):
+    names = ["0", "1", "2"]
+    examples, targets = Examples("x", names, names, [], [], [2, 3, 4]), np.float32([0, 0.5, 1]) * scale
+
+    def degenerate(outputs):
+        return NumberPredictions(examples, np.float32(outputs)[:, None] * scale, targets).is_degenerate({})
+
+    assert not degenerate([0.1, 0.4, 0.8])
+    assert degenerate([0.5, 0.5, 0.5]) and degenerate([0.5, 0.5005, 0.5])
 
 
 def test_thousands_of_labels_take_no_dictionary_per_row_and_no_matrix(tmp_path, peak, monkeypatch):

@@ -12,9 +12,10 @@ import numpy as np
 
 from bert_jax.objectives.embedding import late_interaction
 from bert_jax.tasks import error_analysis
-from bert_jax.tasks.predictions import DIGITS, NumberPredictions, TablePredictions
+from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, rounded
 
 _CHUNK = 1024  # anchors whose scores with all texts are computed at a time
+_SAME = 1e-3  # difference of scores up to which they are the same
 _ROUNDING = 2e-6  # of float32 scores, relative to those above 1
 _DOCUMENTS = 256  # texts whose vectors of tokens are padded to one length at a time
 _MULTIPLE = 32  # of tokens, that this length is rounded up to
@@ -28,6 +29,10 @@ class SimilarityPredictions(NumberPredictions):
         *("line", "label", "cosine", "rank of the label", "rank of the cosine"),
         *("text_a", "text_b"),
     )
+
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        """Returns whether all cosines are the same, up to 0.001."""
+        return bool(np.ptp(self.outputs) < _SAME)
 
     def errors(self) -> Iterator[Sequence[Any]]:
         """Yields all pairs, those first whose ranks by label and by cosine, from 0 to 1, differ most."""
@@ -115,12 +120,12 @@ class RetrievalPredictions(TablePredictions):
         return self._best[0]
 
     def values(self) -> list[float]:
-        """Returns the scores, rounded."""
-        return [round(number, DIGITS) for number in self.outputs[:, 0].tolist()]
+        """Returns the scores, with 7 significant digits."""
+        return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         """Returns whether all pairs have the same score, up to 0.001."""
-        return bool(np.ptp(self.outputs) < 1e-3)
+        return bool(np.ptp(self.outputs) < _SAME)
 
     def errors(self) -> Iterator[Sequence[Any]]:
         """Yields the pairs whose second text is not the best one, those with the largest ranks first."""

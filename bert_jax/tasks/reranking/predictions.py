@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.tasks import error_analysis
-from bert_jax.tasks.predictions import DIGITS, TablePredictions
+from bert_jax.tasks.predictions import TablePredictions, rounded
 
 
 @dataclasses.dataclass
@@ -34,8 +34,8 @@ class RankingPredictions(TablePredictions):
         return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
 
     def values(self) -> list[float]:
-        """Returns the scores of the first candidates, rounded."""
-        return [round(score, DIGITS) for score in self.outputs[:, 0].tolist()]
+        """Returns the scores of the first candidates, with 7 significant digits."""
+        return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         """Returns whether all scores of each query are the same, up to 0.001."""

@@ -344,6 +344,14 @@ def test_errors_of_similarities_are_the_largest_differences_of_ranks():
     assert not found.is_degenerate({})
 
 
+def test_cosines_are_degenerate_in_their_own_scale():
+    """Targets from 0 to 100, whose range says nothing of cosines."""
+    examples, targets = examples_of(list("ab"), list("cd"), [0, 100]), np.array([0, 100], np.float32)
+    cosines = np.array([[0.95], [0.98]], np.float32)
+    assert not SimilarityPredictions(examples, cosines, targets).is_degenerate({})
+    assert SimilarityPredictions(examples, cosines * 0 + 1, targets).is_degenerate({})
+
+
 @pytest.mark.long
 def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
     """[CLS] in place of the mean, in training, in the predictions of the run, and where it is converted."""
