@@ -179,6 +179,7 @@ class GroupsTask(TableTask):
         encoded.targets["texts"] = np.array(
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
         )
+        encoded.least_groups = 2 if self.mistakes_of_batches(1) else 1
         return encoded
 
     @property

@@ -44,6 +44,8 @@ class EncodedRows:
         token_features: float arrays [total, F] by name, computed once for all epochs.
         row_weights: float32 [N], the weight of each row in the loss, with mean 1, if rows are windows whose
             outputs are averaged for each example; otherwise None.
+        least_groups: the smallest number of groups from which a batch learns: 2 if the loss compares a group
+            with the others of its batch and with nothing else.
     """
 
     tokens: np.ndarray
@@ -58,6 +60,7 @@ class EncodedRows:
     rows_per_example: int = 1
     token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     row_weights: np.ndarray | None = None
+    least_groups: int = 1
 
     def __len__(self) -> int:
         return len(self.first_lengths)
@@ -221,12 +224,14 @@ def steps_per_epoch(examples: int, batch_size: int) -> int:
 
 
 def epoch_order(
-    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, group_by_length: bool = True
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, group_by_length: bool = True, least: int = 1
 ) -> np.ndarray:
     """Returns the order of the examples in an epoch: int64 [steps, batch_size], -1 for padding.
 
-    Every example occurs once. With `group_by_length`, examples of similar length share a batch: examples are
-    shuffled, then sorted by length within windows of a few batches, and finally the batches are shuffled.
+    Every example occurs once, except for those of the first batch with which a last one of fewer than `least`
+    examples is filled up to this number. With `group_by_length`, examples of similar length share a batch:
+    examples are shuffled, then sorted by length within windows of a few batches, and finally the batches are
+    shuffled.
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))
@@ -238,6 +243,9 @@ def epoch_order(
                 for part in np.split(order, range(window, len(order), window))
             ]
         )
+    last = len(order) % batch_size
+    if 0 < last < least and len(order) > batch_size:
+        order = np.concatenate([order, order[: least - last]])
     order = _in_batches(order, batch_size)
     return rng.permutation(order) if group_by_length else order
 
@@ -249,12 +257,14 @@ def _in_batches(order: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def orders_from(
-    lengths: np.ndarray, batch_size: int, seed: int, start_step: int, group_by_length: bool = True
+    data: EncodedRows, batch_size: int, seed: int, start_step: int, group_by_length: bool = True
 ) -> Iterator[np.ndarray]:
-    """Yields the examples of each batch without end, int64 [batch_size], beginning with `start_step`."""
+    """Yields the groups of each batch without end, int64 [batch_size], beginning with `start_step`."""
+    lengths = data.group_lengths
     first, offset = divmod(start_step, steps_per_epoch(len(lengths), batch_size))
     for epoch in itertools.count(first):
-        yield from epoch_order(lengths, batch_size, seed, epoch, group_by_length)[offset:]
+        order = epoch_order(lengths, batch_size, seed, epoch, group_by_length, data.least_groups)
+        yield from order[offset:]
         offset = 0
 
 
@@ -281,9 +291,8 @@ def train_batches(
         buckets: the padded lengths; chosen by `bucket_lengths` if empty.
         local_rows: as in `make_batch`.
     """
-    lengths = data.group_lengths
-    buckets = buckets or bucket_lengths(lengths, batch_size, data.max_seq_length)
-    for indices in orders_from(lengths, batch_size, seed, start_step, group_by_length):
+    buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
+    for indices in orders_from(data, batch_size, seed, start_step, group_by_length):
         yield make_batch(data, indices, buckets, local_rows)
 
 

@@ -209,7 +209,7 @@ def _fit(lengths, indices, capacity, most):
 
 def _batches(data, batch_size, seed, start_step):
     """Yields the rows of each batch, [batch_size x rows of a group]; -1 for padding."""
-    for groups in orders_from(data.group_lengths, batch_size, seed, start_step, group_by_length=False):
+    for groups in orders_from(data, batch_size, seed, start_step, group_by_length=False):
         yield expand(groups, data.rows_per_example)
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import tracemalloc
 
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.word_examples import WordTokenizer, examples
 
-from bert_jax.tasks.rows import assembly, batches
+from bert_jax.tasks.rows import assembly, batches, packing
 
 
 def random_data(n, seed=0, max_seq_length=128, max_words=140):
@@ -124,6 +125,20 @@ def test_an_epoch_holds_every_example_once(n, batch_size, grouped):
     if n > 8:
         assert (batches.epoch_order(data.lengths, batch_size, 3, 0, grouped) != order).any()
         assert (batches.epoch_order(data.lengths, batch_size, 4, 1, grouped) != order).any()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("n", [8, 9, 10, 17])
+def test_no_batch_has_fewer_groups_than_it_needs(n, packed):
+    data = dataclasses.replace(random_data(n), least_groups=2)
+    steps = batches.steps_per_epoch(n, 4)
+    shape = packing.Packing(128, 1, (4,), 1, 1.0)
+    stream = packing.train_batches(data, shape, 4, 3, 0) if packed else batches.train_batches(data, 4, 3, 0)
+    for _ in range(2):
+        epoch = list(itertools.islice(stream, steps))
+        groups = [batch["targets"][batch["weights"] > 0].tolist() for batch in epoch]
+        assert min(len(set(of_batch)) for of_batch in groups) >= 2
+        assert sum(map(len, groups)) == n + (n % 4 == 1) and set(itertools.chain(*groups)) == set(range(n))
 
 
 def test_a_batch_is_a_function_of_seed_and_step():
