@@ -19,14 +19,13 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs, sentence_scores
-from bert_jax.io import atomic, checks, files, json_files
+from bert_jax.io import atomic, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
-from bert_jax.runs.experiment import settings, step_times
+from bert_jax.runs.experiment import finetunings, settings, step_times
 from bert_jax.runs.experiment.results import Results
 from bert_jax.runs.experiment.settings import RecordedSettings, Settings
 from bert_jax.runs.experiment.step_times import StepTimes, spent_by_step
-from bert_jax.settings import config_files
 from bert_jax.settings.experiments import (
     PRETRAINING,
     Arm,
@@ -38,9 +37,6 @@ from bert_jax.settings.experiments import (
     Run,
     folder_name,
 )
-from bert_jax.tasks import fields, registry
-from bert_jax.tasks.readers import sources
-from bert_jax.tasks.setup import split_file
 from bert_jax.workdir.lock import Lock
 
 EXPERIMENT_FILE = "experiment.json"
@@ -169,14 +165,7 @@ class Runner:
         for arm in experiment.arms:
             for measure in experiment.measures_of(arm):
                 if isinstance(measure, Finetuning):
-                    self._check_files(measure, arm)
-
-    def _check_files(self, measure: Finetuning, arm: Arm) -> None:
-        """Raises UserError if a file of a fine-tuning is missing."""
-        for _, file in _split_files(self._finetuning_config(measure, arm)):
-            for path in sources.parts(file):
-                if not sources.exists(path):
-                    raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
+                    finetunings.check(measure, self._finetuning_config(measure, arm))
 
     def _claim(self) -> None:
         """Raises UserError if the directory belongs to an experiment with another budget or other records."""
@@ -231,7 +220,7 @@ class Runner:
             measure = next(one for one in self.experiment.measures if one.name == name)
             if isinstance(measure, Finetuning):
                 config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, 0))
-                found = settings.of_finetuning(config, dict(_split_files(config)))
+                found = settings.of_finetuning(config, dict(finetunings.split_files(config)))
             elif isinstance(measure, HeldOut):
                 found = settings.of_held_out(measure, self._inputs.records[measure.records])
             else:
@@ -351,14 +340,8 @@ class Runner:
         return {name: row["accuracy"] for name, row in summary.items()}
 
     def _finetuning_config(self, measure: Finetuning, arm: Arm, **values: Any) -> ml_collections.ConfigDict:
-        config = config_files.load(measure.config, "finetune")
-        config.eval.every, config.checkpoint.every = 10**6, 0
-        if measure.data:
-            values["data_dir"] = self._inputs.data[measure.data]
-        for name, value in (values | dict(measure.fields) | arm.fields(measure.name)).items():
-            fields.lookup(config, name)  # refuses a name that no fine-tuning has
-            fields.assign(config, name, value)
-        return config
+        folder = self._inputs.data[measure.data] if measure.data else ""
+        return finetunings.config_of(measure, arm, folder, **values)
 
     def _finetune(self, measure: Finetuning, arm: Arm, seed: int) -> dict[str, float]:
         """Returns the scores of a fine-tuned model."""
@@ -376,13 +359,6 @@ class Runner:
         """Removes the weights of a fine-tuning, which cannot resume without them: its result is recorded."""
         for name in ("checkpoints", "best"):
             shutil.rmtree(os.path.join(self._finetuned(measure, arm, seed), name), ignore_errors=True)
-
-
-def _split_files(config: ml_collections.ConfigDict) -> Iterator[tuple[str, str]]:
-    """Yields (split, path) of the files of a fine-tuning."""
-    run = fields.of_run(config)
-    for split in ("train", "dev"):
-        yield split, split_file(run, registry.get(run.task), split)
 
 
 class _NotYet(Exception):
