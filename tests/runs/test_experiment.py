@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.runs.experiment import report, runner
+from bert_jax.runs.experiment import finetunings, report, runner
 from bert_jax.settings import defaults, experiments
 from bert_jax.settings.experiments import (
     Arm,
@@ -176,6 +176,32 @@ def test_missing_files_of_fine_tunings_are_found_before_the_first_run(experiment
     found, _, error = sweep(f"--experiment={tmp_path / 'missing.py'}")
     assert found == 2 and "colors: " in error and "dev2.csv: no such file; did you mean" in error
     assert not (tmp_path / "sweep" / "results.json").exists()
+
+
+def test_metrics_that_no_fine_tuning_reports_are_refused_before_the_first_run(experiment, sweep, tmp_path):
+    code = (experiment / "batches.py").read_text().replace('("accuracy",)', '("f1",)')
+    (tmp_path / "metrics.py").write_text(code)
+    found, _, error = sweep(f"--experiment={tmp_path / 'metrics.py'}")
+    assert found == 2 and "its fine-tuning reports accuracy, f1_macro, and not 'f1'" in error
+    assert not (tmp_path / "sweep" / "records").exists()
+
+
+def test_a_measure_without_an_evaluation_file_is_refused_before_the_first_run(experiment, sweep, tmp_path):
+    code = re.sub('"data.eval": [^,]*, ', "", (experiment / "batches.py").read_text())
+    (tmp_path / "train.py").write_text(code)
+    found, _, error = sweep(f"--experiment={tmp_path / 'train.py'}")
+    assert found == 2 and "colors: no file to evaluate on; set the field data.eval" in error
+    assert not (tmp_path / "sweep" / "records").exists()
+
+
+def test_metrics_that_depend_on_the_data_are_refused_without_a_traceback():
+    measure = Finetuning("tags", "finetune/tagging", "", ("f1", "precision"))
+    assert finetunings.scores_of(measure, {"precision": 0.5, "accuracy": 0.9, "f1": 0.7}) == {
+        "f1": 0.7,
+        "precision": 0.5,
+    }
+    with pytest.raises(UserError, match=r"measure 'tags': .* reports accuracy, f1_macro, and not 'f1'"):
+        finetunings.scores_of(measure, {"accuracy": 0.9, "f1_macro": 0.5})
 
 
 def test_another_budget_needs_another_directory(sweep, tmp_path):

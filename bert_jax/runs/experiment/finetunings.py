@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import Arm, Finetuning
-from bert_jax.tasks import fields, registry
+from bert_jax.tasks import fields, metrics, registry
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.setup import split_file
 
@@ -46,8 +46,36 @@ def split_files(config: ml_collections.ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def check(measure: Finetuning, config: ml_collections.ConfigDict) -> None:
-    """Raises UserError if a file of a fine-tuning is missing."""
-    for _, file in split_files(config):
+    """Raises UserError if a fine-tuning lacks a file, or does not report a metric of the measure.
+
+    The metrics of a task that is configured without any may depend on its data; `scores_of` checks them.
+    """
+    for split, file in split_files(config):
+        if not file:
+            what, field = ("train", "data.train") if split == "train" else ("evaluate", "data.eval")
+            raise UserError(f"{measure.name}: no file to {what} on; set the field {field}")
         for path in sources.parts(file):
             if not sources.exists(path):
                 raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
+    reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
+    if reported:
+        _check_metrics(measure, reported)
+
+
+def scores_of(measure: Finetuning, scores: Mapping[str, float]) -> dict[str, float]:
+    """Returns the scores of the metrics of a measure, from all scores of a fine-tuning.
+
+    Raises:
+        UserError: the fine-tuning does not report one of the metrics.
+    """
+    _check_metrics(measure, list(scores))
+    return {name: scores[name] for name in measure.metrics}
+
+
+def _check_metrics(measure: Finetuning, reported: Sequence[str]) -> None:
+    for name in measure.metrics:
+        if name not in reported:
+            raise UserError(
+                f"measure {measure.name!r}: its fine-tuning reports {', '.join(reported)}, and not "
+                f"{name!r}; choose one of these, or set the field `metrics`"
+            )

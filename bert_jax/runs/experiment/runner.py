@@ -349,7 +349,7 @@ class Runner:
         if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
             config.train_rows = min(limits)
         scores = finetune.finetune(config, self._finetuned(measure, arm, seed))["scores"]
-        return {name: scores[name] for name in measure.metrics}
+        return finetunings.scores_of(measure, scores)
 
     def _finetuned(self, measure: Finetuning, arm: Arm, seed: int) -> str:
         """Returns the work directory of a fine-tuning."""
