@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
+import dataclasses
 import functools
 import runpy
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,20 +155,38 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
     return config
 
 
-def arm_config(name: str, fields: Mapping[str, Any] = {}) -> Callable[[Run], ml_collections.ConfigDict]:
+@dataclasses.dataclass(frozen=True)
+class ArmConfig:
+    """A function (run) that returns a config with some fields changed, as `arm_config` makes it.
+
+    Attributes:
+        name: the name of the config, as in `load`.
+        fields: the fields that are changed, by their dotted names.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+
+    def __call__(self, run: Run) -> ml_collections.ConfigDict:
+        """Returns the config."""
+        loaded = load(self.name)
+        loaded.update_from_flattened_dict(self.fields)
+        return loaded
+
+    @property
+    def explicit(self) -> tuple[str, ...]:
+        """Returns the fields of `config.model` that are changed; see `experiments.Pretraining`."""
+        return tuple(name.removeprefix("model.") for name in self.fields if name.startswith("model."))
+
+
+def arm_config(name: str, fields: Mapping[str, Any] = {}) -> ArmConfig:
     """Returns a function (run) that returns a config, for `experiments.Pretraining`.
 
     Args:
         name: the name of the config, as in `load`.
         fields: fields of the config to change, by their dotted names.
     """
-
-    def config(run: Run) -> ml_collections.ConfigDict:
-        loaded = load(name)
-        loaded.update_from_flattened_dict(fields)
-        return loaded
-
-    return config
+    return ArmConfig(name, fields)
 
 
 def load_experiment(given: str) -> Experiment:

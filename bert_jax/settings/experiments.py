@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -51,11 +51,19 @@ class Pretraining:
             runner, as are the intervals at which the run is logged, saved and evaluated.
         records: name of its records in `Experiment.records`; with `length_ramp` several, comma-separated.
         share: fraction of the budget that it may spend.
+        explicit: fields of `config.model` that a model which starts from `init_from` keeps, as those that are
+            flags of `bert-jax pretrain`; None for those that `config_files.arm_config` changes.
     """
 
     config: Callable[[Run], ml_collections.ConfigDict]
     records: str
     share: float = 1.0
+    explicit: Collection[str] | None = None
+
+    @property
+    def explicit_fields(self) -> Collection[str]:
+        """Returns the names of the fields of `config.model` that are kept."""
+        return getattr(self.config, "explicit", ()) if self.explicit is None else self.explicit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 
-from bert_jax import cli
+from bert_jax import cli, convert
 from bert_jax.errors import UserError
+from bert_jax.runs import pretraining_start
 from bert_jax.runs.experiment import finetunings, report, runner
 from bert_jax.settings import defaults, experiments
+from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -19,6 +21,7 @@ from bert_jax.settings.experiments import (
     HeldOut,
     Pretraining,
 )
+from bert_jax.settings.typed import pretrain_config
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -235,6 +238,41 @@ def test_a_config_of_an_arm_sees_the_models_of_earlier_arms(tmp_path):
     work.results.add("teacher", 0, experiments.PRETRAINING, {"steps": 3.0})
     work._pretraining_config(arms[1], 0, 3)
     assert seen == [str(tmp_path / "teacher" / "seed-0" / "pretraining")]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_arm_that_starts_from_a_checkpoint_keeps_the_fields_that_it_changes(
+    by_hand, pretrained, tmp_path, monkeypatch
+):
+    """The other fields of its architecture are those of the checkpoint."""
+    changed = arm_config("pretrain/continue", {"model.classifier_pooling": "mean"})
+
+    def config(run):
+        c = changed(run)
+        c.init_from, c.model.layer_norm_eps = run.checkpoint, 1e-5
+        return c
+
+    pretraining = Pretraining(config, "rows", explicit=changed.explicit)
+    if not by_hand:
+        fields = changed.fields | {"init_from": str(pretrained), "model.layer_norm_eps": 1e-12}
+        pretraining = Pretraining(arm_config("pretrain/continue", fields), "rows")
+    models = []
+
+    def adopt(config, directory, explicit):
+        typed = pretrain_config.pretraining(config)
+        models.append(pretraining_start.adopt_architecture(typed, explicit)[0].model)
+
+    monkeypatch.setattr(runner.pretrain, "pretrain", adopt)
+    monkeypatch.setattr(runner, "spent_by_step", lambda directory: ([3], [1.0], [9.0]))
+    monkeypatch.setattr(runner.step_times, "read_manifests", lambda directories: {})
+    arms = [Arm("mean", pretraining)]
+    one = Experiment("Pooling", arms, [], Budget(steps=3), seeds=1, vocabulary=(), records={"rows": ()})
+    runner.Runner(one, str(tmp_path), runner.Inputs({"rows": "records"}, checkpoint=str(pretrained))).run()
+    theirs = convert.load_architecture(pretrained)[0]
+    assert [model.classifier_pooling for model in models] == ["mean"]
+    assert [(m.hidden_size, m.layer_norm_eps) for m in models] == [(theirs.hidden_size, 1e-12)]
+    recorded = json.loads((tmp_path / "settings.json").read_text())["mean"]["pretraining"]
+    assert "classifier_pooling" in recorded["explicit"]
 
 
 def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_path):

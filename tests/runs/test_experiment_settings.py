@@ -18,7 +18,7 @@ def judged(files, tmp_path, monkeypatch):
     arm changes, and the file to train on.
     """
     monkeypatch.setattr(runner.step_times, "read_manifests", lambda directories: {})
-    monkeypatch.setattr(runner.pretrain, "pretrain", lambda config, directory: None)
+    monkeypatch.setattr(runner.pretrain, "pretrain", lambda config, directory, explicit: None)
     monkeypatch.setattr(runner, "spent_by_step", lambda directory: ([3], [1.0], [9.0]))
     monkeypatch.setattr(runner.finetune, "finetune", lambda config, directory: {"scores": {"accuracy": 0.5}})
 

@@ -25,7 +25,7 @@ from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import finetunings, settings, step_times
 from bert_jax.runs.experiment.results import Results
 from bert_jax.runs.experiment.settings import RecordedSettings, Settings
-from bert_jax.runs.experiment.step_times import StepTimes, spent_by_step
+from bert_jax.runs.experiment.step_times import StepTimes, TimedArm, spent_by_step
 from bert_jax.settings.experiments import (
     PRETRAINING,
     Arm,
@@ -258,11 +258,12 @@ class Runner:
     def _pretrain(self, arm: Arm, seed: int) -> None:
         self._timed_config(arm, seed)  # before steps are timed, it says what it lacks
         self._record_settings(arm, PRETRAINING)
+        assert arm.pretrain is not None
         steps = self._steps(arm, seed)
         config = self._pretraining_config(arm, seed, steps)
         self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
         directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
-        pretrain.pretrain(config, directory)
+        pretrain.pretrain(config, directory, explicit=arm.pretrain.explicit_fields)
         _, seconds, tokens = spent_by_step(directory)
         scores = {"steps": steps, "tokens": tokens[-1], "wall_seconds": seconds[-1]}
         with contextlib.suppress(KeyError):  # a budget of steps or tokens needs no times
@@ -300,7 +301,7 @@ class Runner:
         assert budget is not None and arm.pretrain is not None
         budget = budget.part(arm.pretrain.share)
         if budget.seconds:
-            self._times.measure(dict(self._timed(seed)))
+            self._times.measure(*self._timed(seed))
         known = step_times.read_manifests(self._timed_config(arm, seed).data.dir)
 
         def spent(kind: step_times.Kind) -> float:
@@ -310,12 +311,13 @@ class Runner:
 
         return step_times.steps_within(budget, lambda n: self._pretraining_config(arm, seed, n), spent)
 
-    def _timed(self, seed: int) -> Iterator[tuple[str, ml_collections.ConfigDict]]:
-        """Yields the configuration of each arm that can be timed; those with untrained teachers cannot."""
+    def _timed(self, seed: int) -> Iterator[TimedArm]:
+        """Yields each arm that can be timed; those with untrained teachers cannot."""
         for arm in self.experiment.arms:
             if arm.pretrain:
                 with contextlib.suppress(_NotYet):
-                    yield arm.name, self._timed_config(arm, seed)
+                    config = self._timed_config(arm, seed)
+                    yield TimedArm(arm.name, config, arm.pretrain.explicit_fields)
 
     # Measures
 

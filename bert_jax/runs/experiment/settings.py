@@ -59,7 +59,10 @@ def of_pretraining(pretraining: Pretraining, config: ml_collections.ConfigDict) 
             compared, too.
     """
     found = _of_config(config, dict(config_fields.fields(PretrainConfig())))
-    names = {"records": pretraining.records, "share": pretraining.share}
+    names: dict[str, Any] = {"records": pretraining.records, "share": pretraining.share}
+    # Without a checkpoint, all fields are those of the configuration, and earlier versions recorded no list.
+    if (config.init_from or config.distillation.init_layers) and pretraining.explicit_fields:
+        names["explicit"] = sorted(pretraining.explicit_fields)
     return _with(found, names | _of_records(config.data.dir))
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import ml_collections
@@ -127,6 +127,20 @@ def read_manifests(directories: str) -> dict[int, Mapping]:
     return {manifest["max_seq_length"]: manifest for manifest in found}
 
 
+class TimedArm(NamedTuple):
+    """An arm whose steps are timed.
+
+    Attributes:
+        name: its name.
+        config: the configuration of a run in which all of its kinds of steps occur.
+        explicit: see `pretrain.pretrain`.
+    """
+
+    name: str
+    config: ml_collections.ConfigDict
+    explicit: Collection[str] = ()
+
+
 class StepTimes:
     """The measured durations of train steps, stored in a file.
 
@@ -145,22 +159,18 @@ class StepTimes:
         """Returns the seconds of a step of an arm that `measure` has timed."""
         return self._seconds[arm][_name(kind)]
 
-    def measure(self, configs: Mapping[str, ml_collections.ConfigDict]) -> None:
-        """Times the steps of arms in turn, except those that have been timed before.
-
-        Args:
-            configs: the configuration of a run of each arm, in which all of its kinds of steps occur.
-        """
+    def measure(self, *arms: TimedArm) -> None:
+        """Times the steps of arms in turn, except those that have been timed before."""
         wanted = {
-            (arm, kind): _only(config, kind)
-            for arm, config in configs.items()
-            for kind in count_kinds(config)
-            if _name(kind) not in self._seconds.get(arm, {})
+            (arm.name, kind): (_only(arm.config, kind), arm.explicit)
+            for arm in arms
+            for kind in count_kinds(arm.config)
+            if _name(kind) not in self._seconds.get(arm.name, {})
         }
         best: dict[tuple[str, Kind], float] = {}
         for _ in range(_ROUNDS):
-            for (arm, kind), config in wanted.items():
-                took = self._time(arm, config)
+            for (arm, kind), (config, explicit) in wanted.items():
+                took = self._time(arm, config, explicit)
                 best[arm, kind] = min(took, best.get((arm, kind), took))
         for (arm, kind), took in best.items():
             self._seconds.setdefault(arm, {})[_name(kind)] = took
@@ -168,12 +178,12 @@ class StepTimes:
         if best:
             atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
 
-    def _time(self, arm: str, config: ml_collections.ConfigDict) -> float:
+    def _time(self, arm: str, config: ml_collections.ConfigDict, explicit: Collection[str]) -> float:
         scratch = os.path.join(self._directory, TIMING)
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.redirect_stdout(io.StringIO()):
             stop = _StopAt(_LOG_EVERY * _LINES)
-            pretrain.pretrain(config, scratch, evaluators=[stop])
+            pretrain.pretrain(config, scratch, explicit=explicit, evaluators=[stop])
         rows = read_metrics(scratch, "train")[1:]
         found = [row["step_seconds_p50"] for row in rows if "step_seconds_p50" in row]
         shutil.rmtree(scratch, ignore_errors=True)
