@@ -18,7 +18,9 @@ from bert_jax.io.wording import did_you_mean
 
 EVERY = "*"  # in `Arm.tune`: all fine-tunings
 PRETRAINING = "pretraining"  # beside the measures, the name of the pre-training's costs and of its folder
-TIMING = "timing"  # beside the arms, the folder in which steps are timed, which is deleted
+# Beside the arms, the folder in which steps are timed, which is deleted; beside the measures, the name of the
+# settings with which they were timed.
+TIMING = "timing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +281,7 @@ class Experiment:
     def __post_init__(self):
         names = [arm.name for arm in self.arms]
         _check_unique("arms", names, TIMING)
-        _check_unique("measures", [measure.name for measure in self.measures], PRETRAINING)
+        _check_unique("measures", [measure.name for measure in self.measures], PRETRAINING, TIMING)
         for number, arm in enumerate(self.arms):
             if arm.start:
                 check_known(f"arm {arm.name!r}: start", arm.start, names[:number])

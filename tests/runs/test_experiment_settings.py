@@ -15,14 +15,14 @@ def judged(files, tmp_path, monkeypatch):
     """Runs a small experiment whose trainings give scores at once; returns its results.
 
     The arguments are fields of the pre-training, the epochs of the fine-tuning, the fields that the second
-    arm changes, and the file to train on.
+    arm changes, the file to train on, the number of seeds, and the budget.
     """
     monkeypatch.setattr(runner.step_times, "read_manifests", lambda directories: {})
     monkeypatch.setattr(runner.pretrain, "pretrain", lambda config, directory, explicit: None)
     monkeypatch.setattr(runner, "spent_by_step", lambda directory: ([3], [1.0], [9.0]))
     monkeypatch.setattr(runner.finetune, "finetune", lambda config, directory: {"scores": {"accuracy": 0.5}})
 
-    def run(batch_size=8, log_every=5, epochs=1.0, tune=(), train="train.csv", seeds=1):
+    def run(batch_size=8, log_every=5, epochs=1.0, tune=(), train="train.csv", seeds=1, budget=None):
         def config(run):
             c = defaults.pretrain("tiny")
             c.batch_size, c.log_every = batch_size, log_every
@@ -34,7 +34,7 @@ def judged(files, tmp_path, monkeypatch):
             "Settings",
             [Arm("one", Pretraining(config, "rows")), Arm("two", start="one", tune={"colors": dict(tune)})],
             [Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],
-            Budget(steps=3),
+            budget or Budget(steps=3),
             seeds=seeds,
             records={"rows": ()},
             vocabulary=(),
@@ -97,3 +97,25 @@ def test_results_of_earlier_versions_have_no_settings_and_get_more_seeds(judged,
     assert len(judged(batch_size=16, seeds=2)) == 6
     with pytest.raises(UserError, match="batch_size is 16 there and 8 here"):
         judged(seeds=3)
+
+
+def test_steps_are_timed_again_where_the_settings_of_an_arm_have_changed(judged, tmp_path, monkeypatch):
+    """An arm that has no result yet may change; its times were those of other steps."""
+    seconds = {8: 0.5, 16: 1.0}
+    timed, steps = [], []
+
+    def timing(self, arm, config, explicit):
+        timed.append((arm, config.batch_size))
+        return seconds[config.batch_size]
+
+    def stopped(config, directory, explicit):
+        steps.append(config.steps)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.StepTimes, "_time", timing)
+    monkeypatch.setattr(runner.pretrain, "pretrain", stopped)
+    for batch_size in (8, 8, 16, 16, 8):
+        with pytest.raises(KeyboardInterrupt):
+            judged(batch_size=batch_size, budget=Budget(seconds=6))
+    assert timed == [("one", 8)] * 2 + [("one", 16)] * 2 + [("one", 8)] * 2
+    assert steps == [12, 12, 6, 6, 12]

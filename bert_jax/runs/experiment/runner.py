@@ -28,6 +28,7 @@ from bert_jax.runs.experiment.settings import RecordedSettings, Settings
 from bert_jax.runs.experiment.step_times import StepTimes, TimedArm, spent_by_step
 from bert_jax.settings.experiments import (
     PRETRAINING,
+    TIMING,
     Arm,
     Experiment,
     Finetuning,
@@ -301,6 +302,7 @@ class Runner:
         assert budget is not None and arm.pretrain is not None
         budget = budget.part(arm.pretrain.share)
         if budget.seconds:
+            self._forget_old_times()
             self._times.measure(*self._timed(seed))
         known = step_times.read_manifests(self._timed_config(arm, seed).data.dir)
 
@@ -310,6 +312,18 @@ class Runner:
             return step_times.tokens_of(kind, known)
 
         return step_times.steps_within(budget, lambda n: self._pretraining_config(arm, seed, n), spent)
+
+    def _forget_old_times(self) -> None:
+        """Forgets the times of arms whose settings have changed since, as those without results may."""
+        for arm in self.experiment.arms:
+            if arm.pretrain:
+                with contextlib.suppress(_NotYet):
+                    now, known = self._settings(arm, PRETRAINING), self._recorded.has(arm.name, TIMING)
+                    if known and self._recorded.changes(arm.name, TIMING, now):
+                        self._times.forget(arm.name)
+                        known = False
+                    if not known:
+                        self._recorded.add(arm.name, TIMING, now)
 
     def _timed(self, seed: int) -> Iterator[TimedArm]:
         """Yields each arm that can be timed; those with untrained teachers cannot."""

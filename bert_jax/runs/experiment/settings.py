@@ -88,7 +88,7 @@ def of_held_out(measure: HeldOut, records: str) -> Settings:
 
 
 class RecordedSettings:
-    """The settings of each measure of each arm that has a result, stored in settings.json.
+    """The settings of each measure of each arm that has a result, or is timed, stored in settings.json.
 
     Args:
         directory: the directory of the experiment.
@@ -108,10 +108,14 @@ class RecordedSettings:
         self._values.setdefault(arm, {})[measure] = _as_json(settings.values)
         atomic.write_text(self._path, json.dumps(self._values, indent=1) + "\n")
 
+    def changes(self, arm: str, measure: str, settings: Settings) -> Any:
+        """Returns how `settings` differ from the recorded ones; see `run_directory.changes`."""
+        before, now = {"config": self._values[arm][measure]}, {"config": _as_json(settings.values)}
+        return run_directory.changes(before, now, settings.declared)
+
     def check(self, arm: str, measure: str, settings: Settings) -> None:
         """Raises UserError if the recorded settings of a measure differ from `settings`, its present ones."""
-        before, now = {"config": self._values[arm][measure]}, {"config": _as_json(settings.values)}
-        if differing := run_directory.changes(before, now, settings.declared):
+        if differing := self.changes(arm, measure, settings):
             raise UserError(
                 f"--workdir={self._directory} has results of arm {arm!r}, {measure}, with other settings: "
                 f"{run_directory.list_changes(differing)}; undo the change, or choose another --workdir"

@@ -159,6 +159,12 @@ class StepTimes:
         """Returns the seconds of a step of an arm that `measure` has timed."""
         return self._seconds[arm][_name(kind)]
 
+    def forget(self, arm: str) -> None:
+        """Removes the times of an arm, if there are any, and writes the file."""
+        if self._seconds.pop(arm, None) is not None:
+            self._log(f"{arm}: its settings have changed since its steps were timed; they are timed again")
+            self._write()
+
     def measure(self, *arms: TimedArm) -> None:
         """Times the steps of arms in turn, except those that have been timed before."""
         wanted = {
@@ -176,7 +182,10 @@ class StepTimes:
             self._seconds.setdefault(arm, {})[_name(kind)] = took
             self._log(f"{arm}: {took:.3f} s for a step of {_name(kind)}")
         if best:
-            atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
+            self._write()
+
+    def _write(self) -> None:
+        atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
 
     def _time(self, arm: str, config: ml_collections.ConfigDict, explicit: Collection[str]) -> float:
         scratch = os.path.join(self._directory, TIMING)
