@@ -26,6 +26,9 @@ from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.tokenization.huggingface import CONFIG, read_tokenizer
 
+# Dtypes of weights that are numbers by themselves, and of PyTorch's buffers. Quantized weights have others.
+_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "BOOL")
+
 # File names of weights in other formats; all but the last two are pickles or may contain one.
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 
@@ -134,6 +137,8 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
     kind = fields.get("model_type", "bert")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(f"{file}: model_type is {kind!r}; only {', '.join(FAMILIES)} can be read")
+    if fields.get("quantization_config"):
+        raise _quantized(f"{file}: it has a quantization_config")
     try:
         return FAMILIES[kind].read_config(fields), FAMILIES[kind], fields
     except UserError as error:
@@ -185,9 +190,28 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 
 def load_safetensors(path: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a safetensors file by name; half precision is not converted."""
+    """Returns the arrays of a safetensors file by name; half precision is not converted.
+
+    Raises:
+        UserError: the weights are quantized.
+    """
     with files.local_copy(path) as copy:
+        with safetensors.safe_open(copy, "numpy") as file:
+            names = file.keys()
+            for name in names:
+                tensor = file.get_slice(name)
+                dtype, is_matrix = tensor.get_dtype(), len(tensor.get_shape()) > 1
+                # Counters are no matrices, and position_ids is a buffer.
+                if dtype not in _DTYPES and is_matrix and not name.endswith("_ids"):
+                    raise _quantized(f"{path}: {name} is {dtype}")
         return load_file(copy)
+
+
+def _quantized(what: str) -> UserError:
+    return UserError(
+        f"{what}, so that its weights are quantized; expected float32, float16 or bfloat16: save it "
+        "dequantized, by model.dequantize() and model.save_pretrained() of transformers"
+    )
 
 
 def _class_of_pickle(family: Family, class_name: str) -> str:

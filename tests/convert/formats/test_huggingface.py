@@ -177,6 +177,52 @@ def test_what_is_not_whole_is_refused(export, name):
         huggingface.FORMAT.read(folder)
 
 
+def _float8(folder):
+    file = folder / "model.safetensors"
+    header = json.dumps({"encoder.weight": {"dtype": "F8_E4M3", "shape": [2, 2], "data_offsets": [0, 4]}})
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+
+
+def _eight_bits(folder):  # as bitsandbytes saves them
+    name = "bert.encoder.layer.0.attention.self.query"
+    edit(
+        folder,
+        lambda tensors: tensors.update(
+            {
+                f"{name}.weight": np.ones((12, 12), np.int8),
+                f"{name}.SCB": np.ones(12, np.float32),
+                f"{name}.weight_format": np.array(0, np.uint8),
+            }
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (_config(quantization_config={"quant_method": "awq"}), r"config.json: it has a quantization_config"),
+        (_eight_bits, r"model.safetensors: bert.encoder.layer.0.attention.self.query.weight is I8"),
+        (_set("bert.encoder.layer.0.output.dense.qweight", np.ones((2, 12), np.int32)), "qweight is I32"),
+        (_float8, "encoder.weight is F8_E4M3"),
+    ],
+)
+def test_quantized_weights_are_refused(export, change, message):
+    folder, _ = export()
+    change(folder)
+    with pytest.raises(UserError, match=rf"{message}, so that its weights are quantized") as error:
+        huggingface.FORMAT.read(folder)
+    assert "save it dequantized" in str(error.value) and "ignore" not in str(error.value)
+
+
+def test_integers_that_are_no_weights_are_no_quantization(export):
+    folder, model = export()
+    _config(quantization_config=None)(folder)
+    _set("bert.embeddings.position_ids", np.arange(16, dtype=np.int32)[None])(folder)
+    _set("steps", np.array(3, np.int32))(folder)
+    again = huggingface.FORMAT.read(folder, ignore="steps")
+    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
+
+
 @pytest.mark.parametrize(
     "head, other, left",
     [
