@@ -17,6 +17,7 @@ from bert_jax.commands.health import checkpoints
 from bert_jax.convert import families, surgery, vocabulary
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
+from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretraining_start
 from bert_jax.settings import defaults
@@ -233,3 +234,32 @@ def test_a_cell_of_the_table(folders, tmp_path, feature, family, works):
         with pytest.raises(UserError) as error:
             FEATURES[feature](folders[family], tmp_path)
         assert "\n" not in str(error.value)
+
+
+_ROLES = ("pad", "bos", "eos", "cls", "sep")
+
+
+@pytest.mark.parametrize(
+    "family, expected",
+    [
+        ("bert", {"pad": 0}),
+        ("distilbert", {"pad": 0}),
+        ("electra", {"pad": 0}),
+        ("albert", {"pad": 0, "bos": 2, "eos": 3}),
+        ("roberta", {"pad": 1, "bos": 0, "eos": 2}),
+        ("xlm-roberta", {"pad": 1, "bos": 0, "eos": 2}),
+        ("modernbert", {"pad": 0, "bos": 4, "eos": 5, "cls": 4, "sep": 5}),
+    ],
+)
+def test_the_config_has_the_special_tokens_of_the_vocabulary(folders, tmp_path, family, expected):
+    """Where transformers' class has an id of its own, which may be beyond the vocabulary."""
+    run("convert", f"--input={folders[family]}", f"--output={tmp_path / 'out'}", "--to=huggingface")
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {role: fields[f"{role}_token_id"] for role in _ROLES if f"{role}_token_id" in fields} == expected
+
+
+def test_a_small_table_without_a_vocabulary_has_no_special_tokens(folders):
+    model = convert.load(folders["modernbert"]).replace(tokenizer=None)
+    fields = model.family.write_config(model.config, "masked_lm")
+    assert {role: fields[f"{role}_token_id"] for role in _ROLES} == dict.fromkeys(_ROLES)
+    assert "cls_token_id" not in model.family.write_config(sizes.named("modernbert-base"), "masked_lm")

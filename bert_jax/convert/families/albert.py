@@ -77,6 +77,7 @@ FAMILY = Family(
         ("predictions.decoder.bias", "predictions.bias"),
     ),
     tokenizer=RECORDS["albert"],
+    special_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     tensorflow=TensorFlowConfig(
         "albert_config.json",
         tuple(_FIELDS),

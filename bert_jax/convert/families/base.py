@@ -87,6 +87,8 @@ class Family:
         translation: functions for what `fields` cannot say, such as a field that corresponds to several.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
         tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
+        special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
+            have a default in transformers.
         tensorflow: the configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
         beside: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
@@ -107,6 +109,7 @@ class Family:
     activations: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"gelu_tanh": "gelu_pytorch_tanh"}
     )
+    special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
     masked_lm: MaskedLMHead = MASKED_LM
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)

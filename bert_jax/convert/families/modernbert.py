@@ -22,6 +22,13 @@ _LAYER = "model.layers.{layer}"
 _MASKED_LM = ("masked_lm",)
 _CLASSIFIERS = ("sequence_classification", "token_classification", "multiple_choice")
 _QUESTIONS = ("question_answering",)
+_SPECIAL_IDS = {
+    "pad_token_id": "pad",
+    "bos_token_id": "cls",
+    "eos_token_id": "sep",
+    "cls_token_id": "cls",
+    "sep_token_id": "sep",
+}
 
 _SCHEMA = {
     "num_hidden_layers?": range(1, 10_001),
@@ -104,7 +111,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     if not config.attention_pattern:
         fields["global_attn_every_n_layers"] = config.global_every
     if config.vocab_size <= 50283:
-        fields["pad_token_id"] = None  # the class's default is beyond the table
+        fields |= dict.fromkeys(_SPECIAL_IDS)  # the class's defaults are beyond the table
     return fields
 
 
@@ -187,5 +194,6 @@ FAMILY = Family(
     translation=Translation(_read, _write),
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
     tokenizer=RECORDS["modernbert"],
+    special_ids=_SPECIAL_IDS,
     sizes=sizes.MODERN,
 )

@@ -65,6 +65,7 @@ ROBERTA = Family(
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
     tokenizer=RECORDS["roberta"],
+    special_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     sizes=sizes.ROBERTA,
 )
 

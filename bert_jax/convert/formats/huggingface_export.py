@@ -82,7 +82,8 @@ def _config(model: Model) -> dict[str, Any]:
     fields = model.family.write_config(model.config, model.head)
     fields["dtype"] = str(next(iter(model.params.values())).dtype)
     if model.tokenizer is not None:
-        fields["pad_token_id"] = model.tokenizer.pad_id
+        ids = model.tokenizer.special_ids
+        fields |= {name: ids[role] for name, role in model.family.special_ids.items()}
     classes = model.classes
     # Without the field, transformers tells by the labels that it is trained with.
     if model.head == "sequence_classification" and model.problem_type:

@@ -105,6 +105,8 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name, head):
     theirs, ours = (json.loads((x / "config.json").read_text()) for x in (folder, tmp_path / "out"))
     # A model without local layers has no values for them, and leaves the defaults.
     free = {"rope_parameters", "local_rope_theta"} if not golden(name, head)[0].config.local_window else set()
+    # The config of this model was made with other ids than those of its vocabulary.
+    free |= {*family.special_ids} if name == "modernbert" else set()
     compared = ours.keys() & theirs.keys() - {"dtype", "pad_token_id", "problem_type", "label2id"} - free
     assert not {field: (ours[field], theirs[field]) for field in compared if ours[field] != theirs[field]}
     assert {*family.constants, family.activation, "architectures", "model_type"} <= ours.keys()
