@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.low_rank import LowRankAdapter
+from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import Found
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
@@ -44,6 +45,7 @@ class Model:
         generator: the second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
             folder holds one of them; see `surgery.change_head`.
         sentence: how it turns a text into one vector; None if it was not trained for that.
+        scores: how sentence-transformers makes scores of its outputs, if it is a sequence classifier.
     """
 
     config: EncoderConfig
@@ -56,6 +58,7 @@ class Model:
     adapter: LowRankAdapter | None = None
     generator: Model | None = None
     sentence: SentenceVectors | None = None
+    scores: PairScores = dataclasses.field(default_factory=PairScores)
 
     def __post_init__(self):
         """Raises a UserError if a parameter is missing, misshapen, or not part of the head.

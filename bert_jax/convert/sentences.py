@@ -104,9 +104,6 @@ def encoder_folder(folder: str) -> str:
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
     """Returns the settings of a folder of sentence-transformers; None for other folders.
 
-    Texts are cut at `max_seq_length` of its settings, else at `model_max_length` of its tokenizer, where
-    version 6 keeps the length.
-
     Args:
         folder: the directory.
         positions: number of the model's positions, at which texts are cut at the latest.
@@ -137,10 +134,24 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         unsupported.append("its pooling without the prompt")
     if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
         unsupported.append("its lower-casing")
-    length = settings.get("max_seq_length")
-    length = length or _read_first(encoder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
-    length = int(max(0, min(positions, length or 0)))
+    length = read_length(folder, positions)
     return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
+
+
+def read_length(folder: str, positions: int) -> int:
+    """Returns the number of tokens at which a folder says that texts are cut; 0 if it does not say it.
+
+    It is `max_seq_length` of the settings, else `model_max_length` of the tokenizer, where version 6 of
+    sentence-transformers keeps the length.
+
+    Args:
+        folder: the directory.
+        positions: number of the model's positions, at which texts are cut at the latest.
+    """
+    encoder = encoder_folder(folder)
+    length = _read_first(encoder, _SETTINGS_FILES, _SETTINGS).get("max_seq_length")
+    length = length or _read_first(encoder, ("tokenizer_config.json",), _TOKENIZER).get("model_max_length")
+    return int(max(0, min(positions, length or 0)))
 
 
 def _kind(module: Mapping[str, str]) -> str:

@@ -61,6 +61,7 @@ _RUN = {
         "prompts": {str: str},
         "unsupported": str,
     },
+    "scores?": {"activation": str, "max_seq_length": int},
     "head?": str,
 }
 

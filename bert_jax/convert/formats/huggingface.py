@@ -13,7 +13,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
-from bert_jax.convert import sentences
+from bert_jax.convert import pair_scores, sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
@@ -82,14 +82,15 @@ class HuggingFace(Format):
         check_found(folder, family, found, ignore)
         head = _head_of(found.params, family, named)
         params = params_of_head(found.params, head, family, folder, log)
-        labels, problem_type = None, ""
+        labels, problem_type, scores = None, "", pair_scores.PairScores()
         if CLASSIFIER in params and HEADS[head].labeled:
             labels = _labels(fields, params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
+            scores = pair_scores.read(root, fields, config.max_seq_length)
         tokenizer = read_tokenizer(folder, family.tokenizer, log)
         model = Model(config, params, head, tokenizer, labels, root, problem_type)
-        return model.replace(sentence=self.read_sentence(root, config, tokenizer))
+        return model.replace(sentence=self.read_sentence(root, config, tokenizer), scores=scores)
 
     def read_sentence(
         self,

@@ -88,6 +88,8 @@ def _config(model: Model) -> dict[str, Any]:
     # Without the field, transformers tells by the labels that it is trained with.
     if model.head == "sequence_classification" and model.problem_type:
         fields["problem_type"] = model.problem_type
+    if model.head == "sequence_classification":
+        fields |= model.scores.fields()
     unnamed = not model.labels and (classes == 1 or model.problem_type == "regression")
     if model.head == "sequence_classification" and unnamed:
         fields["num_labels"] = classes  # transformers assumes 2 if there are no labels
@@ -138,7 +140,10 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     else:
         settings = {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
         atomic.copy_file(tokenizer.path, os.path.join(folder, _file_name(tokenizer)))
-    settings |= {"model_max_length": model.config.max_seq_length, "tokenizer_class": name}
+    length = model.config.max_seq_length
+    if model.head == "sequence_classification":
+        length = model.scores.length(length)
+    settings |= {"model_max_length": length, "tokenizer_class": name}
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings["keep_accents"] = not tokenizer.strip_accents

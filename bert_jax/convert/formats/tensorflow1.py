@@ -169,6 +169,8 @@ def _lost(model: Model) -> list[str]:
         lost.append(f"the labels {some(model.labels)}")
     if model.problem_type in ("multi_label_classification", "regression"):
         lost.append(f"problem_type={model.problem_type}")
+    if model.head == "sequence_classification":
+        lost += [part for part in model.scores.described() if part not in lost]
     return lost
 
 

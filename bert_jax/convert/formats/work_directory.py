@@ -17,6 +17,7 @@ from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.model import Model, params_of_head
+from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
@@ -91,7 +92,7 @@ class WorkDirectory(Format):
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         params = params_of_head(params, head, families.of(config), source, log)
         problem_type = _problem_type(run, head)
-        kinds = (problem_type, adapter, generator, sentence)
+        kinds = (problem_type, adapter, generator, sentence, PairScores(**run.get("scores", {})))
         return Model(config, params, head, tokenizer, labels, source, *kinds)
 
     def read_sentence(
@@ -121,6 +122,8 @@ class WorkDirectory(Format):
             "problem_type": model.problem_type,
             "source": model.source,
         } | ({"sentence": dataclasses.asdict(model.sentence)} if model.sentence else {})
+        if model.scores != PairScores():
+            run["scores"] = dataclasses.asdict(model.scores)
         files.make_directory(folder)
         workdir = run_directory.WorkDir(folder)
         workdir.open_run(run, {})

@@ -13,6 +13,7 @@ from bert_jax import cli, convert
 from bert_jax.convert import parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import tensorflow1
+from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
@@ -68,6 +69,9 @@ def test_what_a_checkpoint_does_not_keep_is_named(make_model):
     assert warning(numbered) == ""
     for kind in ("multi_label_classification", "regression"):
         assert f"does not keep problem_type={kind}: give" in warning(numbered.replace(problem_type=kind))
+    scores = PairScores("torch.nn.modules.linear.Identity", 8)
+    expected = "does not keep activation_fn=torch.nn.modules.linear.Identity, max_seq_length=8: give"
+    assert expected in warning(numbered.replace(scores=scores))
 
 
 @needs_tensorflow
