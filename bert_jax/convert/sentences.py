@@ -37,7 +37,12 @@ _SETTINGS_FILES = (SETTINGS, *(f"sentence_{family}_config.json" for family in _F
 _SETTINGS = {"max_seq_length?": (int, None), "do_lower_case?": (bool, None)}
 # transformers writes 10**30, rounded, for a tokenizer without a limit.
 _TOKENIZER = {"model_max_length?": (range(-(10**31), 10**31), float, None)}
-_PROMPTS = {"prompts?": ({str: (str, None)}, None), "default_prompt_name?": (str, None)}
+_PROMPTS = {
+    "prompts?": ({str: (str, None)}, None),
+    "default_prompt_name?": (str, None),
+    "similarity_fn_name?": (str, None),
+    "truncate_dim?": (int, None),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +55,8 @@ class SentenceVectors:
         max_seq_length: number of tokens at which texts are cut; 0 for the number of the model's positions.
         prompts: what is put before a text, by the name of the purpose, such as "query".
         unsupported: what the folder has beyond that, so that its vectors are others; "" for nothing.
+        similarity: how sentence-transformers compares two vectors: "cosine", "dot", "euclidean" or
+            "manhattan"; "" for its default, the cosine. Nothing here depends on it.
     """
 
     pooling: str = "mean"
@@ -57,6 +64,12 @@ class SentenceVectors:
     max_seq_length: int = 0
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unsupported: str = ""
+    similarity: str = ""
+
+    def stored(self) -> dict[str, Any]:
+        """Returns the fields for the config.json of a run, as versions without `similarity` wrote them."""
+        fields = dataclasses.asdict(self)
+        return fields if self.similarity else {name: x for name, x in fields.items() if name != "similarity"}
 
     def prompt(self, name: str) -> str:
         """Returns the text of a prompt; "" for the name "".
@@ -111,13 +124,14 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
     """
     if MODULES not in files.names(folder):
         return None
-    pooling, normalize, has_prompt = SentenceVectors.pooling, False, True
+    pooling, normalize, has_prompt, width = SentenceVectors.pooling, False, True, None
     unsupported: list[str] = []
     for module in json_files.read(os.path.join(folder, MODULES), _MODULES):
         kind = _kind(module)
         if kind == "Pooling":
             fields = json_files.read(os.path.join(folder, module["path"], "config.json"), dict)
             found, has_prompt = _pooling(fields), fields.get("include_prompt") is not False
+            width = fields.get("word_embedding_dimension", fields.get("embedding_dimension"))
             pooling = found or pooling
             unsupported += [] if found else ["its pooling"]
         elif kind == "Normalize":
@@ -132,10 +146,13 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         unsupported.append("its default prompt")
     if texts and not has_prompt:
         unsupported.append("its pooling without the prompt")
+    if (kept := prompts.get("truncate_dim")) and kept != width:
+        unsupported.append(f"its cut to {kept} dimensions")
     if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
         unsupported.append("its lower-casing")
     length = read_length(folder, positions)
-    return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported))
+    similarity = prompts.get("similarity_fn_name") or ""
+    return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported), similarity)
 
 
 def read_length(folder: str, positions: int) -> int:
@@ -200,8 +217,13 @@ def write(sentence: SentenceVectors, width: int, positions: int, folder: str) ->
     )
     _write_json(os.path.join(folder, POOLING), "config.json", {"word_embedding_dimension": width} | chosen)
     _write_json(folder, SETTINGS, {"max_seq_length": sentence.max_seq_length or positions})
+    content: dict[str, Any] = {}
     if sentence.prompts:
-        _write_json(folder, PROMPTS, {"prompts": dict(sentence.prompts), "default_prompt_name": None})
+        content = {"prompts": dict(sentence.prompts), "default_prompt_name": None}
+    if sentence.similarity:
+        content["similarity_fn_name"] = sentence.similarity
+    if content:
+        _write_json(folder, PROMPTS, content)
 
 
 def _write_json(folder: str, name: str, content: Any) -> None:

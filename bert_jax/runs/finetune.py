@@ -261,7 +261,7 @@ def _describe_run(
     if task.training_columns:
         run["columns"] = task.training_columns
     if task.sentence:
-        run["sentence"] = dataclasses.asdict(task.sentence)
+        run["sentence"] = task.sentence.stored()
     return run | ({"command_line": command_line} if command_line else {})
 
 

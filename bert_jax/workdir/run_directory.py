@@ -60,6 +60,7 @@ _RUN = {
         "max_seq_length": int,
         "prompts": {str: str},
         "unsupported": str,
+        "similarity?": str,
     },
     "scores?": {"activation": str, "max_seq_length": int},
     "head?": str,

@@ -88,6 +88,24 @@ def test_prompts_that_are_not_computed_are_named(tmp_path, default, include, uns
     assert sentences.read(folder, 512) == SentenceVectors(prompts={"query": "q: "}, unsupported=unsupported)
 
 
+@pytest.mark.parametrize("width", ["word_embedding_dimension", "embedding_dimension"])  # since version 6
+@pytest.mark.parametrize("dimensions, unsupported", [(16, "its cut to 16 dimensions"), (32, ""), (None, "")])
+def test_a_cut_of_the_dimensions_is_named_and_the_similarity_is_read(
+    tmp_path, width, dimensions, unsupported
+):
+    pooling = {width: 32, "pooling_mode_mean_tokens": True}
+    settings = {"truncate_dim": dimensions, "similarity_fn_name": "dot"}
+    folder = write(tmp_path, ["Transformer", "Pooling"], pooling, config_sentence_transformers=settings)
+    assert sentences.read(folder, 512) == SentenceVectors(unsupported=unsupported, similarity="dot")
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "query: "}])
+def test_the_similarity_is_written(tmp_path, prompts):
+    sentence = SentenceVectors(prompts=prompts, max_seq_length=17, similarity="euclidean")
+    sentences.write(sentence, 32, 40, str(tmp_path))
+    assert sentences.read(str(tmp_path), 40) == sentence
+
+
 @pytest.mark.parametrize(
     "files, expected",
     [
@@ -206,11 +224,14 @@ def test_other_folders_have_none(tmp_path):
         sentences.read(str(tmp_path), 40)
 
 
-def test_every_conversion_keeps_them(make_model, tmp_path, capsys):
-    sentence = SentenceVectors("cls", True, 12, {"query": "q "})
+@pytest.mark.parametrize("similarity", ["", "dot"])
+def test_every_conversion_keeps_them(make_model, tmp_path, capsys, similarity):
+    sentence = SentenceVectors("cls", True, 12, {"query": "q "}, similarity=similarity)
     model = make_model("none").replace(sentence=sentence)
     work_directory.FORMAT.write(model, tmp_path / "run")
     assert work_directory.FORMAT.read(tmp_path / "run").sentence == sentence
+    run = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert run["sentence"].get("similarity", "") == similarity  # older runs have none
     command = ["convert", f"--input={tmp_path / 'run'}", f"--output={tmp_path / 'out'}", "--to=huggingface"]
     assert cli.main(command) == 0
     assert huggingface.FORMAT.read(tmp_path / "out").sentence == sentence

@@ -160,7 +160,7 @@ def _lost(model: Model) -> list[str]:
     sentence, default = model.sentence or SentenceVectors(), SentenceVectors()
     lost = [
         f"{name}={getattr(sentence, name)}"
-        for name in ("pooling", "normalize", "max_seq_length")
+        for name in ("pooling", "normalize", "max_seq_length", "similarity")
         if getattr(sentence, name) != getattr(default, name)
     ]
     if prompts := {name: text for name, text in sentence.prompts.items() if text}:

@@ -121,7 +121,7 @@ class WorkDirectory(Format):
             "labels": model.labels,
             "problem_type": model.problem_type,
             "source": model.source,
-        } | ({"sentence": dataclasses.asdict(model.sentence)} if model.sentence else {})
+        } | ({"sentence": model.sentence.stored()} if model.sentence else {})
         if model.scores != PairScores():
             run["scores"] = dataclasses.asdict(model.scores)
         files.make_directory(folder)
