@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
+from bert_jax.parallel import collective
 
 
 def check_same(values: Mapping[str, Any], list_changes: Callable[..., str]) -> None:
@@ -27,21 +26,13 @@ def check_same(values: Mapping[str, Any], list_changes: Callable[..., str]) -> N
     if jax.process_count() == 1:
         return
     content = json.dumps(dict(values), sort_keys=True).encode()
-    digests = _gather(hashlib.sha256(content).digest())
+    digests = collective.gather(hashlib.sha256(content).digest())
     other = next((index for index, digest in enumerate(digests) if digest != digests[0]), None)
     if other is None:
         return
-    found = _gather(content)
+    found = collective.gather(content)
     first, second = json.loads(found[0]), json.loads(found[other])
     pairs = {name: (first.get(name), second.get(name)) for name in sorted({*first, *second})}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     listed = list_changes(differing, places=("in process 0", f"in process {other}"))
     raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
-
-
-def _gather(content: bytes) -> list[bytes]:
-    """Returns the content of each process, in the order of their indices."""
-    sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(content)))).reshape(-1)
-    padded = np.frombuffer(content.ljust(int(sizes.max()), b"\0"), np.uint8)
-    rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
