@@ -1,14 +1,12 @@
 """Work directories: which run they belong to, their vocabulary, and paths into them."""
 
 import copy
+import functools
 import json
-import threading
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
-from jax.experimental import multihost_utils
+from support import together
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
@@ -348,36 +346,15 @@ def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requ
 
 @pytest.fixture
 def open_together(monkeypatch, tmp_path):
-    """Returns a function that opens one run in a thread for each process, and returns their errors."""
+    """Returns a function that opens a run in each of several processes, and returns their errors as text."""
+
+    def open_in(process, run):
+        with WorkDir(tmp_path / "run", primary=process == 0) as held:
+            held.open_run(run, FIELDS)
 
     def open_all(*runs):
-        place, given = threading.local(), [None] * len(runs)
-        barrier = threading.Barrier(len(runs), timeout=20)
-        errors = [""] * len(runs)
-
-        def gather(array):
-            given[place.process] = np.asarray(array)
-            barrier.wait()
-            gathered = np.stack(given)
-            barrier.wait()
-            return gathered
-
-        def start(process):
-            place.process = process
-            try:
-                with WorkDir(tmp_path / "run", primary=process == 0) as held:
-                    held.open_run(runs[process], FIELDS)
-            except UserError as error:
-                errors[process] = str(error)
-
-        monkeypatch.setattr(jax, "process_count", lambda: len(runs))
-        monkeypatch.setattr(multihost_utils, "process_allgather", gather)
-        threads = [threading.Thread(target=start, args=[process]) for process in range(len(runs))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return errors
+        calls = [functools.partial(open_in, process, run) for process, run in enumerate(runs)]
+        return [str(error or "") for error in together.run(monkeypatch, *calls)]
 
     return open_all
 
