@@ -19,6 +19,7 @@ import errno
 import io
 import logging
 import os
+import pathlib
 import re
 import shutil
 import tempfile
@@ -274,6 +275,19 @@ def version(path: PathLike) -> str:
 def exists(path: PathLike) -> bool:
     """Returns whether a file or a directory exists."""
     return os.path.exists(path) if not is_remote(path) else _info(path) is not None
+
+
+def exists_on_server(path: PathLike) -> bool:
+    """Returns whether a file or a directory exists, also if another machine has just created it.
+
+    NFS may remember for a minute that a name did not exist. When a directory is opened, it asks the server
+    whether the directory has changed, and forgets such names.
+    """
+    if not is_remote(path):
+        for directory in reversed(pathlib.Path(absolute(path)).parents):
+            with contextlib.suppress(OSError):
+                os.close(os.open(directory, os.O_RDONLY))
+    return exists(path)
 
 
 def is_directory(path: PathLike) -> bool:

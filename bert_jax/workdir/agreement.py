@@ -1,15 +1,22 @@
-"""Whether the processes of a run have the same settings and inputs."""
+"""Whether the processes of a run have the same settings, inputs and work directory."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import socket
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import atomic, files, owners
+from bert_jax.io.wording import some
 from bert_jax.parallel import collective
 
 
@@ -36,3 +43,62 @@ def check_same(values: Mapping[str, Any], list_changes: Callable[..., str]) -> N
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     listed = list_changes(differing, places=("in process 0", f"in process {other}"))
     raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
+
+
+def check_shared(directory: str, *, primary: bool, patience: float = 10.0) -> None:
+    """Checks that all processes of the run, which have to call it, see the same directory.
+
+    Process 0 writes an empty file with a random name there, and removes it when all have looked for it.
+
+    Args:
+        directory: the directory of this process, as a local path or a URL; in process 0, it exists.
+        primary: whether this is process 0.
+        patience: seconds for which a process looks, since shared file systems may show a new file late.
+
+    Raises:
+        UserError: a process does not see the directory of process 0. All processes raise it, and name it.
+        StorageError: process 0, which raises it alone, cannot write the file.
+    """
+    if jax.process_count() == 1:
+        return
+    # Named as a temporary file is, so that it is removed later if process 0 is killed.
+    own = f".shared.tmp-{owners.token()}-{uuid.uuid4().hex}"
+    if primary:
+        _write_empty(directory, own)
+    try:
+        written = collective.gather(own.encode())[0].decode()
+        looked = [socket.gethostname(), _look_for(os.path.join(directory, written), patience)]
+        found = [json.loads(each) for each in collective.gather(json.dumps(looked).encode())]
+    finally:
+        if primary:
+            with contextlib.suppress(OSError):
+                files.remove(os.path.join(directory, own))
+    blind = [f"process {n} on {host}{why}" for n, (host, why) in enumerate(found) if why is not None]
+    if blind:
+        raise UserError(
+            f"{directory}, as process 0 on {found[0][0]} sees it, is not seen by {some(blind)}; expected a "
+            "--workdir that all hosts share, a bucket or a directory of a network file system (docs/hosts.md)"
+        )
+
+
+def _write_empty(directory: str, name: str) -> None:
+    try:
+        atomic.write_file(os.path.join(directory, name), b"", sync=False)
+    except OSError as error:
+        message = f"{directory}: cannot be written ({error.strerror or error}); choose another --workdir"
+        raise file_error(message, error) from error
+
+
+def _look_for(file: str, patience: float) -> str | None:
+    """Returns None if a file is seen within `patience` seconds; else the error, in parentheses, or ""."""
+    deadline = time.monotonic() + patience
+    while True:
+        why = ""
+        try:
+            if files.exists_on_server(file):
+                return None
+        except OSError as error:
+            why = f" ({error.strerror or error})"
+        if time.monotonic() >= deadline:
+            return why
+        time.sleep(0.2)

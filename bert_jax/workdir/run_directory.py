@@ -145,9 +145,10 @@ class WorkDir:
                 the model's shapes can never change, since the checkpoints would no longer fit.
 
         Raises:
-            UserError: the directory belongs to another run, or the processes of this one differ in what may
-                not change; the message names the differences.
+            UserError: the directory belongs to another run, not all processes of this one see it, or they
+                differ in what may not change; the message names them or the differences.
         """
+        agreement.check_shared(self.path, primary=self.primary)
         run = json.loads(json.dumps(run))
         compared = {k: v for k, v in config_fields.flatten(run) if _resume_rule(k, declared) != "free"}
         agreement.check_same(compared, list_changes)

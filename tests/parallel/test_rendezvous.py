@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from support import processes
 
 from bert_jax.errors import ClusterError, Preempted, UserError
 from bert_jax.parallel import rendezvous
@@ -14,9 +15,7 @@ from bert_jax.parallel import rendezvous
 
 @pytest.fixture
 def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return processes.free_port()
 
 
 def meet(port, process, processes, timeout=20.0, log=print):

@@ -149,6 +149,13 @@ def run(arguments, devices=1):
     return process.returncode, output
 
 
+def free_port():
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Processes:
     """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process.
 
@@ -156,9 +163,7 @@ class Processes:
     """
 
     def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self.started = [
             start(
                 [

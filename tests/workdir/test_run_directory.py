@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.workdir import run_directory
+from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
 FIELDS = dict(config_fields.fields(PretrainConfig()))
@@ -373,3 +373,16 @@ def test_processes_may_have_their_own_copies_of_the_records(open_together):
     other = make_run(vocabulary__file="/here/vocab.txt")
     other["config"]["data"]["dir"] = "/here/records"
     assert open_together(make_run(), other | {"command_line": ["here"]}) == ["", ""]
+
+
+def test_a_run_whose_processes_see_other_directories_is_refused_in_all_of_them(monkeypatch, tmp_path):
+    check = functools.partial(agreement.check_shared, patience=0.2)
+    monkeypatch.setattr(agreement, "check_shared", check)
+
+    def open_in(host):
+        with WorkDir(tmp_path / host / "run", primary=host == "a") as held:
+            held.open_run(make_run(), FIELDS)
+
+    for error in together.run(monkeypatch, *(functools.partial(open_in, host) for host in "ab")):
+        assert isinstance(error, UserError) and "is not seen by process 1" in str(error)
+    assert not (tmp_path / "a" / "run" / "config.json").exists()

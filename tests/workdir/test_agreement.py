@@ -1,0 +1,85 @@
+"""Whether the processes of a run see the same work directory; test_processes.py has real processes."""
+
+import functools
+import os
+import socket
+import threading
+import time
+
+import pytest
+from support import together
+
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import files
+from bert_jax.workdir import agreement
+
+
+def check(monkeypatch, *directories, patience=0.3):
+    """What each process got that has one of these directories: None, or its error."""
+    calls = [
+        functools.partial(agreement.check_shared, str(path), primary=number == 0, patience=patience)
+        for number, path in enumerate(directories)
+    ]
+    return together.run(monkeypatch, *calls)
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Directories of the same name on the disks of three hosts."""
+    made = [tmp_path / host / "run" for host in ("a", "b", "c")]
+    made[0].mkdir(parents=True)
+    made[1].mkdir(parents=True)
+    return made
+
+
+def test_all_see_a_shared_directory_and_nothing_is_left_in_it(monkeypatch, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert check(monkeypatch, tmp_path, tmp_path, tmp_path / "link") == [None] * 3
+    assert os.listdir(tmp_path) == ["link"]
+
+
+def test_those_that_see_another_directory_are_named_in_all(monkeypatch, hosts):
+    errors = check(monkeypatch, hosts[0], hosts[0], hosts[1], hosts[2])
+    host = socket.gethostname()
+    for error, directory in zip(errors, (hosts[0], hosts[0], hosts[1], hosts[2]), strict=True):
+        assert isinstance(error, UserError) and "\n" not in str(error)
+        assert f"{directory}, as process 0 on {host} sees it, is not seen by" in str(error)
+        assert f"by process 2 on {host}, process 3 on {host}; expected a --workdir that all" in str(error)
+    assert not os.listdir(hosts[0]) and not os.listdir(hosts[1]) and not hosts[2].exists()
+
+
+def test_a_file_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_path):
+    (tmp_path / "run").mkdir()
+    late = tmp_path / "late"
+    threading.Thread(target=lambda: (time.sleep(1.0), late.symlink_to(tmp_path / "run"))).start()
+    assert check(monkeypatch, tmp_path / "run", late, patience=20.0) == [None, None]
+
+
+def test_a_bucket_is_seen_by_all(monkeypatch):
+    assert check(monkeypatch, "memory://shared/run", "memory://shared/run") == [None, None]
+    assert files.names("memory://shared/run") == []
+
+
+def test_why_a_bucket_is_not_seen_is_reported(monkeypatch):
+    seen = files.exists_on_server
+
+    def refuse(path):
+        if path.startswith("memory://other"):
+            raise PermissionError(13, "Permission denied", path)
+        return seen(path)
+
+    monkeypatch.setattr(files, "exists_on_server", refuse)
+    for error in check(monkeypatch, "memory://shared/run", "memory://other/run"):
+        assert f"process 1 on {socket.gethostname()} (Permission denied); expected" in str(error)
+
+
+def test_a_directory_that_process_0_cannot_write(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(agreement.jax, "process_count", lambda: 2)
+    with pytest.raises((UserError, StorageError), match=r"file: cannot be written \(.*choose another --wor"):
+        agreement.check_shared(str(tmp_path / "file"), primary=True)
+
+
+def test_a_run_of_one_process_writes_nothing(tmp_path):
+    agreement.check_shared(str(tmp_path / "missing"), primary=True)
+    assert not os.listdir(tmp_path)
