@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from etils import epy
 
-from bert_jax.errors import ClusterError, Preempted, UserError
-from bert_jax.parallel import rendezvous
+from bert_jax.errors import Preempted, UserError
+from bert_jax.parallel import addresses, rendezvous
 
 with epy.lazy_imports():
     import jax
@@ -93,9 +93,7 @@ def _given_place(address, processes, process):
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; every process of a run "
             "needs --coordinator_address=HOST:PORT of process 0, --num_processes and its own --process_id"
         )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(f"--coordinator_address={address}: expected HOST:PORT, like 10.0.0.2:8476")
+    addresses.check(address, "coordinator_address")
     if processes < 1 or not 0 <= process < processes:
         raise UserError(
             f"--process_id={process} of --num_processes={processes}: expected a number from 0 to "
@@ -172,7 +170,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     Raises:
         ClusterError: the name cannot be resolved after `timeout` seconds.
     """
-    host = coordinator.rpartition(":")[0].strip("[]")
+    host, _ = addresses.split(coordinator)
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -182,10 +180,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
             if time.monotonic() < deadline:
                 time.sleep(1.0)
                 continue
-            why = error.strerror or error
-            raise ClusterError(
-                f"--coordinator_address={coordinator}: the name {host} cannot be resolved ({why})"
-            ) from error
+            raise addresses.unresolved(coordinator, error) from error
     if ipaddress.ip_address(address).is_loopback and host not in ("localhost", address):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # Connecting a UDP socket sends nothing; it selects the route.
@@ -215,8 +210,8 @@ def start(
         UserError: the port is in use, or two processes have the same index.
         Preempted: a process received SIGTERM before all had connected.
     """
-    port = place.coordinator.rpartition(":")[2]
     if bind_address is None:
+        _, port = addresses.split(place.coordinator)
         host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
         bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     faulthandler.enable()  # so that a crash in C++ code prints the stacks of all threads

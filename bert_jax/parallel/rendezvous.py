@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from bert_jax.errors import ClusterError, Preempted, UserError
+from bert_jax.parallel import addresses
 
 _MAX_MESSAGE_BYTES = 4096
 _LOG_EVERY = 10.0  # seconds
@@ -85,14 +86,14 @@ class _Coordinator:
                 self._close()
 
     def _listen(self, bind_address, deadline):
-        host, _, port = bind_address.rpartition(":")
+        host, port = addresses.split(bind_address)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         deadline = min(deadline, time.monotonic() + _PORT_TIMEOUT)
         while True:
             listener = socket.socket(family, socket.SOCK_STREAM)
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((host.strip("[]"), int(port)))
+                listener.bind((host, port))
                 listener.listen(self._processes)
                 return listener
             except OSError as error:
@@ -185,10 +186,11 @@ class _Coordinator:
 
 def _join(coordinator, processes, process, timeout, deadline):
     """Connects to process 0 and waits for its reply; the rendezvous in all other processes."""
-    address, _, port = coordinator.rpartition(":")
+    unresolved: socket.gaierror | None = None
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((address.strip("[]"), int(port)), _left(deadline)) as connection:
+            with socket.create_connection(addresses.split(coordinator), _left(deadline)) as connection:
+                unresolved = None
                 hello = {"process": process, "processes": processes, "host": socket.gethostname()}
                 connection.sendall(_line(hello))
                 # Process 0 may have started later and waits for its own timeout. Its error names the missing
@@ -196,9 +198,13 @@ def _join(coordinator, processes, process, timeout, deadline):
                 connection.settimeout(timeout + _GRACE)
                 if _await_start(connection):
                     return
+        except socket.gaierror as error:
+            unresolved = error  # The name may become known while a cluster starts.
         except OSError:
-            pass  # Process 0 does not listen yet, or no longer.
+            unresolved = None  # Process 0 does not listen yet, or no longer.
         time.sleep(min(_RETRY_AFTER, _left(deadline)))
+    if unresolved is not None:
+        raise addresses.unresolved(coordinator, unresolved) from unresolved
     raise ClusterError(
         f"process 0 did not answer at {coordinator} within {timeout:g} s; check that it is running and that "
         "its machine accepts connections on that port"

@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.parallel import distributed
+from bert_jax.parallel import addresses, distributed
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -64,12 +64,14 @@ def start(flags: absl_flags.FlagValues) -> dict[str, Any]:
         The arguments of `loop.fit` that flags set: `stall_timeout` and `profile_steps`.
 
     Raises:
-        UserError, ClusterError, Preempted: see `distributed.start`.
+        UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.
     """
     profile_steps = profiling.parse_steps(flags.profile_steps)
     for name in ("meet_timeout", "heartbeat_timeout"):
         if getattr(flags, name) < 1:
             raise UserError(f"--{name}={flags[name].value}: expected 1 second or more")
+    if flags.coordinator_bind_address is not None:
+        addresses.check(flags.coordinator_bind_address, "coordinator_bind_address")
     place = distributed.find_place(
         flags.coordinator_address,
         flags.num_processes,
