@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import corruption
 
 from bert_jax.data import loader, records
 from bert_jax.data.tfrecord import CorruptRecordError
@@ -180,24 +181,12 @@ def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
     assert not loader_threads()
 
 
-def damage(directory, rows):
-    """Flips a byte in each of these rows of the split train; they lie in its first file."""
-    dataset = records.open_dataset(directory, "train")
-    for row in rows:
-        path, offset = dataset.locate(row)
-        with open(path, "r+b") as file:
-            file.seek(offset + 20)
-            byte = file.read(1)[0]
-            file.seek(offset + 20)
-            file.write(bytes([byte ^ 1]))
-
-
 def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
     directory, _ = make_records()
     whole = records.open_dataset(directory, "train")
     rows = len(whole)
     expected = [whole.batch(np.array([index])) for index in range(rows)]
-    damage(directory, [1, 2])
+    corruption.damage_rows(directory, [1, 2])
     dataset = records.open_dataset(directory, "train")
 
     said = []
@@ -221,7 +210,7 @@ def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
 def test_nothing_but_corrupt_rows_ends(make_records):
     directory, _ = make_records()
     count = len(records.open_dataset(directory, "train"))
-    damage(directory, range(count))
+    corruption.damage_rows(directory, range(count))
     dataset = records.open_dataset(directory, "train")
     corrupt = loader.CorruptRows(count + 1, lambda line: None)
     with pytest.raises(CorruptRecordError):
@@ -235,7 +224,7 @@ def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
     said = []
     corrupt = loader.CorruptRows(2, said.append)
     for place in (directory, str(other)):
-        damage(place, [1])
+        corruption.damage_rows(place, [1])
         corrupt.batch(records.open_dataset(place, "train"), np.array([1]))
     assert len(corrupt) == len(said) == 2
 
@@ -243,7 +232,7 @@ def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_batches_go_on_over_corrupt_rows(make_records, prefetch):
     directory, _ = make_records()
-    damage(directory, [0, 4])
+    corruption.damage_rows(directory, [0, 4])
     dataset = records.open_dataset(directory, "train")
     said = []
     corrupt = loader.CorruptRows(5, said.append)
