@@ -78,10 +78,10 @@ def received() -> int | None:
 
 
 def print_line(message: str) -> None:
-    """Prints one line from a signal handler, which may have interrupted another print."""
+    """Prints one line to stderr, also from a signal handler, which may have interrupted another print."""
     clear = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):
-        os.write(2, f"{clear}bert-jax: {message}\n".encode())
+        os.write(2, f"{clear}bert-jax: {message}\n".encode(errors="backslashreplace"))
 
 
 def discard_output() -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from etils import epy
 
+from bert_jax import signals
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel import addresses, rendezvous
 
@@ -262,6 +263,22 @@ def leave(code: int) -> None:
 def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
     """Returns `log` in process 0 of a run, and a function that discards its lines in the others."""
     return log if jax.process_index() == 0 else lambda line: None
+
+
+def log_of_each(log: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns `log` in process 0 of a run, and a function that prints lines to stderr in the others.
+
+    The lines of the others begin with the number of the process.
+    """
+    if jax.process_index() == 0:
+        return log
+    return lambda line: signals.print_line(f"{line_prefix()}{line}")
+
+
+def line_prefix() -> str:
+    """Returns "process 1 of 4: " for the lines of process 1 of 4; "" if the run has one process."""
+    several = jax.process_count() > 1
+    return f"process {jax.process_index()} of {jax.process_count()}: " if several else ""
 
 
 def is_one_of_several() -> bool:

@@ -110,7 +110,7 @@ def pretrain(
     writer = MetricsWriter(
         workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
     )
-    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
+    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, distributed.log_of_each(writer.message))
     with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
         held.open_run(
             _describe_run(config, records) | distillation.record(learned),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import jax
+from bert_jax.parallel import distributed
 
 
 class Watchdog:
@@ -65,8 +65,7 @@ class Watchdog:
 
 
 def _abort(message: str) -> None:
-    process = f"process {jax.process_index()} of {jax.process_count()}: " if jax.process_count() > 1 else ""
-    message = f"bert-jax: error: {process}{message}; the stacks of its threads follow"
+    message = f"bert-jax: error: {distributed.line_prefix()}{message}; the stacks of its threads follow"
     print(message, file=sys.stderr, flush=True)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(1)

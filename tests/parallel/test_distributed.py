@@ -1,6 +1,7 @@
 import os
 import sys
 
+import jax
 import pytest
 from jax._src import clusters
 
@@ -156,6 +157,17 @@ def test_a_coordinator_that_nobody_knows():
 def test_one_process_returns_as_ever():
     assert not distributed.is_one_of_several()
     distributed.leave(1)
+
+
+def test_lines_of_other_processes_have_their_number(monkeypatch, capfd):
+    said = []
+    distributed.log_of_each(said.append)("alone")
+    for process in (0, 3):
+        monkeypatch.setattr(jax, "process_count", lambda: 4)
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        distributed.log_of_each(said.append)(f"of {process}")
+    assert said == ["alone", "of 0"]
+    assert capfd.readouterr() == ("", "bert-jax: process 3 of 4: of 3\n")
 
 
 @pytest.mark.parametrize("text, steps", [("", None), ("3:3", (3, 3)), ("100:105", (100, 105))])

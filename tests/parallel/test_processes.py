@@ -1,12 +1,13 @@
 """One run in several processes of two CPU devices each, as on several hosts."""
 
 import json
+import shutil
 import signal
 import time
 
 import numpy as np
 import pytest
-from support import processes
+from support import corruption, processes
 
 from bert_jax import checkpoint
 from bert_jax.training.metrics.metrics_writer import read_tables
@@ -156,6 +157,18 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
     for number in {0, 1, 2} - {victim}:
         said = "\n".join(started.output[number])
         assert "loop.py" in said, said  # the stacks
+
+
+def test_each_process_warns_of_the_corrupt_rows_that_it_reads(records, tmp_path):
+    damaged = shutil.copytree(records, tmp_path / "records")
+    corruption.damage_rows(damaged, range(0, 64, 3))
+    fields = {"steps": 4, "optimizer.warmup_steps": 0, "eval.every": 0, "data.max_corrupt_rows": 22}
+    codes, started = run(command(tmp_path / "run", damaged, **fields), 2)
+    assert codes == [0, 0], started.transcript()
+    for number, prefix in enumerate(("warning: ", "bert-jax: process 1 of 2: warning: ")):
+        warnings = [line for line in started.output[number] if "is corrupt at byte" in line]
+        assert warnings and all(line.startswith(prefix) for line in warnings), started.transcript()
+        assert "(1 of at most 22)" in warnings[0]
 
 
 def test_a_missing_process_is_named(records, tmp_path):

@@ -52,7 +52,8 @@ class PretrainDataConfig(Part):
     train_split: str = option("train", "the split to train on")
     eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
     max_corrupt_rows: int = option(
-        100, "up to this many corrupt rows are replaced by the next row; one more stops the run"
+        100,
+        "up to this many corrupt rows of each process are replaced by the next row; one more stops the run",
     )
 
     @property
