@@ -14,6 +14,7 @@ bert-jax are where every node sees them.
   --nodes=1
   --gpus_per_node=8        0: the CPUs
   --process_per=node       or gpu: one process a node, or one a GPU
+  --cpus_per_task          CPU cores of each process; by default what the cluster gives, often a single one
   --time=24:00:00          of one start, not of the run
   --partition, --account   the cluster's own by default
   --log_dir=.              the log is NAME.log there
@@ -25,8 +26,8 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
 name="" nodes=1 gpus_per_node=8 process_per=node time=24:00:00 partition="" account="" log_dir=. save_seconds=120
-max_restarts=20 sbatch_flag=()
-parse "name nodes gpus_per_node process_per time partition account log_dir save_seconds max_restarts" \
+cpus_per_task="" max_restarts=20 sbatch_flag=()
+parse "name nodes gpus_per_node process_per cpus_per_task time partition account log_dir save_seconds max_restarts" \
   sbatch_flag "" -- "$@"
 verb="${WORDS[0]:-}"
 is_one_of "${verb:-none}" "run logs delete" || die "${verb:-no command}: expected run, logs or delete"
@@ -38,6 +39,7 @@ need_counts nodes save_seconds max_restarts
 [[ "$gpus_per_node" =~ ^(0|[1-9][0-9]{0,2})$ ]] || die "--gpus_per_node=$gpus_per_node: expected a whole number"
 is_one_of "$process_per" "node gpu" || die "--process_per=$process_per: expected node or gpu"
 [[ "$process_per" == node ]] || need_counts gpus_per_node
+[[ -z "$cpus_per_task" ]] || need_counts cpus_per_task
 log="$log_dir/$name.log"
 [[ "$log" != *%* ]] || die "--log_dir=$log_dir: Slurm would replace the %; choose another directory"
 
@@ -61,6 +63,7 @@ submit() {
     tasks="$gpus_per_node"
   fi
   flags+=(--ntasks-per-node="$tasks" --export="ALL,PROCESS_PER=$process_per,MAX_RESTARTS=$max_restarts")
+  [[ -z "$cpus_per_task" ]] || flags+=(--cpus-per-task="$cpus_per_task")
   [[ -z "$partition" ]] || flags+=(--partition="$partition")
   [[ -z "$account" ]] || flags+=(--account="$account")
   run mkdir -p "$log_dir"

@@ -50,9 +50,11 @@ def test_one_process_a_node(cluster, tmp_path):
             "--constraint",
         ),
         (["--gpus_per_node=0"], ["--ntasks-per-node=1"], "--gpus"),
+        (["--cpus_per_task=12"], ["--cpus-per-task=12", "--ntasks-per-node=1"], "--constraint"),
+        (["--nodes=2"], ["--nodes=2"], "--cpus-per-task"),
         (["--partition=p", "--account=a"], ["--partition=p", "--account=a"], "--constraint"),
     ],
-    ids=["gpu", "cpu", "partition"],
+    ids=["gpu", "cpu", "cores", "default_cores", "partition"],
 )
 def test_other_shapes(cluster, tmp_path, flags, expected, absent):
     cluster.run(SCRIPT, "run", "--name=base", f"--log_dir={tmp_path}", *flags, "--", "bert-jax")
@@ -108,6 +110,14 @@ def test_what_a_process_is_told(cluster, tmp_path):
     assert cluster.calls()[0] == ["scontrol", "show", "hostnames", "gpu[007-008]"]
 
 
+@pytest.mark.parametrize("cores", ["12", ""])
+def test_srun_gives_each_process_the_cores_that_the_job_has_for_it(cluster, tmp_path, cores):
+    script = f'printf "%s" "${{SRUN_CPUS_PER_TASK-unset}}" >{tmp_path}/cores'
+    environment = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
+    cluster.run(JOB, "bash", "-c", script, env=environment)
+    assert (tmp_path / "cores").read_text() == (cores or "unset")
+
+
 @pytest.mark.parametrize("verb", ["run", "delete"])
 def test_a_dry_run_shows_the_calls(cluster, tmp_path, verb):
     words = ["--name=base", f"--log_dir={tmp_path}/$x", "--", *NASTY]
@@ -130,9 +140,13 @@ def test_a_dry_run_shows_the_calls(cluster, tmp_path, verb):
             ["run", "--name=a", "--gpus_per_node=08", "--", "true"],
             "--gpus_per_node=08: expected",
         ),
+        (
+            ["run", "--name=a", "--cpus_per_task=0", "--", "true"],
+            "--cpus_per_task=0: expected a whole number",
+        ),
         (["run", "--name=a", "--log_dir=%j", "--", "true"], "Slurm would replace the %"),
     ],
-    ids=["no-name", "name", "no-command", "verb", "process", "no-gpu", "octal", "percent"],
+    ids=["no-name", "name", "no-command", "verb", "process", "no-gpu", "octal", "no-core", "percent"],
 )
 def test_mistakes_are_told_in_one_line(cluster, words, message):
     done = cluster.run(SCRIPT, *words, check=2)
