@@ -10,13 +10,13 @@ import shutil
 from collections.abc import Iterable
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.leaves import PyTree
 from bert_jax.checkpoint.steps import WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import files
+from bert_jax.parallel import collective
 
 TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
 _SET_ASIDE = "bad-"
@@ -75,17 +75,17 @@ class StepDirectory:
 
     def agreed_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
-        return _agreed(self.steps() if jax.process_index() == 0 else [])
+        return collective.of_primary(self.steps() if jax.process_index() == 0 else [])
 
     def scheduled_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first, except those of stops."""
         steps = self.steps() if jax.process_index() == 0 else []
-        return _agreed([step for step in steps if self._stop(step) is None])
+        return collective.of_primary([step for step in steps if self._stop(step) is None])
 
     def stop_at(self, step: int) -> Stop | None:
         """Returns the stop for which process 0 sees that a step was saved; None for any other step."""
         stop = self._stop(step) if jax.process_index() == 0 and step in self.steps() else None
-        found = _agreed([stop.began, stop.skipped, stop.spikes] if stop else [])
+        found = collective.of_primary([stop.began, stop.skipped, stop.spikes] if stop else [])
         return Stop(*found) if found else None
 
     def damaged(self) -> list[str]:
@@ -199,10 +199,3 @@ class StepDirectory:
                 files.move(path, target)
                 path = target
             self._deletions.submit(files.remove_tree, path)
-
-
-def _agreed(numbers: list[int]) -> list[int]:
-    """Returns the numbers of process 0 in all processes."""
-    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(numbers))))
-    given = np.array(numbers if jax.process_index() == 0 else np.zeros(count), np.int32)
-    return np.asarray(multihost_utils.broadcast_one_to_all(given)).tolist() if count else []

@@ -9,10 +9,8 @@ import os
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
 from bert_jax.checkpoint.directory import StepDirectory
@@ -31,6 +29,7 @@ from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
+from bert_jax.parallel import collective
 
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # orbax writes it after the checksums, as it completes a step
@@ -214,8 +213,7 @@ class Checkpointer:
                 write_file_digests(path, but=_WRITTEN_LATER)
 
     def _primary_sees(self, path: str) -> bool:
-        exists = np.int32(jax.process_index() == 0 and files.exists(path))
-        return bool(multihost_utils.broadcast_one_to_all(exists))
+        return collective.of_primary(jax.process_index() == 0 and files.exists(path))
 
     def check_frozen(self, frozen: PyTree) -> None:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+_BLOCK = 256  # bytes; each length of an array that is exchanged is a program to compile
 
 
 def gather(content: bytes) -> list[bytes]:
@@ -15,6 +20,17 @@ def gather(content: bytes) -> list[bytes]:
     if jax.process_count() == 1:
         return [content]
     sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(content)))).reshape(-1)
-    padded = np.frombuffer(content.ljust(int(sizes.max()), b"\0"), np.uint8)
+    length = -(-int(sizes.max()) // _BLOCK) * _BLOCK
+    padded = np.frombuffer(content.ljust(length, b"\0"), np.uint8)
     rows = np.asarray(multihost_utils.process_allgather(padded))
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
+def of_primary(value: Any) -> Any:
+    """Returns the value of process 0, which has to be JSON-serializable, in all processes of the run.
+
+    All processes have to call it. What the others give is not used.
+    """
+    if jax.process_count() == 1:
+        return value
+    return json.loads(gather(json.dumps(value).encode() if jax.process_index() == 0 else b"")[0])

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
+from bert_jax.parallel import collective
 from bert_jax.settings.config_fields import INT32
 from bert_jax.training.evaluators import Batches
 from bert_jax.training.metrics.throughput import TooManySkipped
@@ -67,17 +67,13 @@ def read(workdir: WorkDir) -> Recovery | None:
     Raises:
         UserError: the file is damaged.
     """
-    found = None
+    found: dict = {}
     if jax.process_index() == 0:
         path = os.path.join(workdir.path, RECOVERY_FILE)
         if files.exists(path):
-            values = json_files.read(path, _RECOVERY)
-            found = Recovery(values["step"], values["left_out"], values.get("complete", False))
-    if jax.process_count() == 1:
-        return found
-    numbers = (-1, 0, 0) if found is None else (found.step, found.left_out, int(found.complete))
-    step, left_out, complete = multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
-    return None if step < 0 else Recovery(step, left_out, bool(complete))
+            found = json_files.read(path, _RECOVERY)
+    found = collective.of_primary(found)
+    return Recovery(found["step"], found["left_out"], found.get("complete", False)) if found else None
 
 
 def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:

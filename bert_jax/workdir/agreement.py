@@ -66,7 +66,7 @@ def check_shared(directory: str, *, primary: bool, patience: float = 10.0) -> No
     if primary:
         _write_empty(directory, own)
     try:
-        written = collective.gather(own.encode())[0].decode()
+        written = collective.of_primary(own)
         looked = [socket.gethostname(), _look_for(os.path.join(directory, written), patience)]
         found = [json.loads(each) for each in collective.gather(json.dumps(looked).encode())]
     finally:

@@ -1,0 +1,25 @@
+"""What processes exchange, as threads of one; test_processes.py has real processes."""
+
+import functools
+
+import jax
+from support import together
+
+from bert_jax.parallel import collective
+
+
+def test_contents_of_any_length_are_gathered_in_order(monkeypatch):
+    contents = [b"", b"one", bytes(range(256)) * 3, b"\0\0"]
+    calls = [functools.partial(collective.gather, content) for content in contents]
+    assert together.run(monkeypatch, *calls) == [contents] * 4
+
+
+def test_all_get_the_value_of_process_0(monkeypatch):
+    values = [{"steps": [1, 2**40], "name": "ü"}, None, "other"]
+    calls = [functools.partial(collective.of_primary, value) for value in values]
+    assert together.run(monkeypatch, *calls) == [values[0]] * 3
+
+
+def test_one_process_has_its_own(monkeypatch):
+    monkeypatch.delattr(jax.experimental.multihost_utils, "process_allgather")
+    assert collective.gather(b"own") == [b"own"] and collective.of_primary([1]) == [1]
