@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS = 80
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});|\{\{|\}\}|\[\[|\]\]")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
-_HIGH_SHARES = {"duplicate_lines": 0.05, "duplicate_documents": 0.01, "markup_lines": 0.01}
+_HIGH_SHARES = {"duplicate_text": 0.05, "duplicate_documents": 0.01, "markup_lines": 0.01}
 _HIGH_UNKNOWN_SHARE = 0.01
 _FEW_LINES = 100  # below this number a share is not judged
 
@@ -197,6 +197,7 @@ class _Found:
             "lines": self.lines,
             "characters": self.characters,
             "duplicate_lines": self._line_sample.repeated_share(),
+            "duplicate_text": self._line_sample.repeated_share_of_bytes(),
             "duplicate_documents": self._document_sample.repeated_share(),
             "markup_lines": self.markup / lines,
             "long_lines": self.long,
@@ -245,7 +246,7 @@ class _Found:
             line, key, range_ = self._markup_example
             example = f"{line!r} in the document at {readers.place(key, range_)}"
         advice = {
-            "duplicate_lines": "are there headers, footers or menus?",
+            "duplicate_text": "lines repeat earlier ones: are there headers, footers or menus?",
             "duplicate_documents": "bert-jax data --clean=exact,near drops them",
             "markup_lines": f"such as {example}: --input_format=wikipedia_xml and wikiextractor "
             "drop the markup of such files; take any other out before (docs/corpora.md)",

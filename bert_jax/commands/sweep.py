@@ -74,7 +74,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     compiler_options.enable_compilation_cache(flags.compilation_cache)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
     needed = [records[name] for name in experiment.records_of(flags.arms)]
-    if not (flags.input or all(map(files.exists, needed))):
+    if flags.table and not files.exists(os.path.join(flags.workdir, runner.EXPERIMENT_FILE)):
+        raise UserError(
+            f"--workdir={flags.workdir}: --table shows what has run, and no sweep has begun there; give the "
+            "directory of one, or leave out --table"
+        )
+    if not (flags.table or flags.input or all(map(files.exists, needed))):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
     inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
     work = runner.Runner(experiment, flags.workdir, inputs)

@@ -76,11 +76,13 @@ def split(given: str) -> tuple[str, str | None]:
     return name, argument if colon else None
 
 
-def find(given: str) -> Path:
+def find(given: str, group: str = "") -> Path:
     """Returns the path of a config file.
 
     Args:
         given: a name from `names()`, or the path or URL of a file, without an argument.
+        group: the beginning of the names that the message offers, "pretrain", "finetune" or "experiments";
+            "" for all.
 
     Returns:
         The path of the file. For a URL, it is a local copy that exists as long as this process.
@@ -105,8 +107,9 @@ def find(given: str) -> Path:
     # The user may have given a path in the repository (configs/pretrain/tiny.py) or omitted the command
     # (tiny).
     wanted = given.removesuffix(".py").removeprefix("configs/")
-    by_size = [name for name in known if name.partition("/")[2] == wanted]
-    hint = f"; did you mean {by_size[0]}?" if by_size else did_you_mean(wanted, known)
+    fitting = [name for name in known if name.startswith(f"{group}/")] or known
+    by_size = [name for name in fitting if name.partition("/")[2] == wanted]
+    hint = f"; did you mean {' or '.join(by_size)}?" if by_size else did_you_mean(wanted, fitting)
     raise UserError(
         f"config {given!r}: there is no such file, and no config of this name{hint or ';'} "
         "`bert-jax configs` lists them"
@@ -149,7 +152,8 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
         UserError: there is no such config, its file raised an error or does not return a config, or the
             config is of the other kind of training.
     """
-    config = _call(given, "config", "get_config", ml_collections.ConfigDict)
+    group = _group(command) if command else ""
+    config = _call(given, "config", "get_config", ml_collections.ConfigDict, group)
     if command:
         _check_kind(config, given, command)
     return config
@@ -199,10 +203,11 @@ def load_experiment(given: str) -> Experiment:
         UserError: there is no such file, it raised an error, or it does not return an experiment.
     """
     name = f"{_EXPERIMENTS}/{given}"
-    return _call(name if split(name)[0] in names() else given, "experiment", "get_experiment", Experiment)
+    given = name if split(name)[0] in names() else given
+    return _call(given, "experiment", "get_experiment", Experiment, _EXPERIMENTS)
 
 
-def _call(given: str, flag: str, function: str, kind: type[Any]) -> Any:
+def _call(given: str, flag: str, function: str, kind: type[Any], group: str) -> Any:
     """Returns what a function of a config file returns.
 
     Args:
@@ -210,9 +215,10 @@ def _call(given: str, flag: str, function: str, kind: type[Any]) -> Any:
         flag: the flag that has it, for messages.
         function: the name of the function.
         kind: the expected type.
+        group: see `find`.
     """
     name, argument = split(given)
-    path = find(name)
+    path = find(name, group)
     try:
         get = runpy.run_path(str(path)).get(function)
         if get is None:
@@ -241,9 +247,14 @@ def _call(given: str, flag: str, function: str, kind: type[Any]) -> Any:
     return found
 
 
+def _group(command: str) -> str:
+    """Returns the beginning of the names of the configs that a command takes."""
+    return example(command).partition("/")[0]
+
+
 def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> None:
     """Raises UserError if a config is not of the kind of training that the command takes."""
-    kind = example(command).partition("/")[0]
+    kind = _group(command)
     # Every fine-tuning config has the field task, every pre-training config has masking, and none has both.
     of = "finetune" if "task" in config else "pretrain" if "masking" in config else None
     if of not in (None, kind):

@@ -297,6 +297,26 @@ def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, ca
 
 
 @pytest.mark.parametrize(
+    "command, field, expected",
+    [
+        ("finetune --config=finetune/glue:rte", "steps", "fine-tuning has epochs, which may be a fraction"),
+        (
+            "finetune --config=finetune/glue:rte",
+            "max_steps",
+            "fine-tuning has epochs, which may be a fraction",
+        ),
+        ("pretrain --config=pretrain/tiny", "epochs", "pre-training has steps"),
+        ("pretrain --config=pretrain/tiny", "num_train_epochs", "pre-training has steps"),
+        ("pretrain --config=hour", "steps", "no config of this name; did you mean pretrain/hour?"),
+    ],
+)
+def test_the_length_of_the_other_kind_of_training(command, field, expected, capsys):
+    assert cli.main([*command.split(), "--workdir=x", f"--config.{field}=1"]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     "error, expected",
     [
         (FileNotFoundError("no errno, as of fsspec"), UserError),

@@ -45,7 +45,18 @@ def test_duplicate_lines_and_the_most_frequent(tmp_path):
     report = inspect_corpus.inspect_corpus([write(tmp_path, *documents)])
     assert report.facts["duplicate_lines"] == pytest.approx(59 / 300)
     assert report.facts["frequent_lines"] == {"all rights reserved.": 60}
-    assert only(report.problems).startswith("19.7% duplicate lines")
+    size = sum(len(line) for lines in sound_documents() for line in lines)
+    assert report.facts["duplicate_text"] == pytest.approx(59 * 20 / (size + 60 * 20))
+    assert only(report.problems) == (
+        f"{report.facts['duplicate_text']:.1%} duplicate text; lines repeat earlier ones: are there headers, "
+        "footers or menus?"
+    )
+
+
+def test_short_lines_that_repeat_are_little_text(tmp_path):
+    documents = [["History.", *lines] for lines in sound_documents()]
+    report = inspect_corpus.inspect_corpus([write(tmp_path, *documents)])
+    assert report.facts["duplicate_lines"] == pytest.approx(59 / 300) and not report.problems
 
 
 def test_lines_with_the_same_beginning_are_counted_apart(tmp_path):

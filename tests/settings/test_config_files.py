@@ -61,6 +61,20 @@ def test_an_unknown_name_gets_the_nearest_one_and_how_to_list_all(given, near, t
     assert near is None or f"; did you mean {near}? `bert-jax configs` lists them" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "given, group, near",
+    [
+        ("hour", "pretrain", "pretrain/hour"),
+        ("hour", "finetune", "finetune/hour"),
+        ("hour", "", "experiments/hour or finetune/hour or pretrain/hour"),
+        ("gpt", "experiments", "experiments/gpt"),
+    ],
+)
+def test_a_name_without_its_group_is_looked_for_in_the_group_of_the_command(given, group, near):
+    with pytest.raises(UserError, match=f"; did you mean {near}\\? `bert-jax configs` lists them"):
+        config_files.find(given, group)
+
+
 def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
     package = tmp_path / "site-packages" / "bert_jax"
     (package / "configs" / "pretrain").mkdir(parents=True)

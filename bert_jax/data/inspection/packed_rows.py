@@ -124,11 +124,14 @@ class _PackedCounts(Counts):
         return super().facts() | by_row
 
     def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
-        """Returns the sequences of a row as text, each with its label."""
+        """Returns the sequences of a row as text, each with its label, if they have labels."""
         length = int(batch["lengths"][row])
         edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
-        labels = batch["next_sentence_labels"][row].tolist()
-        return [
-            f"({self.labels[label]}) {tokenizer.decode(batch['input_ids'][row, start:end].tolist())}"
-            for label, (start, end) in zip(labels, itertools.pairwise(edges), strict=False)
+        texts = [
+            tokenizer.decode(batch["input_ids"][row, start:end].tolist())
+            for start, end in itertools.pairwise(edges)
         ]
+        if not self.labels:
+            return texts
+        labels = batch["next_sentence_labels"][row].tolist()
+        return [f"({self.labels[label]}) {text}" for label, text in zip(labels, texts, strict=False)]

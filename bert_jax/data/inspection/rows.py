@@ -23,10 +23,9 @@ _SHARES = {  # the usual shares of label 1, by --nsp; the reference makes more t
     "next": (0.4, 0.7, "of the next sentences are random"),
     "sop": (0.4, 0.6, "of the segments are swapped"),
 }
-LABELS = {  # names of the labels in the printed examples
+LABELS = {  # names of the labels in the printed examples, by --nsp
     "next": {1: "random next", 0: "next", -1: "no next"},
     "sop": {1: "swapped", 0: "in order", -1: "no next"},
-    "none": {-1: "no next"},
 }
 SETTINGS = (  # the entries of manifests that a report has, in this order
     *"max_seq_length max_sequences_per_row max_predictions_per_seq nsp seed dupe_factor".split(),
@@ -56,7 +55,7 @@ class Counts:
     def __init__(self, manifest: dict[str, Any]):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.template = templates.of(manifest["vocabulary"])
-        self.labels = LABELS[manifest.get("nsp", "next")]
+        self.labels = LABELS.get(manifest.get("nsp", "next"))
         # Each pass over a document masks other tokens of the same rows in google records.
         passes = 1 if manifest.get("schema") == "google" else manifest.get("dupe_factor", 1)
         self._repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
@@ -104,15 +103,17 @@ class Counts:
             "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
             "duplicate_rows": self._rows.repeats(),
         }
+        if not self.labels:
+            del facts["random_next"], facts["random_next_share"]
         if estimated := self._rows.how_estimated():
             facts["duplicate_rows_estimated"] = estimated
         return facts | {"sequence_lengths": self._sequence_lengths.tolist()}
 
     def problems(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yields the problems that concern the rows of the split as a whole, given its `facts`."""
-        share, unknown = facts["random_next_share"], facts["unknown_share"]
+        unknown = facts["unknown_share"]
         if self._usual and facts["sequences"] >= _FEW_SEQUENCES:
-            low, high, what = self._usual
+            share, (low, high, what) = facts["random_next_share"], self._usual
             if not low <= share <= high:
                 yield (
                     f"{share:.1%} {what}, where {low:.0%} to {high:.0%} is usual: are the documents very "
@@ -185,10 +186,8 @@ def inspect_splits(
         if file or "version" not in manifest:
             continue
         for name in counts.compared:
-            if not damaged and found[name] != content[name]:
-                report.problems.append(
-                    f"{split} has {found[name]} {name}, and the manifest says {content[name]}"
-                )
+            if not damaged and (number := counts.sums[name]) != content[name]:
+                report.problems.append(f"{split} has {number} {name}, and the manifest says {content[name]}")
         if not content["rows"]:
             report.problems.append(f"the split {split} is empty")
 

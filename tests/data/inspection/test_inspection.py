@@ -103,6 +103,14 @@ def test_the_text_for_people(records, capsys):
     assert "rows 301" in text and "#####" in text and text.endswith("  sound\n")
 
 
+def test_records_without_second_sequences_do_not_speak_of_them(records, capsys):
+    alone = [packed.PackedSequence(np.array([2, 5, 6, 3], "<u2"), 4, -1)]
+    directory = records([alone] * 3, nsp="none", train={"random_next": 0})
+    cli.main(["inspect", directory, "--examples=1"])
+    text = capsys.readouterr().out
+    assert "\n  [CLS] w0 w1 [SEP]\n" in text and "next" not in text
+
+
 def test_one_file_of_a_directory(records, capsys):
     directory = records()
     code, report = inspect(capsys, os.path.join(directory, "train-00001-of-00002.tfrecord"))
