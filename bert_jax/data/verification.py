@@ -18,7 +18,7 @@ import google_crc32c
 
 from bert_jax.data import tfrecord
 from bert_jax.errors import UserError
-from bert_jax.io import files, progress
+from bert_jax.io import caches, files, progress
 
 _CHUNK = 1 << 24
 _reported: set[str] = set()
@@ -109,10 +109,10 @@ def _memory(path: str) -> Iterator[io.FileIO | None]:
     key = os.fsencode(os.path.abspath(path))
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     try:
-        directory = files.cache_directory("verified")
+        directory = caches.directory("verified")
         os.makedirs(directory, exist_ok=True)
         file = open(os.path.join(directory, name), "a+b", buffering=0)  # noqa: SIM115 (closed below)
-    except OSError:  # without a writable home directory, files are checked each time
+    except (OSError, UserError):  # without a writable directory for caches, files are checked each time
         yield None
         return
     try:

@@ -99,12 +99,6 @@ def suffix(path: PathLike) -> str:
     return os.path.splitext(name(path))[1].lower()
 
 
-def cache_directory(name: str) -> str:
-    """Returns the local directory of one of bert_jax's caches, in $XDG_CACHE_HOME or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "bert_jax", name)
-
-
 def file_system(path: PathLike) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, and the path within it.
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from bert_jax.io import files
+from bert_jax.io import caches
 
 # Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
 _LEAST_SECONDS = 0.1
@@ -110,7 +110,7 @@ def enable_compilation_cache(directory: str | None = None) -> None:
     """
     if directory is None:
         given = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-        directory = given or files.cache_directory("xla")
+        directory = given or caches.directory("xla")
     jax.config.update("jax_compilation_cache_dir", directory or None)
     if _LEAST_SECONDS_VARIABLE not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
