@@ -96,12 +96,12 @@ def _is_whole(path: str, size: int) -> bool:
 
 def _fetch(url: str, target: str, name: str, size: int) -> None:
     path = os.path.join(target, name)
-    with files.open_local(f"{url.rstrip('/')}/{name}") as source, atomic.replace_file(path) as copy:
-        while part := source.read(1 << 20):
-            copy.write(part)
-        if size >= 0 and copy.tell() != size:
+    with atomic.replace_file(path) as copy:
+        files.download(f"{url.rstrip('/')}/{name}", copy.name)  # not to a directory that may be too small
+        found = os.path.getsize(copy.name)
+        if size >= 0 and found != size:
             raise UserError(
-                f"{url}/{name} has {counted(copy.tell(), 'byte')}, and {size} are expected: it is not whole; "
+                f"{url}/{name} has {counted(found, 'byte')}, and {size} are expected: it is not whole; "
                 "copy it there again"
             )
 

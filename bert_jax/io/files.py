@@ -207,7 +207,7 @@ def local_copy(path: PathLike) -> Iterator[str]:
         for each in walk(path) if is_directory(path) else [""]:
             source, target = (os.path.join(path, each), os.path.join(copy, each)) if each else (path, copy)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            _download(source, target)
+            download(source, target)
         yield copy
 
 
@@ -216,11 +216,12 @@ def open_local(path: PathLike) -> BinaryIO:
     if not is_remote(path):
         return open(path, "rb")
     copy: Any = tempfile.NamedTemporaryFile(dir=scratch.system_directory())  # noqa: SIM115 (the caller closes it)
-    _download(path, copy.name)
+    download(path, copy.name)
     return copy
 
 
-def _download(path: PathLike, target: str) -> None:
+def download(path: PathLike, target: str) -> None:
+    """Copies a remote file to a local path, whose content it replaces."""
     with _remote(path) as (system, bare):
         system.get_file(bare, target)
 

@@ -60,8 +60,8 @@ def test_all_rows_and_any_part_of_them(path):
 def test_a_remote_arrow_file_is_copied_once(tmp_path, monkeypatch, kind):
     url = f"memory://{tmp_path.name}/data.arrow"
     atomic.copy_file(write(tmp_path / "data.arrow", kind), url)
-    copied, download = [], files._download
-    monkeypatch.setattr(files, "_download", lambda path, to: copied.append(to) or download(path, to))
+    copied, download = [], files.download
+    monkeypatch.setattr(files, "download", lambda path, to: copied.append(to) or download(path, to))
     found = columnar.Table(url)
     assert len(found) == COUNT and found.group_starts() == []
     expected = table().to_pylist()

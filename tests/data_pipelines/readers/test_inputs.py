@@ -62,8 +62,8 @@ def test_records_of_remote_files_are_those_of_local_ones(options, corpus, tmp_pa
 
 def test_ranges_of_a_remote_arrow_file_share_a_copy_until_it_changes(tmp_path, monkeypatch):
     url = f"memory://{tmp_path.name}/data.arrow"
-    copied, download = [], files._download
-    monkeypatch.setattr(files, "_download", lambda path, to: copied.append(path) or download(path, to))
+    copied, download = [], files.download
+    monkeypatch.setattr(files, "download", lambda path, to: copied.append(path) or download(path, to))
     for word in ("First", "Other"):  # of the same size
         texts = [f"{word} {number}." for number in range(9)]
         table = pyarrow.table({"text": texts})
