@@ -14,7 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import compression, files, path_lists
 from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import named
-from data_pipelines.readers.sources import aliases_for, matches, source_of
+from data_pipelines.readers.listing import aliases_for, matches
+from data_pipelines.readers.sources import source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
 

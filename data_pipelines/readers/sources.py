@@ -9,19 +9,16 @@ import bisect
 import collections
 import contextlib
 import dataclasses
-import fnmatch
 import functools
-import glob
 import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files, tfds
-from bert_jax.io.progress import log
-from bert_jax.io.wording import some
+from data_pipelines.readers import listing
 from data_pipelines.readers.documents import Controls, Document, Fields, Range, not_text, text_document
 from data_pipelines.readers.formats import Format
 
@@ -49,7 +46,7 @@ class Source:
             UserError: no path matches.
         """
         remote = files.is_remote(self.path)
-        found = _remote_files(self.path) if remote else _local_files(self.path)
+        found = listing.remote_files(self.path) if remote else listing.local_files(self.path)
         if not found:
             if not remote and os.path.isdir(self.path):
                 raise UserError(f"--input={self.path}: the directory has no files; expected text files")
@@ -268,158 +265,6 @@ def source_of(path: str) -> Source:
     if path.startswith(tfds.PREFIX):
         return TfdsSource(path)
     return ColumnSource(path) if columnar.is_columnar(path) else Source(path)
-
-
-def matches(path: str, pattern: str) -> bool:
-    """Returns whether a pattern of an input finds a file or a directory, which need not exist yet.
-
-    Args:
-        path: the absolute path.
-        pattern: the absolute path or pattern.
-    """
-    return path == pattern or _match(path.split("/"), pattern.split("/"))
-
-
-def _match(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    if not pattern:
-        return not path
-    first, *rest = pattern
-    if first == "**" and _match(path, rest):
-        return True
-    if not path or (path[0].startswith(".") and not first.startswith(".")):
-        return False
-    if first == "**":
-        return _match(path[1:], pattern)
-    return fnmatch.fnmatchcase(path[0], first) and _match(path[1:], rest)
-
-
-def aliases_for(path: str, pattern: str) -> list[str]:
-    """Returns the absolute paths of a file or directory by which a pattern of an input may find it.
-
-    They are several if the pattern finds links to folders, or the path has one.
-
-    Args:
-        path: a local path or a URL, which need not exist yet.
-        pattern: a pattern of an input.
-    """
-    aliases = [files.absolute(path)]
-    if files.is_remote(path) or files.is_remote(pattern) or pattern.startswith(tfds.PREFIX):
-        return aliases
-    real = os.path.realpath(path)
-    for folder in _folders_passed(files.absolute(pattern)):
-        target = os.path.realpath(folder)
-        if os.path.commonpath([target, real]) == target:
-            aliases.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, target))))
-    return list(dict.fromkeys(aliases))
-
-
-def _folders_passed(pattern: str) -> Iterator[str]:
-    """Yields the folders from the root to those that a pattern finds, and the linked ones in the last."""
-    for beginning in itertools.accumulate(pattern.split("/"), "{}/{}".format):
-        folders = _found(beginning + "/")  # finds no files
-        yield from folders
-    for found in folders:
-        yield from (folder for folder, _ in _walk(found) if os.path.islink(folder))
-
-
-def _found(pattern: str) -> list[str]:
-    """Returns the local paths that a pattern finds."""
-    found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    return list(filter(os.path.lexists, found))  # glob returns NAME/ for NAME/** even if it does not exist
-
-
-def _local_files(pattern: str) -> list[str]:
-    return [file for path in _found(pattern) for file in _of_data_set(path, _files_under(path))]
-
-
-def _of_data_set(folder: str, found: list[str]) -> list[str]:
-    """Returns the files of a folder: only those of the data set, if it is one."""
-    tables = columnar.of_data_set(found)
-    if not tables:
-        return found
-    others = [file for file in found if not columnar.is_columnar(file) and not _describes(files.name(file))]
-    if others:
-        _log_left_out(folder, tuple(sorted(others)))
-    return tables
-
-
-def _describes(name: str) -> bool:
-    """Returns whether a file beside Parquet and Arrow files describes them, by its name."""
-    return name.startswith("_") or name.endswith((".json", ".md"))
-
-
-@functools.cache  # the inputs of a command are listed more than once
-def _log_left_out(folder: str, others: tuple[str, ...]) -> None:
-    log(
-        f"warning: of {folder}, only the Parquet and Arrow files are read, without "
-        f"{some(map(files.name, others))}; to read others, give a pattern that finds them, in an --input of "
-        "its own"
-    )
-
-
-def _files_under(path: str) -> list[str]:
-    """Returns the files in a folder and in the folders in it; of a file, the file."""
-    if not os.path.isdir(path):
-        return [path]
-    return [
-        os.path.join(folder, name)
-        for folder, names in _walk(path)
-        for name in names
-        if not name.startswith(".")
-    ]
-
-
-def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields a folder and the folders in it, each of them once, with the names of their files.
-
-    Links to folders are followed last, so that no link changes the path of a file that needs none.
-
-    Raises:
-        UserError: a folder cannot be read.
-    """
-    visited: set[str] = set()
-    starts = [path]
-    for start in starts:
-        for folder, folders, names in _readable(start):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            if (real := os.path.realpath(folder)) in visited:
-                folders.clear()
-                continue
-            visited.add(real)
-            starts += filter(os.path.islink, (os.path.join(folder, name) for name in folders))
-            yield folder, names
-
-
-def _readable(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    try:
-        yield from files.walk_folders(path)
-    except OSError as error:
-        message = (
-            f"{error.filename}: the folder cannot be read ({error.strerror}); expected one whose files are "
-            "text; allow it to be read, or give patterns that leave it out"
-        )
-        raise file_error(message, error) from None
-
-
-def _remote_files(pattern: str) -> list[str]:
-    try:
-        system, bare = files.file_system(pattern)
-        found = []
-        with files.remote_errors(pattern):
-            for path in system.glob(bare):
-                if not system.isdir(path):
-                    found.append(path)
-                    continue
-                under = [file for file in system.find(path) if "/." not in file[len(path) :]]
-                found += _of_data_set(path, [file for file in under if system.size(file) is not None])
-    except OSError as error:
-        message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
-        raise file_error(message, error) from None
-    url, place = pattern.rstrip("/"), bare.rstrip("/")
-    if place and url.endswith(place):
-        # What the file system leaves out of its paths: the scheme, and of some the host.
-        return [f"{url.removesuffix(place)}{path}" for path in found]
-    return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
 
 
 def _stream_edges(path: str, edges: list[int]) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, compression, files
 from data_pipelines import build, readers
-from data_pipelines.readers import sources
+from data_pipelines.readers import listing
 
 TEXT = b"One sentence.\nAnother one.\n\nA second document.\n\nThird.\n"
 
@@ -179,7 +179,7 @@ def test_a_pattern_matches_what_glob_finds(tmp_path, pattern):
         (tmp_path / name).touch()
     found = {path.rstrip("/") for path in glob.glob(f"{tmp_path}/{pattern}", recursive=True)}
     there = [tmp_path, *tmp_path.rglob("*")]
-    assert {str(path) for path in there if sources.matches(str(path), f"{tmp_path}/{pattern}")} == found
+    assert {str(path) for path in there if listing.matches(str(path), f"{tmp_path}/{pattern}")} == found
 
 
 def test_urls_with_a_host_or_a_root_are_kept(tmp_path):
