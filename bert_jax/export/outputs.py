@@ -10,7 +10,8 @@ import numpy as np
 
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model, parity
-from bert_jax.inference.embedding import normalized, pool
+from bert_jax.inference.embedding import pool
+from bert_jax.objectives.embedding.groups import normalize
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4  # of an export, relative to the largest output or to 1, whichever is larger
@@ -44,7 +45,7 @@ def named(model: Model, found: Mapping[str, jax.Array], mask: jax.Array) -> dict
     if model.sentence is not None:
         vectors = pool(found["hidden"], mask, model.sentence.pooling)
         if model.sentence.normalize:
-            vectors = normalized(vectors)
+            vectors = normalize(vectors)
         outputs["sentence_embedding"] = vectors
     return outputs
 

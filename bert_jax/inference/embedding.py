@@ -20,9 +20,9 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import pooling as poolings
-from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives.adapters import assemble
+from bert_jax.objectives.embedding import groups as text_groups
 from bert_jax.parallel import placement
 
 POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
@@ -240,11 +240,6 @@ def pool(states: jax.Array, real: jax.Array, pooling: str) -> jax.Array:
     return poolings.mean_of(states.astype(jnp.float32), members, jax.lax.Precision.HIGHEST)[:, 0]
 
 
-def normalized(vectors: jax.Array) -> jax.Array:
-    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays."""
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), LEAST_LENGTH)
-
-
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
 def features(
     params,
@@ -286,5 +281,5 @@ def features(
         chosen = Pooler(config).apply({"params": params["pooler"]}, chosen)
     vectors = chosen.astype(jnp.float32).reshape(chosen.shape[0], -1)
     if normalize:
-        vectors = normalized(vectors)
+        vectors = text_groups.normalize(vectors)
     return vectors

@@ -194,7 +194,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
 
 def _cooldown_steps(config: OptimizerConfig, warmup: float, total_steps: int) -> float:
-    """Returns the steps of the cooldown of `wsd_schedule`."""
+    """Returns the steps of the cooldown of `wsd`."""
     steps, fraction = config.cooldown_steps, config.cooldown_fraction
     if bool(steps) == bool(fraction):
         raise UserError(
