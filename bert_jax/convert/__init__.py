@@ -6,6 +6,7 @@ with epy.lazy_api_imports(globals()):
     from bert_jax.convert.heads import HEADS
     from bert_jax.convert.loading import (
         adopt_architecture,
+        describe_architecture,
         detect,
         load,
         load_architecture,
@@ -18,6 +19,7 @@ __all__ = [
     "HEADS",
     "Model",
     "adopt_architecture",
+    "describe_architecture",
     "detect",
     "load",
     "load_architecture",

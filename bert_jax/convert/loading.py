@@ -14,7 +14,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
-from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
+from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.models.heads.structures import LSTM
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.embedding.denoising import DECODER
@@ -115,6 +115,17 @@ def adopt_architecture(
             f"init_from={path}: {listed}; leave out {flags}: the architecture is taken from init_from"
         )
     return adopted | {name: fields[name] for name in (*RUN_FIELDS, *kept)}, tokenizer
+
+
+def describe_architecture(path: files.PathLike, fields: Mapping[str, Any]) -> str:
+    """Returns a line of the log: the sizes of the architecture that a run has from a checkpoint.
+
+    Args:
+        path: the checkpoint.
+        fields: what `adopt_architecture` returned.
+    """
+    sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
+    return f"architecture of {os.fspath(path)}: {sizes}"
 
 
 def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax import convert
 from bert_jax.data import vocabularies
-from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS
+from bert_jax.models.config import RUN_FIELDS
 from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
 from bert_jax.runs import distillation
@@ -63,15 +63,14 @@ def adopt_architecture(
     fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
     if tokenizer is not None:
         vocabularies.check("init_from", config.init_from, theirs, tokenizer)
-    sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     replaced = [
         name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
     ]
     instead = (
         f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
     )
-    message = f"architecture of {config.init_from}: {sizes}{instead}"
-    return _with_model(config, fields), message
+    message = convert.describe_architecture(config.init_from, fields)
+    return _with_model(config, fields), message + instead
 
 
 def load_function(

@@ -42,7 +42,7 @@ def from_training_file(
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"no file to train on; give {where}")
-    encoder, tokenizer = resolve_model(config, explicit)
+    encoder, tokenizer = resolve_model(config, explicit, log)
     encoder = spec.task.adopt_model(encoder, tokenizer, config, explicit, log)
     of_task = fields.of_task(config)
     if of_task.max_seq_length > encoder.max_seq_length:
@@ -99,7 +99,7 @@ def has_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> bool:
 
 
 def resolve_model(
-    config: FinetuneConfig, explicit: Collection[str] = ()
+    config: FinetuneConfig, explicit: Collection[str] = (), log: Callable[[str], None] = lambda line: None
 ) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
     """Returns the model configuration and the tokenizer.
 
@@ -111,6 +111,7 @@ def resolve_model(
         config: the configuration.
         explicit: the fields of `config.model` that the user set, even to their defaults. A field with another
             value than its default counts as one of them.
+        log: called with a line about the architecture of `init_from` and the fields that are set beside it.
 
     Raises:
         UserError: the configuration names no model, or the vocabulary does not match the checkpoint or the
@@ -121,6 +122,9 @@ def resolve_model(
         default = ModelConfig().to_dict()
         explicit = [name for name, value in values.items() if name in explicit or value != default[name]]
         values, tokenizer = convert.adopt_architecture(config.init_from, values, explicit)
+        named = (*model_config.RUN_FIELDS, *model_config.SHAPE_FIELDS)
+        kept = ", ".join(f"{name} {values[name]}" for name in explicit if name not in named)
+        log(convert.describe_architecture(config.init_from, values) + (kept and f"; the config sets {kept}"))
         if config.vocab:
             given = tokenization.load(config.vocab)
             if given.tokens != tokenizer.tokens:

@@ -109,7 +109,7 @@ class PretrainOptimizerConfig(OptimizerConfig):
     """The optimizer of pre-training."""
 
     decay_steps: int = option(
-        0, "the step at which the rate reaches 0, if it is not `steps`, as in the first of two phases"
+        0, "the step at which the decay ends, if it is not `steps`, as in the first of two phases"
     )
     warmup_fraction: float = option(
         0.0,
