@@ -180,6 +180,11 @@ def read_examples(
     return out
 
 
+def _no_such_choice(given: str, number: int, count: int) -> str:
+    read = f"label {given.strip()!r} is read as a letter: " if given.strip().isalpha() else ""
+    return f"{read}the right choice is {number} of {count}, counted from 0"
+
+
 def _add_rows(out, path, rows, columns, parse_label, label_may_be_empty) -> None:
     """Adds the rows of a file to those of the files before it."""
     rows_before = out.rows
@@ -199,7 +204,7 @@ def _add_rows(out, path, rows, columns, parse_label, label_may_be_empty) -> None
         if parse_label and columns.label:
             label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
             if choices and not 0 <= label < len(answers):
-                raise Malformed(f"the right choice is {label} of {len(answers)}, counted from 0")
+                raise Malformed(_no_such_choice(values["label"], label, len(answers)))
             out.labels.append(label)
         if choices:
             out.choices.append(answers)

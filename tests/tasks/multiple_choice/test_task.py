@@ -228,7 +228,8 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
     found.labels = ("0", "1")
     examples = found.read(str(path))
     assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed_count == 1
-    assert f"{path}:9: the right choice is 2 of 2, counted from 0" in examples.warning()
+    expected = f"{path}:9: label 'C' is read as a letter: the right choice is 2 of 2, counted from 0"
+    assert expected in examples.warning()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
             {},
             r":2: the right choice is 2 of 2, counted from 0 .1 of 1 row is",
         ),
-        ("q\ta\tb\ty\nx\t1\t2\tC\n", {}, r":2: the right choice is 2 of 2, counted from 0"),
+        ("q\ta\tb\ty\nx\t1\t2\tC\n", {}, r":2: label 'C' is read as a letter: the right choice is 2 of 2"),
         ("q\ta\tb\ty\nx\t1\t2\t-1\n", {}, r":2: the right choice is -1 of 2"),
         (
             "q\ta\tb\ty\nx\t1\t2\tyes\n",
