@@ -6,8 +6,10 @@
 The second command writes the words of a text that the vocabulary of a model splits: those to add to it with
 `bert-jax convert --add_tokens`.
 
-The special tokens have the same ids as in BERT's vocabularies; with --kind=bpe the first four are RoBERTa's.
-Large corpora are sampled, so that memory stays bounded; the result depends only on the text and the flags.
+WordPiece vocabularies of 5,000 tokens and more have the special tokens at BERT's ids, smaller ones and
+SentencePiece at 0 to 4 ([PAD], [UNK], [CLS], [SEP], [MASK]); BPE has them in RoBERTa's order, CLS, PAD, SEP,
+UNK, MASK, at 0 to 4. Large corpora are sampled, so that memory stays bounded; the result depends only on the
+text and the flags.
 """
 
 from __future__ import annotations
