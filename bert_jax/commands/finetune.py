@@ -1,4 +1,4 @@
-r"""Fine-tune a model: classes or numbers for texts and pairs, multiple choice, questions, tags of words.
+r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of words, embeddings or reranking.
 
     bert-jax finetune --config=finetune/classification --workdir=runs/reviews \
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \

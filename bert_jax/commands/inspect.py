@@ -3,12 +3,12 @@
     bert-jax inspect records/ vocab.txt runs/mini
     bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
-PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt or a
-SentencePiece .model, a work directory or one of its checkpoints, a Hugging Face folder, the folder of a TF1
-checkpoint, or text. Records are those of `bert-jax data`, or those of google-research/bert's
-create_pretraining_data, which --vocab=FILE decodes. A .txt file that is not a vocabulary is text; with
---input_format all PATHs are files, folders or patterns of one corpus. The exit code is 0 if everything is
-sound, and 1 if something is wrong.
+PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt, a
+SentencePiece .model or the tokenizer.json of byte-level BPE, a work directory or one of its checkpoints, a
+Hugging Face folder, the folder of a TF1 checkpoint, or text. Records are those of `bert-jax data`, or those
+of google-research/bert's create_pretraining_data, which --vocab=FILE decodes. A .txt file that is not a
+vocabulary is text; with --input_format all PATHs are files, folders or patterns of one corpus. The exit code
+is 0 if everything is sound, and 1 if something is wrong.
 """
 
 from __future__ import annotations

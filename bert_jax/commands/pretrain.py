@@ -1,4 +1,4 @@
-"""Pre-train BERT on records: masked LM and next-sentence prediction.
+"""Pre-train a model on records: masked LM and next sentences, ELECTRA, causal LM, or distillation.
 
     bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 

@@ -11,9 +11,9 @@
 --checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
 --workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
 concurrent requests are computed together. What they need is compiled before the first one, but for texts with
-several masks. GET /health and /metrics (Prometheus) show the state of the server. By default, only this
-machine is answered: --host=0.0.0.0 answers all, without encryption or authentication. SIGTERM and Ctrl-C
-finish the requests that are being answered.
+several masks. GET /v1/models names the model of --checkpoint; /health and /metrics (Prometheus) show the
+state of the server. By default, only this machine is answered: --host=0.0.0.0 answers all, without encryption
+or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
     server = app.Server(served, name, **limits)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
-    return _serve(server.app, flags.host, flags.port, [service.name for service in served])
+    return _serve(server.app, flags.host, flags.port, server.paths)
 
 
 def _check_address(host: str, port: int) -> None:
@@ -120,7 +120,7 @@ def _warm_up(service: services.Service, most: int) -> int:
         return service.warm_up(most, on_program)
 
 
-def _serve(application: Any, host: str, port: int, names: list[str]) -> int:
+def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     """Answers requests until a signal arrives, and then those that are being answered."""
 
     class Server(uvicorn.Server):
@@ -140,8 +140,7 @@ def _serve(application: Any, host: str, port: int, names: list[str]) -> int:
             await super().startup(sockets)
             if self.started:
                 address = self.servers[0].sockets[0].getsockname()
-                paths = ", ".join(f"/{name}" for name in names)
-                log(f"ready: http://{address[0]}:{address[1]} answers {paths}")
+                log(f"ready: http://{address[0]}:{address[1]} answers {', '.join(paths)}")
 
     config = uvicorn.Config(
         application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS

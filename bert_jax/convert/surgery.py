@@ -106,7 +106,7 @@ def unpad_vocabulary(model: Model) -> Model:
     if model.tokenizer is None:
         raise UserError(
             f"{model.source or 'the model'} has no vocabulary, so the number of its tokens is unknown; "
-            "expected a vocab.txt or a .model beside it"
+            "expected a vocab.txt, a .model or a tokenizer.json beside it"
         )
     size = model.tokenizer.vocab_size
     return change_rows(model, size, lambda rows: rows[:size])

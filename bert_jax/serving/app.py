@@ -101,7 +101,7 @@ class Server:
         if "embed" in self._services:
             routes.append(self._route("/v1/embeddings", self._openai))
             routes.append(self._route("/v1/models", self._models, "GET"))
-        self._paths = [route.path for route in routes]
+        self.paths = [route.path for route in routes]
         handlers = {exceptions.HTTPException: self._http_error}
         self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
 
@@ -147,7 +147,7 @@ class Server:
         """Returns the answer to a request for a path or with a method that there is not."""
         path, message = request.url.path, error.detail
         if error.status_code == 404:
-            message = f"{path:.60}: expected one of {', '.join(self._paths)}"
+            message = f"{path:.60}: expected one of {', '.join(self.paths)}"
             if path in _NEEDED:
                 message += f"; {path} needs bert-jax serve {_NEEDED[path]}"
         elif error.status_code == 405:

@@ -267,7 +267,8 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
         raise UserError(f"no vocabulary file {path}; {hint}") from None
     except OSError as error:
         reason = error.strerror or error
-        message = f"can't read the vocabulary {path}: {reason}; expected a vocab.txt or a .model"
+        expected = "a vocab.txt, a .model, a tokenizer.json or a folder with one"
+        message = f"can't read the vocabulary {path}: {reason}; expected {expected}"
         raise file_error(message, error) from None
     if not data.strip():
         raise UserError(f"the vocabulary file {path} is empty; {hint}")

@@ -159,6 +159,10 @@ def test_help_of_a_command_shows_flags_and_defaults(use, capsys):
     assert "Do a thing." in out and "--steps" in out and "(default: 7)" in out and "--[no]json" in out
 
 
+def test_help_names_no_default_of_a_flag_without_values():
+    assert "A query." in cli.help_of("search") and "(default: [])" not in cli.help_of("search")
+
+
 def test_config_with_argument_and_overrides(use, config_file):
     seen = []
     use("pretrain", config_command(seen))

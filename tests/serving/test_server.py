@@ -107,6 +107,12 @@ def test_vectors_are_those_of_embed(server, folders):
     np.testing.assert_allclose(found["vectors"], embedder.embed(TEXTS, "the cat "), atol=1e-5)
 
 
+def test_the_paths_of_the_server_are_logged(server):
+    assert server.paths.split(", ") == [
+        *("/health", "/metrics", "/embed", "/fill-mask", "/predict", "/v1/embeddings", "/v1/models"),
+    ]
+
+
 def test_the_embeddings_of_openai(server, folders):
     embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
     expected = embedder.embed(TEXTS)

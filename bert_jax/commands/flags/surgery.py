@@ -25,9 +25,9 @@ def add(define: Define) -> None:
     """Defines the flags. Without any of them the model stays as it is."""
     define.string(
         "vocab",
-        "Another vocabulary for the model, vocab.txt or NAME.model: tokens that are in both keep their "
-        "embeddings, a new token gets the mean of those of its pieces. For an input without a vocabulary: "
-        "its own one.",
+        "Another vocabulary for the model, a vocab.txt, NAME.model, tokenizer.json of byte-level BPE, or a "
+        "folder with one: tokens that are in both keep their embeddings, a new token gets the mean of those "
+        "of its pieces. For an input without a vocabulary: its own one.",
     )
     define.string(
         "add_tokens",
