@@ -68,7 +68,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     old = model.tokenizer
     if old is None:
         raise UserError(
-            f"{model.source or 'the model'} has no vocabulary, without which its tokens cannot be matched; "
+            f"{model.source or 'the model'} has no vocabulary, and without one its tokens cannot be matched; "
             "expected a vocab.txt, a .model or a tokenizer.json beside it"
         )
     rows: dict[_Key, int] = {}
