@@ -124,8 +124,13 @@ class RetrievalPredictions(TablePredictions):
         return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all pairs have the same score, up to 0.001."""
-        return bool(np.ptp(self.outputs) < _SAME)
+        """Returns whether all pairs and the best other texts have the same score, up to 0.001.
+
+        The scores of the pairs alone are also the same if each first text has found its second one.
+        """
+        highest = self._best[2]
+        found = np.concatenate([self.outputs[:, 0], highest[np.isfinite(highest)]])
+        return bool(np.ptp(found) < _SAME)
 
     def errors(self) -> Iterator[Sequence[Any]]:
         """Yields the pairs whose second text is not the best one, those with the largest ranks first."""
