@@ -21,7 +21,7 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.settings import config_files, experiments
+from bert_jax.settings import config_files, experiment_names, experiments
 from bert_jax.settings.experiments import Experiment
 from bert_jax.settings.flags import Define
 
@@ -113,10 +113,10 @@ def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment
         )
     budget = experiments.Budget(**given) if given else experiment.budget
     for arm in flags.arms:
-        experiments.check_known("--arms:", arm, [one.name for one in experiment.arms])
+        experiment_names.check_known("--arms:", arm, [one.name for one in experiment.arms])
     measures = experiment.measures
     for name in flags.measures:
-        experiments.check_known("--measures:", name, [one.name for one in measures])
+        experiment_names.check_known("--measures:", name, [one.name for one in measures])
     if flags.measures:
         measures = [one for one in measures if one.name in flags.measures]
     return dataclasses.replace(

@@ -14,7 +14,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
+from bert_jax.settings.experiment_names import check_known, check_unique
 
 EVERY = "*"  # in `Arm.tune`: all fine-tunings
 PRETRAINING = "pretraining"  # beside the measures, the name of the pre-training's costs and of its folder
@@ -280,8 +280,8 @@ class Experiment:
 
     def __post_init__(self):
         names = [arm.name for arm in self.arms]
-        _check_unique("arms", names, TIMING)
-        _check_unique("measures", [measure.name for measure in self.measures], PRETRAINING, TIMING)
+        check_unique("arms", names, TIMING)
+        check_unique("measures", [measure.name for measure in self.measures], PRETRAINING, TIMING)
         for number, arm in enumerate(self.arms):
             if arm.start:
                 check_known(f"arm {arm.name!r}: start", arm.start, names[:number])
@@ -348,26 +348,3 @@ class Experiment:
         """Returns the names of the folders with the data of fine-tunings, without duplicates."""
         tuned = [one.data for one in self.measures if isinstance(one, Finetuning) and one.data]
         return list(dict.fromkeys(tuned))
-
-
-def folder_name(name: str) -> str:
-    """Returns the name of the folder of an arm or of a measure."""
-    return name.replace(" ", "-").replace("/", "-")
-
-
-def _check_unique(what: str, names: Sequence[str], *taken: str) -> None:
-    """Raises UserError if a name is empty, or has the folder of another one or of one that is taken."""
-    folders = [folder_name(name) for name in (*names, *taken)]
-    if len({*folders}) < len(folders) or not all(names):
-        others = "".join(f", none of them {name}" for name in taken)
-        raise UserError(
-            f"{what} called {', '.join(names)}: expected different names{others}, also where their folders "
-            "have - for spaces and slashes"
-        )
-
-
-def check_known(what: str, name: str, known: Sequence[str]) -> None:
-    """Raises UserError for an unknown name; the message begins with `what`."""
-    if name not in known:
-        near = did_you_mean(name, known) or f"; expected one of {', '.join(known) or 'none'}"
-        raise UserError(f"{what} {name!r} is unknown{near}")

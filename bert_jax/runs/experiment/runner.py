@@ -26,6 +26,7 @@ from bert_jax.runs.experiment import finetunings, settings, step_times
 from bert_jax.runs.experiment.results import Results
 from bert_jax.runs.experiment.settings import RecordedSettings, Settings
 from bert_jax.runs.experiment.step_times import StepTimes, TimedArm, spent_by_step
+from bert_jax.settings.experiment_names import folder_name
 from bert_jax.settings.experiments import (
     PRETRAINING,
     TIMING,
@@ -36,7 +37,6 @@ from bert_jax.settings.experiments import (
     Measure,
     MinimalPairs,
     Run,
-    folder_name,
 )
 from bert_jax.workdir.lock import Lock
 
