@@ -14,9 +14,9 @@ def folder_name(name: str) -> str:
 
 
 def check_unique(what: str, names: Sequence[str], *taken: str) -> None:
-    """Raises UserError if a name is empty, or has the folder of another one or of one that is taken."""
+    """Raises UserError if a name has no folder, or that of another one or of one that is taken."""
     folders = [folder_name(name) for name in (*names, *taken)]
-    if len({*folders}) < len(folders) or not all(names):
+    if len({*folders}) < len(folders) or not {"", ".", ".."}.isdisjoint(names):
         others = "".join(f", none of them {name}" for name in taken)
         raise UserError(
             f"{what} called {', '.join(names)}: expected different names{others}, also where their folders "

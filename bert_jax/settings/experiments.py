@@ -15,6 +15,7 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.settings.experiment_names import check_known, check_unique
+from bert_jax.settings.typed.masking_config import MaskingConfig
 
 EVERY = "*"  # in `Arm.tune`: all fine-tunings
 PRETRAINING = "pretraining"  # beside the measures, the name of the pre-training's costs and of its folder
@@ -61,6 +62,10 @@ class Pretraining:
     records: str
     share: float = 1.0
     explicit: Collection[str] | None = None
+
+    def __post_init__(self):
+        if not 0 < self.share <= 1:
+            raise UserError(f"a pre-training with share={self.share:g}: expected more than 0 and at most 1")
 
     @property
     def explicit_fields(self) -> Collection[str]:
@@ -110,6 +115,11 @@ class HeldOut:
     replace: str = "0.8,0.1,0.1"
     rows: int = 2000
 
+    def __post_init__(self):
+        if self.rows < 0:
+            raise UserError(f"measure {self.name!r}: rows={self.rows}: expected a number, or 0 for all rows")
+        MaskingConfig(prob=self.prob, replace=self.replace).options(128, 0, f"measure {self.name!r}: HeldOut")
+
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairs:
@@ -139,6 +149,13 @@ class Finetuning:
     data: str
     metrics: Sequence[str]
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if not self.metrics or isinstance(self.metrics, str):
+            raise UserError(
+                f"measure {self.name!r}: metrics={self.metrics!r}: expected a sequence of names, such as "
+                '("accuracy",)'
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +199,7 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
         "optimizer.learning_rate": rate,
         "epochs": 3.0,
     }
-    return _finetuning(task, _TASKS[task].config, {**common, **fields}, name)
+    return _finetuning(task, _task(task).config, {**common, **fields}, name)
 
 
 def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
@@ -192,7 +209,12 @@ def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
         task: as in `finetuning`.
         fields: fields to change, by their dotted names.
     """
-    return _finetuning(task, f"finetune/hour:{_TASKS[task].small}", fields)
+    return _finetuning(task, f"finetune/hour:{_task(task).small}", fields)
+
+
+def _task(name: str) -> _Task:
+    check_known("finetuning: task", name, list(_TASKS))
+    return _TASKS[name]
 
 
 def _finetuning(task: str, config: str, fields: Mapping[str, Any], name: str = "") -> Finetuning:
@@ -279,15 +301,27 @@ class Experiment:
     published: str = ""
 
     def __post_init__(self):
+        if self.seeds < 1 or self.train_rows < 0:
+            raise UserError(
+                f"an experiment with seeds={self.seeds} and train_rows={self.train_rows}: expected 1 seed or "
+                "more, and a number of rows, or 0 for no limit"
+            )
         names = [arm.name for arm in self.arms]
         check_unique("arms", names, TIMING)
         check_unique("measures", [measure.name for measure in self.measures], PRETRAINING, TIMING)
         for number, arm in enumerate(self.arms):
             if arm.start:
                 check_known(f"arm {arm.name!r}: start", arm.start, names[:number])
+            tuned = [one.name for one in self.measures if isinstance(one, Finetuning)]
             for name in (*arm.tune, *(arm.measures or ())):
                 if name != EVERY:
                     check_known(f"arm {arm.name!r}: measure", name, [one.name for one in self.measures])
+            for name in arm.tune:
+                if name not in (EVERY, *tuned):
+                    raise UserError(
+                        f"arm {arm.name!r}: tune changes fields of fine-tunings, and the measure {name!r} is "
+                        "none; leave it out"
+                    )
             for name in arm.pretrain.records.split(",") if arm.pretrain else ():
                 check_known(f"arm {arm.name!r}: records", name, list(self.records))
         for measure in self.measures:
@@ -297,9 +331,11 @@ class Experiment:
             for name in comparison.published:
                 check_known(f"comparison {comparison.name!r}: arm", name, names)
             for name in comparison.measures:
-                check_known(
-                    f"comparison {comparison.name!r}: measure", name, [one.name for one in self.measures]
-                )
+                given = f"comparison {comparison.name!r}"
+                check_known(f"{given}: measure", name, [one.name for one in self.measures])
+                measure = next(one for one in self.measures if one.name == name)
+                if comparison.metric and isinstance(measure, Finetuning):
+                    check_known(f"{given}: metric of {name}", comparison.metric, measure.metrics)
         if any(arm.pretrain for arm in self.arms) != bool(self.budget):
             raise UserError("an experiment has a budget if and only if one of its arms is pre-trained")
 

@@ -302,6 +302,7 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
         ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
         ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
         ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
+        ([Arm("..")], r"arms called \.\.: expected different names"),
         ([Arm("one", Pretraining(tiny, "rows"))], "arm 'one': records 'rows' is unknown"),
     ],
 )
@@ -315,10 +316,53 @@ def test_an_experiment_is_checked_when_it_is_made(arms, message):
 
 
 @pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Pretraining(tiny, "rows", share=1.5), "share=1.5: expected more than 0 and at most 1"),
+        (lambda: Pretraining(tiny, "rows", share=0), "share=0: expected more than 0"),
+        (
+            lambda: HeldOut("loss", "rows", prob=15),
+            r"measure 'loss': HeldOut.prob=15 must be between 0 and 1",
+        ),
+        (lambda: HeldOut("loss", "rows", replace="1,2"), "measure 'loss': HeldOut.replace='1,2': expected"),
+        (lambda: HeldOut("loss", "rows", rows=-1), "measure 'loss': rows=-1: expected a number"),
+        (
+            lambda: Finetuning("mnli", "finetune/glue:mnli", "glue", ()),
+            "measure 'mnli': metrics=.*expected a",
+        ),
+        (
+            lambda: Finetuning("mnli", "finetune/glue:mnli", "glue", "accuracy"),
+            "metrics='accuracy': expected",
+        ),
+        (lambda: experiments.finetuning("MNLI", 1e-4), "finetuning: task 'MNLI' is unknown; expected one of"),
+        (lambda: experiments.finetuning_small("CoLa"), "task 'CoLa' is unknown; did you mean CoLA?"),
+        (lambda: Experiment("Seeds", [Arm("one")], [], seeds=0), "seeds=0 and train_rows=0: expected 1 seed"),
+        (lambda: Experiment("Rows", [Arm("one")], [], train_rows=-1), "train_rows=-1: .*a number of rows"),
+        (
+            lambda: Experiment(
+                "Tuned",
+                [Arm("one", tune={"loss": {"epochs": 1.0}})],
+                [HeldOut("loss", "rows")],
+                records={"rows": ()},
+            ),
+            "arm 'one': tune changes fields of fine-tunings, and the measure 'loss' is none",
+        ),
+    ],
+)
+def test_a_part_of_an_experiment_is_checked_when_it_is_made(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
     "comparison, message",
     [
         (Comparison("F1", {"two": 1.0}, ["speed"]), "comparison 'F1': arm 'two' is unknown"),
         (Comparison("F1", {"one": 1.0}, ["sped"]), "measure 'sped' is unknown; did you mean speed?"),
+        (
+            Comparison("F1", {"one": 1.0}, ["speed"], "f2"),
+            "comparison 'F1': metric of speed 'f2' is unknown; expected one of f1",
+        ),
     ],
 )
 def test_what_is_compared_with_a_paper_exists(comparison, message):
