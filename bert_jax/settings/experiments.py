@@ -228,11 +228,12 @@ Measure = HeldOut | MinimalPairs | Finetuning
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Published scores of arms, to be compared with the scores found; larger scores are better.
+    """Published scores of arms, to be compared with the scores found.
 
     Attributes:
         name: name of the published metric or task.
-        published: scores by the names of arms.
+        published: scores by the names of arms. Larger ones are better: negate losses, as is done with those
+            found.
         measures: names of the corresponding measures here; the scores of a run are averaged over them.
         metric: metric to compare; "" for the first metric of each measure.
     """

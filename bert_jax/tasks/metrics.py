@@ -102,7 +102,7 @@ RANKING: dict[str, Metric] = {
     "recall10": recall(10),
     "ndcg10": ndcg(10),
 }
-LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
+LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss"})
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -377,6 +377,26 @@ def test_a_part_of_a_budget_is_never_nothing():
     assert Budget(seconds=10).part(0.5) == Budget(seconds=5)
 
 
+def test_the_arm_with_the_smallest_loss_is_the_best_one(tmp_path):
+    """By default, the metric of held-out records is their loss."""
+    one = Experiment(
+        "Sizes",
+        [Arm(name, Pretraining(tiny, "rows")) for name in ("small", "large")],
+        [HeldOut("held out", "rows")],
+        Budget(steps=3),
+        vocabulary=(),
+        records={"rows": ()},
+        comparisons=[Comparison("GLUE", {"small": 75.0, "large": 80.0}, ["held out"])],
+    )
+    work = runner.Runner(one, str(tmp_path), runner.Inputs({"rows": "records"}))
+    for seed in range(3):
+        for arm, loss in (("small", 5.0), ("large", 4.0)):
+            scores = {"mlm_loss": loss + seed / 10, "mlm_accuracy": 0.5}
+            work.results.add(arm, seed, "held out", scores)
+    row = "| GLUE | large > small | large > small | 1 as published, 0 reversed, 0 not significant |"
+    assert row in report.write(work)
+
+
 def test_a_mean_has_the_deviation_of_its_runs():
     assert report.mean([]) == "" and report.mean([0.5]) == "0.5000"
     assert report.mean([0.2, 0.4, 0.9]) == "0.5000 ± 0.3606"

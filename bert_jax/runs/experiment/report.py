@@ -15,6 +15,7 @@ from bert_jax.runs.experiment import orders
 from bert_jax.runs.experiment.runner import Runner
 from bert_jax.runs.experiment.step_times import spent_by_step
 from bert_jax.settings.experiments import PRETRAINING, Comparison, Measure, MinimalPairs
+from bert_jax.tasks import metrics
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 TABLE_FILE, SCORES_FILE, CURVES_FILE = "README.md", "scores.png", "curves.png"
@@ -76,11 +77,18 @@ def _tables(runner: Runner) -> Iterator[str]:
 
 
 def _runs(runner: Runner, comparison: Comparison) -> dict[str, list[float]]:
-    """Returns, for each arm of a comparison, the scores of its runs, averaged over the measures."""
+    """Returns, for each arm of a comparison, the scores of its runs, averaged over the measures.
+
+    Losses and errors are negated, so that a larger score is always better.
+    """
     found = {}
     for arm in comparison.published:
-        scores = [runner.results.over_seeds(arm, measure) for measure in comparison.measures]
-        values = [each.get(comparison.metric or next(iter(each), ""), []) for each in scores]
+        values = []
+        for measure in comparison.measures:
+            scores = runner.results.over_seeds(arm, measure)
+            metric = comparison.metric or next(iter(scores), "")
+            sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
+            values.append([sign * score for score in scores.get(metric, [])])
         found[arm] = [float(np.mean(run)) for run in zip(*values, strict=False)]
     return found
 
