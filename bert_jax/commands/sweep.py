@@ -73,6 +73,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         convert.load_architecture(flags.checkpoint)  # raises UserError for anything but a checkpoint
     compiler_options.enable_compilation_cache(flags.compilation_cache)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
+    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
+    if flags.table:
+        print(report.write(runner.Runner(experiment, flags.workdir, inputs, runs=False)))
+        return 0
     needed = [records[name] for name in experiment.records_of(flags.arms)]
     if flags.table and not files.exists(os.path.join(flags.workdir, runner.EXPERIMENT_FILE)):
         raise UserError(
@@ -81,11 +85,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         )
     if not (flags.table or flags.input or all(map(files.exists, needed))):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
-    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
     work = runner.Runner(experiment, flags.workdir, inputs)
-    if flags.table:
-        print(report.write(work))
-        return 0
     with work.held():
         if code := _make_records(experiment, flags, records):
             return code

@@ -10,7 +10,7 @@ from bert_jax import cli, convert
 from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_start
 from bert_jax.runs.experiment import finetunings, report, runner
-from bert_jax.settings import defaults, experiments
+from bert_jax.settings import config_files, defaults, experiments
 from bert_jax.settings.config_files import arm_config
 from bert_jax.settings.experiments import (
     Arm,
@@ -293,88 +293,27 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
         runner.Runner(one, str(tmp_path), runner.Inputs(checkpoint="model"))
 
 
-@pytest.mark.parametrize(
-    "arms, message",
-    [
-        ([Arm("one"), Arm("one")], "arms called one, one: expected different names"),
-        ([Arm("a b"), Arm("a/b")], "arms called a b, a/b: expected different names, .*also where their"),
-        ([Arm("timing")], "arms called timing: expected different names, none of them timing"),
-        ([Arm("one", start="two"), Arm("two")], "arm 'one': start 'two' is unknown"),
-        ([Arm("one", measures=["speed"])], "arm 'one': measure 'speed' is unknown"),
-        ([Arm("one", tune={"cola": {}})], "arm 'one': measure 'cola' is unknown"),
-        ([Arm("..")], r"arms called \.\.: expected different names"),
-        ([Arm("one", Pretraining(tiny, "rows"))], "arm 'one': records 'rows' is unknown"),
-    ],
-)
-def test_an_experiment_is_checked_when_it_is_made(arms, message):
-    with pytest.raises(UserError, match=message):
-        Experiment("Mistakes", arms, [])
-    with pytest.raises(UserError, match=r"called pretraining: expected .*, none of them pretraining"):
-        Experiment("Mistakes", [Arm("one")], [HeldOut("pretraining", "rows")], records={"rows": ()})
-    with pytest.raises(UserError, match="measure 'loss': records 'rowz' is unknown; did you mean rows"):
-        Experiment("Mistakes", [Arm("one")], [HeldOut("loss", "rowz")], records={"rows": ()})
+def test_a_table_needs_no_inputs_and_a_directory_that_an_experiment_has(experiment, tmp_path, capsys):
+    command = ("sweep", f"--experiment={experiment / 'batches.py'}", f"--workdir={tmp_path / 'sweep'}")
+    assert cli.main([*command, "--table"]) == 2
+    assert "holds no experiment yet; leave out --table to run it" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
 
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: Pretraining(tiny, "rows", share=1.5), "share=1.5: expected more than 0 and at most 1"),
-        (lambda: Pretraining(tiny, "rows", share=0), "share=0: expected more than 0"),
-        (
-            lambda: HeldOut("loss", "rows", prob=15),
-            r"measure 'loss': HeldOut.prob=15 must be between 0 and 1",
-        ),
-        (lambda: HeldOut("loss", "rows", replace="1,2"), "measure 'loss': HeldOut.replace='1,2': expected"),
-        (lambda: HeldOut("loss", "rows", rows=-1), "measure 'loss': rows=-1: expected a number"),
-        (
-            lambda: Finetuning("mnli", "finetune/glue:mnli", "glue", ()),
-            "measure 'mnli': metrics=.*expected a",
-        ),
-        (
-            lambda: Finetuning("mnli", "finetune/glue:mnli", "glue", "accuracy"),
-            "metrics='accuracy': expected",
-        ),
-        (lambda: experiments.finetuning("MNLI", 1e-4), "finetuning: task 'MNLI' is unknown; expected one of"),
-        (lambda: experiments.finetuning_small("CoLa"), "task 'CoLa' is unknown; did you mean CoLA?"),
-        (lambda: Experiment("Seeds", [Arm("one")], [], seeds=0), "seeds=0 and train_rows=0: expected 1 seed"),
-        (lambda: Experiment("Rows", [Arm("one")], [], train_rows=-1), "train_rows=-1: .*a number of rows"),
-        (
-            lambda: Experiment(
-                "Tuned",
-                [Arm("one", tune={"loss": {"epochs": 1.0}})],
-                [HeldOut("loss", "rows")],
-                records={"rows": ()},
-            ),
-            "arm 'one': tune changes fields of fine-tunings, and the measure 'loss' is none",
-        ),
-    ],
-)
-def test_a_part_of_an_experiment_is_checked_when_it_is_made(make, message):
-    with pytest.raises(UserError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    "comparison, message",
-    [
-        (Comparison("F1", {"two": 1.0}, ["speed"]), "comparison 'F1': arm 'two' is unknown"),
-        (Comparison("F1", {"one": 1.0}, ["sped"]), "measure 'sped' is unknown; did you mean speed?"),
-        (
-            Comparison("F1", {"one": 1.0}, ["speed"], "f2"),
-            "comparison 'F1': metric of speed 'f2' is unknown; expected one of f1",
-        ),
-    ],
-)
-def test_what_is_compared_with_a_paper_exists(comparison, message):
-    measures = [Finetuning("speed", "finetune/conll", "conll", ("f1",))]
-    with pytest.raises(UserError, match=re.escape(message)):
-        Experiment("Mistakes", [Arm("one")], measures, comparisons=[comparison])
-
-
-def test_a_part_of_a_budget_is_never_nothing():
-    assert Budget(steps=3).part(1 / 8) == Budget(steps=1)
-    assert Budget(tokens=1000).part(0.25) == Budget(tokens=250)
-    assert Budget(seconds=10).part(0.5) == Budget(seconds=5)
+    code = (
+        (experiment / "batches.py")
+        .read_text()
+        .replace('"finetune/classification", ""', '"finetune/conll", "conll"')
+    )
+    code = code.replace('("accuracy",), fields', '("f1",)')
+    (tmp_path / "tags.py").write_text(code)
+    one = config_files.load_experiment(str(tmp_path / "tags.py"))
+    inputs = runner.Inputs({"rows": "records"}, {"conll": str(tmp_path)}, "model")
+    (tmp_path / "eng.train").touch()
+    (tmp_path / "eng.testa").touch()
+    runner.Runner(one, str(tmp_path / "sweep"), inputs).results.add("small", 0, "colors", {"f1": 0.5})
+    command = ("sweep", f"--experiment={tmp_path / 'tags.py'}", f"--workdir={tmp_path / 'sweep'}")
+    assert cli.main([*command, "--table"]) == 0
+    assert "| small | 1 | 0.5000 |" in capsys.readouterr().out
 
 
 def test_the_arm_with_the_smallest_loss_is_the_best_one(tmp_path):

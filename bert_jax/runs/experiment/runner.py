@@ -70,6 +70,7 @@ class Runner:
         directory: its directory, a new one or one to resume.
         inputs: its inputs.
         log: called with lines of progress.
+        runs: whether it will run arms; without, it needs no inputs, and the directory has to exist.
 
     Raises:
         UserError: an input is missing, or the directory belongs to another experiment.
@@ -81,11 +82,13 @@ class Runner:
         directory: str,
         inputs: Inputs,
         log: Callable[[str], None] = print,
+        runs: bool = True,
     ):
         self.experiment, self.directory, self._inputs = experiment, directory, inputs
         self._log = log
-        self._check_inputs()
-        self._claim()
+        if runs:
+            self._check_inputs()
+        self._claim(runs)
         self._lock = Lock(directory, log=log)
         self._holds = False
         self._read()
@@ -168,7 +171,7 @@ class Runner:
                 if isinstance(measure, Finetuning):
                     finetunings.check(measure, self._finetuning_config(measure, arm))
 
-    def _claim(self) -> None:
+    def _claim(self, runs: bool) -> None:
         """Raises UserError if the directory belongs to an experiment with another budget or other records."""
         experiment = self.experiment
         described: dict[str, Any] = {
@@ -181,11 +184,17 @@ class Runner:
         if experiment.train_rows:
             described["train_rows"] = experiment.train_rows
         path = os.path.join(self.directory, EXPERIMENT_FILE)
+        if not runs and not files.exists(path):
+            raise UserError(
+                f"--workdir={self.directory} holds no experiment yet; leave out --table to run it"
+            )
         if not files.exists(path):
             files.make_directory(self.directory)
             atomic.write_text(path, json.dumps(described, indent=1) + "\n")
             return
         before = json_files.read(path, dict)
+        if not runs:
+            described["checkpoint"] = before.get("checkpoint")
         for name in {**before, **described}:
             if before.get(name) != described.get(name):
                 raise UserError(
