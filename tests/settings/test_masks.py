@@ -38,6 +38,15 @@ def test_fields_of_evaluation_that_are_not_set_are_those_of_training():
     assert evaluation.smoothing == 0
 
 
+def test_an_inherited_smoothing_is_refused_with_a_value_that_helps():
+    """None, the default of eval_masking.smoothing, is that of training."""
+    fields = {"masking.smoothing": 0.7, "eval_masking.strategy": "span"}
+    with pytest.raises(UserError, match=r"set eval_masking\.smoothing=0 or eval_masking\.strategy=token"):
+        options(**fields)
+    _, evaluation = options(**fields, **{"eval_masking.smoothing": 0.0})
+    assert (evaluation.strategy, evaluation.smoothing) == ("span", 0)
+
+
 def test_masks_that_are_used_again_are_those_of_training_alone():
     training, evaluation = options(**{"masking.copies": 10, "eval_masking.prob": 0.2})
     assert training.copies == 10 and evaluation.copies == 0

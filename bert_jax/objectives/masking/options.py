@@ -95,7 +95,8 @@ class MaskingOptions:
         if self.smoothing and self.strategy != "token":
             raise UserError(
                 f"{self.part}.smoothing={self.smoothing:g} is for {self.part}.strategy=token, not "
-                f"{self.strategy}: words have no count; set either to its default"
+                f"{self.strategy}: words have no count; set {self.part}.smoothing=0 or "
+                f"{self.part}.strategy=token"
             )
         if (self.schedule == "constant") != (self.final_prob == 0):
             raise UserError(
