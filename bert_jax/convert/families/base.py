@@ -34,6 +34,9 @@ _ACTIVATIONS: Mapping[str, str] = {
 _BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
 _OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
 
+# What PyTorch puts before every name in the state of a model that is wrapped for several devices or compiled.
+_WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module)\.)+")
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorFlowConfig:
@@ -310,7 +313,7 @@ class Family:
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
         parts = tuple({name.removeprefix(prefix).partition(".")[0] + "." for name in of_base})
         result: dict[str, np.ndarray] = {}
-        for stored, tensor in tensors.items():
+        for stored, tensor in _unwrapped(tensors).items():
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
             name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
             if name.startswith(parts):
@@ -328,3 +331,10 @@ class Family:
                     "the word embeddings cannot be read"
                 )
         return result
+
+
+def _unwrapped(tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns tensors without the prefix of PyTorch's wrappers, if all their names have the same one."""
+    found = {match[0] if (match := _WRAPPERS.match(name)) else "" for name in tensors}
+    prefix = found.pop() if len(found) == 1 else ""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

@@ -90,6 +90,23 @@ def test_older_names_are_understood(export):
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
 
 
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "_fsdp_wrapped_module."])
+def test_the_prefix_of_a_wrapper_is_left_out(export, prefix):
+    folder, model = export()
+    edit(folder, lambda tensors: [tensors.update({prefix + x: tensors.pop(x)}) for x in list(tensors)])
+    again = huggingface.FORMAT.read(folder)
+    assert again.head == model.head and again.params.keys() == model.params.keys()
+    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
+
+
+def test_a_prefix_of_some_tensors_is_no_wrapper(export):
+    folder, _ = export()
+    name = "bert.pooler.dense.bias"
+    edit(folder, lambda tensors: tensors.update({f"module.{name}": tensors[name]}))
+    with pytest.raises(UserError, match=r"it has module.bert.pooler.dense.bias, which no BERT has"):
+        huggingface.FORMAT.read(folder)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_becomes_float32(export, dtype):
     folder, model = export()
