@@ -10,6 +10,7 @@ from typing import Any
 
 from etils import epy
 
+from bert_jax.convert.families import FAMILIES
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
@@ -164,7 +165,9 @@ def _title(run: Mapping[str, Any]) -> list[str]:
     config = run["config"]
     model = config["model"]
     size = f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}"
-    lines = [f"# {config['task']}, fine-tuned: BERT, {size}"]
+    kind = model.get("model_type") or "bert"  # older runs have none
+    name = FAMILIES[kind].name if kind in FAMILIES else kind
+    lines = [f"# {config['task']}, fine-tuned: {name}, {size}"]
     return [*lines, "", f"Labels: {', '.join(run['labels'])}."] if run.get("labels") else lines
 
 

@@ -45,6 +45,17 @@ def test_a_run(run):
     assert lines[start : start + len(SCORES)] == SCORES
 
 
+@pytest.mark.parametrize(
+    "model_type, name", [("modernbert", "ModernBERT"), ("neobert", "neobert"), (None, "BERT")]
+)
+def test_the_card_of_a_run_names_its_family(run, tmp_path, model_type, name):
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["model"]["model_type"] = model_type
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    title = model_card.of_run(str(tmp_path)).splitlines()[0]
+    assert title == f"# cola, fine-tuned: {name}, 1 layer of 32"
+
+
 def test_an_export_has_the_same_scores(run):
     made = model_card.make(work_directory.FORMAT.read(run), str(run), "bert-jax convert").splitlines()
     start = made.index(SCORES[0])
