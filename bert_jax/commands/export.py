@@ -56,7 +56,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if model.tokenizer is None:
         log(f"warning: {model.source} has no vocabulary; the folder has none either")
     command = command_line("export", flags)
-    card = model_card.make(model, flags.checkpoint, command)
+    card = model_card.make(model, flags.checkpoint, command, folder.usage(model, flags.to))
     with conversion.written(flags.output) as made:
         folder.write(model, made, flags.to, quantize=flags.quantize, card=card, log=log)
     print(f"wrote {flags.output}: {model.source} as {flags.to}")

@@ -128,6 +128,11 @@ class Model:
         return "mlm" in self.groups or bare
 
     @property
+    def is_sentence_encoder(self) -> bool:
+        """Whether sentence-transformers computes the vectors that the model was trained for."""
+        return self.head == "none" and self.sentence is not None and not self.sentence.unsupported
+
+    @property
     def module(self) -> AssembledModel:
         """The Flax module that computes every part of the model."""
         groups = self.groups if "mlm" in self.groups or not self.has_masked_lm else (*self.groups, "mlm")

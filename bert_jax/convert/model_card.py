@@ -36,19 +36,19 @@ _OF_THE_MACHINE = (
 )
 
 
-def make(model: Model, source: str, command: str) -> str:
+def make(model: Model, source: str, command: str, usage: tuple[str, Sequence[str]] | None = None) -> str:
     """Returns the card of a model: Markdown with a YAML header, as the Hugging Face hub displays it.
 
     Args:
         model: the model.
         source: the path that the model was read from; the details of its run are read there.
         command: the command that created the folder.
+        usage: the name of the library that runs the model, and lines of Python that do so; None for a Hugging
+            Face folder.
     """
-    sentence = model.sentence
-    of_sentences = sentence is not None and not sentence.unsupported and model.head == "none"
-    library = "sentence-transformers" if of_sentences else "transformers"
+    library, use = usage or _usage(model)
     head = ["---", f"library_name: {library}", "tags:", f"- {model.family.model_type}", "- bert_jax"]
-    pipeline = "sentence-similarity" if of_sentences else HEADS[model.head].pipeline
+    pipeline = "sentence-similarity" if model.is_sentence_encoder else HEADS[model.head].pipeline
     if pipeline:
         head.append(f"pipeline_tag: {pipeline}")
     config = model.config
@@ -73,20 +73,6 @@ def make(model: Model, source: str, command: str) -> str:
             lines += ["", f"Converted from {public_path(run.get('source') or '') or 'another model'}."]
         else:
             lines += [*_describe_training(run), *_describe_scores(run_directory.find_root(source))]
-    auto = HEADS[model.head].auto_class
-    use = [
-        f"from transformers import AutoTokenizer, {auto}",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
-        f'model = {auto}.from_pretrained("DIR")',
-    ]
-    if of_sentences:
-        use = [
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            'model = SentenceTransformer("DIR")',
-            'vectors = model.encode(["One text.", "Another one."])',
-        ]
     lines += [
         "",
         "## Use",
@@ -101,6 +87,24 @@ def make(model: Model, source: str, command: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _usage(model: Model) -> tuple[str, Sequence[str]]:
+    """Returns the library that loads a Hugging Face folder of a model, and lines of Python that do so."""
+    if model.is_sentence_encoder:
+        return "sentence-transformers", [
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer("DIR")',
+            'vectors = model.encode(["One text.", "Another one."])',
+        ]
+    auto = HEADS[model.head].auto_class
+    return "transformers", [
+        f"from transformers import AutoTokenizer, {auto}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
+        f'model = {auto}.from_pretrained("DIR")',
+    ]
 
 
 def public_path(path: str) -> str:

@@ -9,10 +9,33 @@ from bert_jax.convert import Model
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
 from bert_jax.export import onnx_runtime, stablehlo
-from bert_jax.export.outputs import TOLERANCE, difference
+from bert_jax.export.outputs import INPUTS, TOLERANCE, difference
 from bert_jax.io import files
 
 ONNX, STABLEHLO = FORMATS = ("onnx", "stablehlo")
+
+# By format: the name of the library on the Hugging Face hub, and lines that import it and run `rows`.
+_USAGE = {
+    ONNX: (
+        "onnx",
+        ["import onnxruntime"],
+        [
+            f'session = onnxruntime.InferenceSession("DIR/{onnx_runtime.FILE}")',
+            'inputs = {one.name: rows[one.name].astype("int64") for one in session.get_inputs()}',
+            "names = [one.name for one in session.get_outputs()]",
+            "outputs = dict(zip(names, session.run(names, inputs)))",
+        ],
+    ),
+    STABLEHLO: (
+        "jax",
+        ["from jax import export"],
+        [
+            f'run = export.deserialize(bytearray(open("DIR/{stablehlo.FILE}", "rb").read()))',
+            f"names = {list(INPUTS)}",
+            'outputs = run.call(*(rows[name].astype("int32") for name in names))',
+        ],
+    ),
+}
 
 
 def write(
@@ -31,7 +54,7 @@ def write(
     Raises:
         UserError: the model has no such export, or the outputs in float32 differ from its own.
     """
-    huggingface_export.write_description(model, folder, card)
+    huggingface_export.write_description(model, folder, card, pools_any=False)
     if to == STABLEHLO:
         path = os.path.join(folder, stablehlo.FILE)
         stablehlo.write(model, path)
@@ -44,6 +67,25 @@ def write(
     if quantize:
         onnx_runtime.quantize(path, smaller)
         _check(model, smaller, onnx_runtime.Session(smaller), float("inf"), log)
+
+
+def usage(model: Model, to: str) -> tuple[str, list[str]]:
+    """Returns the name of the library that runs an export, and lines of Python that do so.
+
+    Args:
+        model: the model.
+        to: one of `FORMATS`.
+    """
+    library, imports, lines = _USAGE[to]
+    rows = ["rows = ...  # NumPy arrays [batch, sequence] by name: input_ids, attention_mask, token_type_ids"]
+    if model.tokenizer is not None:
+        imports = [*imports, "from transformers import AutoTokenizer"]
+        rows = [
+            'tokenizer = AutoTokenizer.from_pretrained("DIR")',
+            'texts = ["One text.", "Another one."]',
+            'rows = tokenizer(texts, padding=True, return_token_type_ids=True, return_tensors="np")',
+        ]
+    return library, [*imports, "", *rows, *lines]
 
 
 def _check(model: Model, path: str, run: Callable, tolerance: float, log: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from bert_jax.convert.families import bert
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.export import onnx_runtime, outputs, stablehlo
+from bert_jax.export.folder import FORMATS, usage, write
 from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
 
@@ -107,6 +108,38 @@ def export(tmp_path, capsys):
         return capsys.readouterr()
 
     return call, model, tmp_path / "out"
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_the_code_of_the_card_runs_the_export(export, to):
+    call, model, folder = export
+    call(f"--to={to}")
+    card = (folder / "README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0].replace("DIR", str(folder))
+    assert "from transformers import AutoTokenizer\n" in code and "AutoModel" not in code
+    assert card.splitlines()[1] == f"library_name: {'onnx' if to == 'onnx' else 'jax'}"
+    lines = [line for line in code.splitlines() if "okenizer" not in line]
+    found = {"rows": {name: np.ones((2, 5), np.int64) for name in outputs.INPUTS}}
+    exec("\n".join(lines), found)
+    expected = outputs.function(model)(*found["rows"].values())
+    assert found["outputs"].keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found["outputs"][name], array, atol=1e-4)
+
+
+def test_the_card_of_an_export_without_a_vocabulary_names_no_tokenizer(tmp_path):
+    library, code = usage(build(tmp_path).replace(tokenizer=None), "onnx")
+    assert library == "onnx" and "okenizer" not in "\n".join(code) and "rows = ..." in code[2]
+
+
+@pytest.mark.parametrize(
+    "sentence", [None, SentenceVectors("cls"), SentenceVectors(unsupported="its pooling")]
+)
+def test_sentence_encoders_alone_have_the_files_of_sentence_transformers(tmp_path, sentence):
+    model = build(tmp_path).replace(sentence=sentence)
+    (tmp_path / "out").mkdir()
+    write(model, str(tmp_path / "out"), "onnx", log=lambda line: None)
+    assert (tmp_path / "out" / "modules.json").exists() == (sentence == SentenceVectors("cls"))
 
 
 def test_a_folder_of_onnx(export):

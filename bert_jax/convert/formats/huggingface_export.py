@@ -61,8 +61,16 @@ def write(
     _write_weights(tensors, folder, max_shard_bytes)
 
 
-def write_description(model: Model, folder: str, card: str = "") -> None:
-    """Writes the files of a Hugging Face folder that are not weights; see `write`."""
+def write_description(model: Model, folder: str, card: str = "", pools_any: bool = True) -> None:
+    """Writes the files of a Hugging Face folder that are not weights; see `write`.
+
+    Args:
+        model: the model.
+        folder: an existing directory.
+        card: see `write`.
+        pools_any: whether a model that is no sentence encoder, too, has the files of sentence-transformers,
+            by which its vectors are the mean over the tokens.
+    """
     try:
         fields = _config(model)
     except UserError as error:
@@ -72,7 +80,8 @@ def write_description(model: Model, folder: str, card: str = "") -> None:
         _write_tokenizer(model, model.tokenizer, folder)
     sentence = model.sentence or SentenceVectors()
     # Without these files, the folder does not promise the vectors of a model that is not converted whole.
-    if model.head in PRETRAINED and not sentence.unsupported:
+    pools = model.head in PRETRAINED and not sentence.unsupported
+    if model.is_sentence_encoder or (pools_any and pools):
         sentences.write(sentence, model.config.hidden_size, model.config.max_seq_length, folder)
     if card:
         atomic.write_text(os.path.join(folder, "README.md"), card)
