@@ -15,7 +15,7 @@ from bert_jax import cli, convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.commands.flags import surgery
 from bert_jax.convert import conversion, families, formats, parity, sentences
-from bert_jax.convert.formats import peft as peft_format
+from bert_jax.convert.formats import peft_updates
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
@@ -275,11 +275,11 @@ def test_parts_of_a_module_share_their_a_or_have_all():
     rng = np.random.default_rng(0)
     a, c = rng.normal(size=(2, 5, 2)).astype(np.float32)
     b, d = rng.normal(size=(2, 2, 3)).astype(np.float32)
-    down, up = peft_format._joined([(a, b), None, (c, d)])
+    down, up = peft_updates.joined([(a, b), None, (c, d)])
     assert down.shape == (4, 5) and up.shape == (9, 4)
     expected = np.concatenate([b.T @ a.T, np.zeros((3, 5)), d.T @ c.T])
     np.testing.assert_allclose(up @ down, expected, atol=1e-6)
-    down, up = peft_format._joined([(a, b), (a, d)])
+    down, up = peft_updates.joined([(a, b), (a, d)])
     assert down.shape == (2, 5)
     np.testing.assert_allclose(up @ down, np.concatenate([b.T @ a.T, d.T @ a.T]), atol=1e-6)
 
