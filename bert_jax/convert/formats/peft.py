@@ -82,6 +82,8 @@ class Peft(Format):
         groups = described.get("groups") or _groups(base, head, adapter.params)
         merged = adapter.merged(base.params)
         kept = {name: x for name, x in merged.items() if name.split("/")[0] in groups}
+        if not described:
+            _check_saved(folder, base, head, kept)
         labels, problem_type = _labels(described, base, head, kept)
         made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
         if head == "sequence_classification" and made.classes > 1 and not problem_type:
@@ -258,6 +260,24 @@ def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
     # The class without a head has the pooler of its base; the others have one where the head reads it.
     of_base = base.family.allowed(head) if head in ("none", base.head) else []
     return own.union(base.family.required(head), of_base)
+
+
+def _check_saved(folder: str, base: Model, head: str, params: Collection[str]) -> None:
+    """Raises a UserError if the head has modules that neither the base model nor the folder has.
+
+    transformers draws those that the base model lacks, and PEFT saves only the classifier of itself.
+    """
+    missing = set(base.family.required(head)) - {name.split("/")[0] for name in params}
+    named = [
+        one.names[HUGGINGFACE].removeprefix(f"{base.family.base}.").split(".")[0]
+        for one in base.family.table
+        if one.ours.split("/")[0] in missing and (not one.heads or head in one.heads)
+    ]
+    if modules := [*dict.fromkeys(named)]:
+        raise UserError(
+            f"{folder}: the base model {base.source} has no {' and no '.join(modules)}, which transformers "
+            f"drew at random and PEFT did not save; train it again with modules_to_save={modules}"
+        )
 
 
 def _labels(

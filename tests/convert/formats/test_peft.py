@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from absl import flags as absl_flags
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support.models import small_of
 
 from bert_jax import cli, convert
@@ -217,6 +217,31 @@ def test_a_base_may_have_what_the_head_does_not_read(tmp_path, name, head):
     formats.get("peft").write(model, tmp_path / "out")
     found = convert.load(tmp_path / "out")
     assert found.head == head and parity.check_same("read back", model, found) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "module"),
+    [("bert", "bert.pooler.", "pooler"), ("distilbert", "pre_classifier.", "pre_classifier")],
+)
+def test_a_module_that_peft_drew_and_did_not_save_is_named(tmp_path, name, removed, module):
+    """As after training on a masked LM, which has none of them."""
+    folder = shutil.copytree(FOLDER / name, tmp_path / name)
+    tensors = load_file(folder / "base" / "model.safetensors")
+    names = [x for x in tensors if not x.startswith((removed, "classifier."))]
+    save_file({x: tensors[x] for x in names}, folder / "base" / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "base" / "config.json").read_text())
+    config["architectures"] = ["BertModel" if name == "bert" else "DistilBertModel"]
+    (folder / "base" / "config.json").write_text(json.dumps(config))
+    file = folder / "adapter" / "adapter_model.safetensors"
+    own = {x: array for x, array in load_file(file).items() if f".{removed}" not in x}
+    save_file(own, file, {"format": "pt"})
+    fields = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    fields["base_model_name_or_path"] = str(folder / "base")
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(fields))
+    problem = f"{folder / 'base'} has no {module}, which transformers drew at random and PEFT did not save"
+    with pytest.raises(UserError, match=problem) as error:
+        convert.load(folder / "adapter")
+    assert str(error.value).endswith(f"train it again with modules_to_save=['{module}']")
 
 
 @pytest.mark.parametrize("head", ["token_classification", "none"])
