@@ -16,6 +16,7 @@ bit without an error, so every step carries two kinds of checksums, which become
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes
 from bert_jax.checkpoint.reading import (
     describe,
+    find_step,
     load_params,
     load_state,
     load_stored,
@@ -25,7 +26,7 @@ from bert_jax.checkpoint.reading import (
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
-from bert_jax.checkpoint.steps import Stop, find_step, is_step, list_steps
+from bert_jax.checkpoint.steps import Stop, is_step, list_steps
 
 __all__ = [
     "Checkpointer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import jax
@@ -34,6 +34,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
 from bert_jax.objectives.adapters import assemble, group_parts, low_rank_updates
+from bert_jax.parallel import collective
 
 _Result = TypeVar("_Result")
 
@@ -211,18 +212,57 @@ def read_state(path: str, abstract_state: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(step.read(wanted).values()))
 
 
+def find_step(path: files.PathLike, number: int) -> str | None:
+    """Returns the directory of a step, or None if process 0 does not find it; all processes have to call it.
+
+    Args:
+        path: a work directory or its `checkpoints`, or one step directory.
+        number: the step.
+
+    Raises:
+        UserError: there is no checkpoint at all.
+    """
+    return next((step for step in _agreed_steps(path) if files.name(step) == str(number)), None)
+
+
 def _if_any(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result | None:
     """Returns what `_read_newest` does; None if there is no checkpoint."""
     try:
-        find_steps(absolute(path))
+        steps = _agreed_steps(path)
     except UserError:
         return None
-    return _read_newest(path, read, log)
+    return _read_first(path, steps, read, log)
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:
+    return _read_first(path, _agreed_steps(path), read, log)
+
+
+def _agreed_steps(path: files.PathLike) -> list[str]:
+    """Returns the step directories that process 0 finds, newest first; all processes have to call it.
+
+    The run of a path may save further steps meanwhile, of which some processes see more than others.
+
+    Raises:
+        UserError: process 0 finds none. All processes raise it.
+    """
+    path = absolute(path)
+    found: dict = {}
+    if jax.process_index() == 0:
+        try:
+            # Below the path, since the copy of another host may have another one.
+            found["steps"] = [step.removeprefix(path) for step in find_steps(path)]
+        except UserError as error:
+            found["error"] = str(error)
+    found = collective.of_primary(found)
+    if "error" in found:
+        raise UserError(found["error"])
+    return [f"{path}{step}" for step in found["steps"]]
+
+
+def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str], _Result], log) -> _Result:
     damaged = {}
-    for step in find_steps(absolute(path)):
+    for step in steps:
         try:
             found = agree(functools.partial(read, step))
         except Damaged as error:

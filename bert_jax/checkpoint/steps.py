@@ -78,7 +78,7 @@ class Step:
         """
         try:
             if not files.names(path):
-                raise Damaged("it is empty")
+                raise Damaged("it is empty" if files.exists(path) else "it is not there")
             if check_files:
                 share = dict(part=jax.process_index(), parts=jax.process_count())
                 if (name := find_damaged_file(path, **share)) is not None:
@@ -175,19 +175,6 @@ def find_steps(path: str) -> list[str]:
     if not steps:
         raise UserError(f"{path}: no checkpoint in it; {_EXPECTED}")
     return steps
-
-
-def find_step(path: files.PathLike, number: int) -> str | None:
-    """Returns the directory of one step, or None if it is not among those that `path` refers to.
-
-    Args:
-        path: a work directory or its `checkpoints`, or one step directory.
-        number: the step.
-
-    Raises:
-        UserError: there is no checkpoint at all.
-    """
-    return next((step for step in find_steps(absolute(path)) if files.name(step) == str(number)), None)
 
 
 def list_steps(directory: str) -> list[int]:
