@@ -78,12 +78,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         print(report.write(runner.Runner(experiment, flags.workdir, inputs, runs=False)))
         return 0
     needed = [records[name] for name in experiment.records_of(flags.arms)]
-    if flags.table and not files.exists(os.path.join(flags.workdir, runner.EXPERIMENT_FILE)):
-        raise UserError(
-            f"--workdir={flags.workdir}: --table shows what has run, and no sweep has begun there; give the "
-            "directory of one, or leave out --table"
-        )
-    if not (flags.table or flags.input or all(map(files.exists, needed))):
+    if not (flags.input or all(map(files.exists, needed))):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
     work = runner.Runner(experiment, flags.workdir, inputs)
     with work.held():

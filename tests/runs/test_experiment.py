@@ -90,14 +90,6 @@ def sweep(experiment, tmp_path, capsys):
     return run
 
 
-def test_a_table_of_a_sweep_that_has_not_begun_is_refused(sweep, tmp_path):
-    code, _, error = sweep("--table")
-    assert code == 2 and error.count("\n") == 1 and not (tmp_path / "sweep").exists()
-    assert (
-        f"--workdir={tmp_path / 'sweep'}: --table shows what has run, and no sweep has begun there" in error
-    )
-
-
 @pytest.mark.slow
 def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(sweep, tmp_path):
     code, shown, error = sweep()
