@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,14 +18,14 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files, owners
 from bert_jax.io.wording import some
 from bert_jax.parallel import collective
+from bert_jax.workdir import differences
 
 
-def check_same(values: Mapping[str, Any], list_changes: Callable[..., str]) -> None:
+def check_same(values: Mapping[str, Any]) -> None:
     """Checks that all processes of the run, which have to call it, have the same values.
 
     Args:
         values: JSON-serializable values of this process by their names.
-        list_changes: `run_directory.list_changes`. A value that a process does not have is None there.
 
     Raises:
         UserError: a process has other values than process 0. All processes raise it, and name both.
@@ -39,9 +39,10 @@ def check_same(values: Mapping[str, Any], list_changes: Callable[..., str]) -> N
         return
     found = collective.gather(content)
     first, second = json.loads(found[0]), json.loads(found[other])
+    # A value that a process does not have is None.
     pairs = {name: (first.get(name), second.get(name)) for name in sorted({*first, *second})}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    listed = list_changes(differing, places=("in process 0", f"in process {other}"))
+    listed = differences.list_changes(differing, places=("in process 0", f"in process {other}"))
     raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
 
 

@@ -13,9 +13,9 @@ README.md          the model card of a fine-tuning run
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,18 +29,8 @@ from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
-from bert_jax.workdir import agreement
+from bert_jax.workdir import agreement, differences
 from bert_jax.workdir.lock import Lock
-
-# The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
-# because they determine the meaning of checkpoints. The fields of `config` declare it themselves.
-_FREE = (
-    "command_line",
-    "head",  # follows from the task; runs of older versions have a wrong one for questions
-    "vocabulary.file",
-    "vocabulary.path",
-)
-_FIXED = ("vocabulary.digest",)
 
 # The schema of the parts of config.json that are read again.
 _RUN = {
@@ -76,14 +66,6 @@ REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `
 
 # The possible names of a vocabulary in a work directory.
 _VOCABULARIES = tuple(kind.file for kind in tokenization.KINDS.values())
-
-_DIGEST = re.compile("[0-9a-f]{32,}")
-
-# Descriptions of the digests in config.json, for messages.
-_INPUTS = {
-    "records.fingerprint": "the digest of the records in --config.data.dir",
-    "vocabulary.digest": "the digest of the vocabulary",
-}
 
 
 class WorkDir:
@@ -150,24 +132,23 @@ class WorkDir:
         """
         agreement.check_shared(self.path, primary=self.primary)
         run = json.loads(json.dumps(run))
-        compared = {k: v for k, v in config_fields.flatten(run) if _resume_rule(k, declared) != "free"}
-        agreement.check_same(compared, list_changes)
+        rule = functools.partial(differences.resume_rule, declared=declared)
+        agreement.check_same({name: x for name, x in config_fields.flatten(run) if rule(name) != "free"})
         file = os.path.join(self.path, "config.json")
         before = read_run(self.path) if files.exists(file) else {}
         goes_on = bool(before) and has_started(self.path)
-        differing = changes(before, run, declared) if goes_on else {}
-        rules = {name: _resume_rule(name, declared) for name in differing}
-        differing = {name: values for name, values in differing.items() if rules[name] != "free"}
-        fixed = {name: values for name, values in differing.items() if rules[name] == "fixed"}
+        differing = differences.changes(before, run, declared) if goes_on else {}
+        differing = {name: values for name, values in differing.items() if rule(name) != "free"}
+        fixed = {name: values for name, values in differing.items() if rule(name) == "fixed"}
         if fixed and allow_changes:
             raise UserError(
-                f"{self.path} is of another model: {list_changes(fixed)}, which --allow_changes cannot "
-                "change; choose another --workdir"
+                f"{self.path} is of another model: {differences.list_changes(fixed)}, which --allow_changes "
+                "cannot change; choose another --workdir"
             )
         if differing and not allow_changes:
             allow = ", or go on with the new values by --allow_changes"
             raise UserError(
-                f"{self.path} belongs to another run: {list_changes(differing)}; choose another "
+                f"{self.path} belongs to another run: {differences.list_changes(differing)}; choose another "
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
@@ -225,44 +206,6 @@ class WorkDir:
                 if name != target:
                     files.remove(os.path.join(self.path, name), missing_ok=True)
             atomic.copy_file(source, os.path.join(self.path, target))
-
-
-def changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], declared: Mapping[str, Field]
-) -> dict[str, tuple[Any, Any]]:
-    """Returns the differences between two runs.
-
-    A field of `config` that the older run lacks was added by a later version of bert_jax: that run had its
-    default. Other entries that only one of them has are ignored.
-
-    Args:
-        old: the run in a work directory.
-        new: the run that is to go on there.
-        declared: the fields of the config by their dotted names.
-
-    Returns:
-        {dotted name: (old value, new value)}.
-    """
-    before = {f"config.{name}": field.default for name, field in declared.items()}
-    before |= dict(config_fields.flatten(old))
-    return {
-        name: (before[name], value)
-        for name, value in config_fields.flatten(new)
-        if name in before and before[name] != value
-    }
-
-
-def list_changes(
-    differing: Mapping[str, tuple[Any, Any]], limit: int = 4, places: tuple[str, str] = ("there", "here")
-) -> str:
-    """Returns the differences that `changes` has found as text; those after the first `limit` are counted."""
-    there, here = places
-    parts = [
-        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} {there} and {_short(new)} {here}"
-        for name, (old, new) in differing.items()
-    ]
-    more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
-    return ", ".join(parts[:limit] + more)
 
 
 def has_started(path: files.PathLike) -> bool:
@@ -384,18 +327,3 @@ def find_vocabulary(path: files.PathLike) -> str:
 def load_tokenizer(path: files.PathLike):
     """Returns the tokenizer of the run that a work directory or checkpoint belongs to."""
     return tokenization.restore(find_vocabulary(path), read_run(path).get("vocabulary", {}))
-
-
-def _resume_rule(name: str, declared: Mapping[str, Field]) -> str:
-    """Returns the `Field.resume` of an entry of config.json."""
-    if name in _FREE:
-        return "free"
-    if name in _FIXED:
-        return "fixed"
-    field = declared.get(name.removeprefix("config."))
-    return field.resume if field else "same"
-
-
-def _short(value: Any) -> str:
-    """Returns a value as shown in messages; a digest is shortened to its first 12 characters."""
-    return value[:12] if isinstance(value, str) and _DIGEST.fullmatch(value) else repr(value)

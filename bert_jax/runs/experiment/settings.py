@@ -19,7 +19,7 @@ from bert_jax.settings.experiments import HeldOut, Measure, Pretraining
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields
 from bert_jax.tasks.readers import sources
-from bert_jax.workdir import run_directory
+from bert_jax.workdir import differences
 
 FILE = "settings.json"
 
@@ -109,16 +109,16 @@ class RecordedSettings:
         atomic.write_text(self._path, json.dumps(self._values, indent=1) + "\n")
 
     def changes(self, arm: str, measure: str, settings: Settings) -> Any:
-        """Returns how `settings` differ from the recorded ones; see `run_directory.changes`."""
+        """Returns how `settings` differ from the recorded ones; see `differences.changes`."""
         before, now = {"config": self._values[arm][measure]}, {"config": _as_json(settings.values)}
-        return run_directory.changes(before, now, settings.declared)
+        return differences.changes(before, now, settings.declared)
 
     def check(self, arm: str, measure: str, settings: Settings) -> None:
         """Raises UserError if the recorded settings of a measure differ from `settings`, its present ones."""
         if differing := self.changes(arm, measure, settings):
             raise UserError(
                 f"--workdir={self._directory} has results of arm {arm!r}, {measure}, with other settings: "
-                f"{run_directory.list_changes(differing)}; undo the change, or choose another --workdir"
+                f"{differences.list_changes(differing)}; undo the change, or choose another --workdir"
             )
 
 
