@@ -19,7 +19,7 @@ from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted, some
-from data_pipelines import cleaning, languages, places, pools, readers
+from data_pipelines import cleaning, languages, outputs_apart, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
 from data_pipelines.settings import Options, digest, resolve
@@ -69,12 +69,12 @@ def build(
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
-    places.check_output(options)
+    outputs_apart.check(options)
     tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
-        places.check_text(options, paths)
+        outputs_apart.check_text(options, paths)
         readers.check_flags(paths, options.input_format, options.fields, options.tfds_data_dir)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:

@@ -171,7 +171,7 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
 def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
     """Prints how often a pre-trained model finds the grammatical one of two sentences more likely."""
     if flags.output:
-        checks.check_output(flags.output, (".tsv",), overwrite=flags.overwrite)
+        checks.check_output_file(flags.output, (".tsv",), overwrite=flags.overwrite)
     pairs = minimal_pairs.read(flags.input) if flags.input else minimal_pairs.generate()
     scorer = sentence_scores.SentenceScorer(flags.checkpoint, progress.log, flags.dtype)
     with progress.Progress() as shown:

@@ -48,7 +48,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.to == folder.ONNX:
         for package in ("onnx", "onnxruntime"):
             check_installed(package, "onnx", "--to=onnx")
-    conversion.check_output(
+    conversion.check_model_directory(
         flags.output, flags.checkpoint, flags.overwrite, _is_export, "--checkpoint", "an export"
     )
     model = convert.load(flags.checkpoint, log=log)

@@ -75,7 +75,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
     if flags.plot:
-        checks.check_output(flags.plot, checks.PICTURES, "--plot")  # checked before all rows are read
+        checks.check_output_file(flags.plot, checks.PICTURES, "--plot")  # checked before all rows are read
     if not flags.input_format:
         for name in _OF_TEXT:
             if flags[name].value != flags[name].default:

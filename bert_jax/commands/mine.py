@@ -61,7 +61,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     options = _options(flags)
-    checks.check_output(flags.output, FORMATS, overwrite=flags.overwrite)
+    checks.check_output_file(flags.output, FORMATS, overwrite=flags.overwrite)
     columns = tables.Columns(flags.text_a, flags.text_b)
     examples = tables.read_examples(flags.input, columns, parse_label=None, flags="--")
     examples.warn(log)

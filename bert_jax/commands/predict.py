@@ -165,7 +165,7 @@ def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:
 
 def _submit(directories: list[str], output: str, overwrite: bool, dtype: str) -> int:
     """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
-    checks.check_output(output, (".zip",), overwrite=overwrite)
+    checks.check_output_file(output, (".zip",), overwrite=overwrite)
     compiler_options.enable_compilation_cache()
     files: dict[str, str] = {}
     for directory in directories:

@@ -32,7 +32,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     output = flags.output or os.path.join(flags.workdir, "report.html")
     if flags.output:
-        checks.check_output(output, (".html", ".htm"))
+        checks.check_output_file(output, (".html", ".htm"))
     content = report.make(flags.workdir)
     atomic.write_text(output, content)
     print(f"wrote {output} ({len(content) / 1e3:,.0f} kB)")

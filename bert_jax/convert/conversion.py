@@ -59,7 +59,7 @@ def convert(
         StorageError: the output cannot be written.
     """
     target = formats.get(to)
-    check_output(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
+    check_model_directory(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
     kind = loading.detect(source)
     model = kind.read(source, ignore=ignore, log=log)
     log(f"read {model.source} as {kind.name}: {_describe(model)}")
@@ -99,7 +99,7 @@ def written(output: str) -> Iterator[str]:
         raise StorageError(message) from error
 
 
-def check_output(
+def check_model_directory(
     output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool], flag: str, what: str
 ) -> None:
     """Checks that a directory for a model is free, or may be replaced.

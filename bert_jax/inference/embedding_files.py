@@ -97,7 +97,7 @@ def count_lines(path: str) -> int | None:
 
 
 def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
-    """Raises UserError for an output that cannot be written, before any work; see `checks.check_output`."""
+    """Raises UserError for an output that cannot be written, before any work; see `io.checks`."""
     if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
         raise UserError(f"--jsonl_format={jsonl_format} is for .jsonl, and --output is {path}")
     if files.suffix(path) == ".npy" and pooling == "none":
@@ -105,7 +105,7 @@ def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) ->
             f"--output={path}: with --pooling=none texts differ in their number of states, and .npy has "
             "rows of one size; expected .jsonl or .safetensors"
         )
-    checks.check_output(path, FORMATS, overwrite=overwrite)
+    checks.check_output_file(path, FORMATS, overwrite=overwrite)
 
 
 @contextlib.contextmanager

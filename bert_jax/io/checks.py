@@ -32,7 +32,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     raise UserError(f"{flag}={path} exists already; --overwrite replaces it, or choose another {flag}")
 
 
-def check_output(
+def check_output_file(
     path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output", *, overwrite: bool = True
 ) -> None:
     """Checks that a file can be written later, and creates its directory.

@@ -72,7 +72,7 @@ def plot_attention(
     Raises:
         UserError: the layer or head does not exist, or the format is not supported.
     """
-    checks.check_output(output, checks.PICTURES)
+    checks.check_output_file(output, checks.PICTURES)
     layers = choose(layer, maps.weights.shape[0], "layer")
     heads = choose(head, maps.weights.shape[1], "head")
     thumbnails = len(layers) > 1 and len(heads) > 1

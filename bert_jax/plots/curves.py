@@ -77,7 +77,7 @@ def plot_metrics(
     Raises:
         UserError: the runs have none of the metrics, or the format is not supported.
     """
-    checks.check_output(output, checks.PICTURES)
+    checks.check_output_file(output, checks.PICTURES)
     atomic.save_figure(draw_metrics(runs, title, references), output, DPI)
 
 

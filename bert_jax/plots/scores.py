@@ -23,7 +23,7 @@ def plot_scores(panels: Mapping[str, Mapping[str, Sequence[float]]], output: str
     Raises:
         UserError: the format is not supported.
     """
-    checks.check_output(output, checks.PICTURES)
+    checks.check_output_file(output, checks.PICTURES)
     arms = list(dict.fromkeys(arm for of_arms in panels.values() for arm in of_arms))
     columns = min(_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)

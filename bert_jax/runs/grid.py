@@ -123,7 +123,7 @@ def run_all(
     first_metrics: dict[str, str] = {}
     for name, configs in queue.items():
         fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
-        path = run_directory(directory, name, configs[0])
+        path = directory_of(directory, name, configs[0])
         complete, task, _ = finetune.prepare(configs[0], path, explicit=explicit)
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
@@ -135,7 +135,7 @@ def run_all(
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []
         for each in configs:
-            path = run_directory(directory, name, each)
+            path = directory_of(directory, name, each)
             log(f"run {len(summaries) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetune.finetune(each, path, log, explicit=explicit, **options))
         summaries.append(summarize(name, runs))
@@ -153,7 +153,7 @@ def run_all(
     return summaries
 
 
-def run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
+def directory_of(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
     """Returns the work directory of the run of a setting with the seed of a configuration."""
     return os.path.join(directory, name, _seed_directory(config.seed))
 

@@ -110,7 +110,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     progress = progress or Progress(io.StringIO())
     others = [tokenization.load(path, log=log) for path in options.compare]
     parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
-    checks.check_output(options.output)
+    checks.check_output_file(options.output)
     held_out = all(part.held_out.documents for part in parts)
     progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
     content = trainer.learn(_documents(parts, held_out, progress), options, progress)

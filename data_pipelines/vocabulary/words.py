@@ -87,7 +87,7 @@ def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     for name in ("size", "min_frequency"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name}={getattr(options, name)}: expected at least 1")
-    checks.check_output(options.output, overwrite=options.overwrite)
+    checks.check_output_file(options.output, overwrite=options.overwrite)
     (part,) = sample.sample(options, options.sample_bytes or SAMPLE_BYTES, progress)
     progress.start("counting words", part.bytes + part.held_out.size, "MB", 1e-6)
     counts = _count(part.training, tokenizer, progress)

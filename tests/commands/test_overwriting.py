@@ -37,5 +37,5 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
             checks.check_free(path, overwrite=False, flag="--out")
         checks.check_free(path, overwrite=True)
     with pytest.raises(UserError, match="exists already"):
-        checks.check_output(tmp_path / "file.npy", (".npy",), overwrite=False)
-    checks.check_output(tmp_path / "file.npy", (".npy",))
+        checks.check_output_file(tmp_path / "file.npy", (".npy",), overwrite=False)
+    checks.check_output_file(tmp_path / "file.npy", (".npy",))

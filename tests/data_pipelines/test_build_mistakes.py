@@ -14,7 +14,7 @@ import pytest
 from bert_jax import cli
 from bert_jax.commands import data
 from bert_jax.errors import UserError
-from data_pipelines import build, places
+from data_pipelines import build, outputs_apart
 from data_pipelines.readers import inputs
 
 
@@ -332,14 +332,14 @@ def test_links_do_not_hide_what_a_build_writes(tmp_path, monkeypatch, pattern, o
     monkeypatch.chdir(tmp_path)
     options = build.Options(input=(pattern,), vocab="vocab.txt", output_dir=output)
     with pytest.raises(UserError, match=re.escape(message)) if message else contextlib.nullcontext():
-        places.check_output(options)
+        outputs_apart.check(options)
 
 
 def test_inputs_with_commas_are_searched_once_for_the_whole_pattern(tmp_path, monkeypatch):
     searched = []
     monkeypatch.setattr(inputs.glob, "iglob", lambda pattern, **_: searched.append(pattern) or iter(()))
     pattern = f"{tmp_path}/a/**/*.txt,{tmp_path}/b/**/*.txt"
-    places.check_output(build.Options(input=(pattern,), vocab="vocab.txt", output_dir=str(tmp_path / "out")))
+    outputs_apart.check(build.Options(input=(pattern,), vocab="vocab.txt", output_dir=str(tmp_path / "out")))
     assert searched.count(pattern) == 1
 
 

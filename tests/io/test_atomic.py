@@ -63,7 +63,7 @@ def test_links_stay_and_what_they_refer_to_is_replaced(tmp_path, content):
         (tmp_path / "disk/file").write_text(content)
         (tmp_path / "disk/model").mkdir()
         (tmp_path / "disk/model/old").touch()
-    checks.check_output(link)
+    checks.check_output_file(link)
     atomic.write_text(link, "new")
     with atomic.replace_directory(folder_link) as made:
         atomic.write_text(os.path.join(made, "new"), "")

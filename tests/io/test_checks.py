@@ -31,12 +31,12 @@ def test_an_output_is_renamed_in_a_directory_that_has_to_be_writable(tmp_path, m
     monkeypatch.setattr(os, "access", lambda path, mode: path != folder)
     for path in (file, f"{folder}/new.tsv"):
         with pytest.raises(UserError, match=f"^--output={path}: cannot be written there; choose another"):
-            checks.check_output(path)
-    checks.check_output(pipe)  # which is written in place
+            checks.check_output_file(path)
+    checks.check_output_file(pipe)  # which is written in place
     monkeypatch.setattr(os, "access", lambda path, mode: path == folder)
-    checks.check_output(file)
+    checks.check_output_file(file)
     with pytest.raises(UserError, match=f"^--output={pipe}: cannot be written there"):
-        checks.check_output(pipe)
+        checks.check_output_file(pipe)
 
 
 def test_checkpoints_need_a_path_in_utf_8(tmp_path, monkeypatch):

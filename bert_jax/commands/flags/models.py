@@ -123,7 +123,7 @@ def workdirs(flags: absl_flags.FlagValues) -> list[str]:
 
 def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
     """Raises a UserError if the predictions of a task cannot be written to --output."""
-    checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+    checks.check_output_file(flags.output, task.formats, overwrite=flags.overwrite)
     for path in task.files_beside(flags.output):
         checks.check_free(path, flags.overwrite)
 

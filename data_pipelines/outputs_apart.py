@@ -21,7 +21,7 @@ _WRITTEN = (
 )
 
 
-def check_output(options: Options) -> None:
+def check(options: Options) -> None:
     """Raises UserError if an input finds what the build writes, which would be text of the next build."""
     output = options.output_dir
     found = readers.pattern_for(output, options.input, _WRITTEN)
