@@ -17,7 +17,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax import checkpoint
+from bert_jax.kernels.platform import processor_fields
 
 FOLDERS = {"sst2": "SST-2", "stsb": "STS-B", "mrpc": "MRPC"}
 METRICS = {"sst2": ("accuracy",), "stsb": ("pearson", "spearman"), "mrpc": ("f1", "accuracy")}
@@ -195,10 +195,8 @@ def table(lines: list[dict], methods: list[str]) -> list[str]:
 
 def environment() -> str:
     """Returns the processor and the versions."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    name = re.search(r"model name\s*: (.*)", info)
     versions = ", ".join(f"{each} {importlib.metadata.version(each)}" for each in ("jax", "flax", "optax"))
-    processor = name[1] if name else platform.processor()
+    processor = processor_fields().get("model name") or platform.processor()
     return f"{processor}, {os.cpu_count()} cores, float32; Python {platform.python_version()}, {versions}"
 
 

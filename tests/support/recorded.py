@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_jax.kernels.platform import processor_fields
+
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
 FOLDER = TESTDATA / "gate"
 
@@ -70,13 +72,9 @@ def jax_version():
 
 def machine():
     """The processor and the compiler, which decide the last bits of what is computed."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        names = ("model name", "cpu family", "model", "stepping")
-        processor = " ".join(fields.get(name, "") for name in names)
-    except OSError:  # another system
-        processor = platform.processor()
+    fields = processor_fields()
+    names = ("model name", "cpu family", "model", "stepping")
+    processor = " ".join(fields.get(name, "") for name in names) if fields else platform.processor()
     return f"{processor}, jaxlib {importlib.metadata.version('jaxlib')}"
 
 
