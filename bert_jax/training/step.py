@@ -92,55 +92,11 @@ def make_train_step(
         if elapsed is not None:
             batch = {name: x for name, x in batch.items() if name != budgets.ELAPSED}
         batch = objective.prepare(objective.at_step(batch, state.step), prepare_key, True)
-        weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
-
-        def scaled(name, mean):
-            scale = objective.scales.get(name, 1)
-            return mean if scale == 1 else scale * mean
-
-        parts_of_loss = accumulate_steps if objective.compares_rows else 1
-
-        def total_loss(params, part, rngs):
-            joined = objective.join(params, state.frozen)
-            if parts_of_loss == 1:
-                loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
-            else:
-                outputs = row_parts.mapped(
-                    lambda rows: objective.row_outputs(joined, rows, rngs),
-                    part,
-                    parts_of_loss,
-                    recompute=True,
-                )
-                loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
-            _check_scales(objective.scales, loss_pairs)
-            total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
-            return total, (loss_pairs, metric_pairs)
-
-        gradient = jax.value_and_grad(total_loss, has_aux=True)
         rngs = {"dropout": dropout_key}
-        if objective.compares_rows:
-            (loss, pairs), grads = gradient(state.params, batch, rngs)
-        else:
-
-            def of_rows(given, rows):
-                params, rngs = given
-                return row_parts.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
-
-            (loss, pairs), grads = sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
-
+        (loss, pairs), grads = _differentiate(objective, state, batch, rngs, accumulate_steps)
         with jax.named_scope("grad_norm"):
             grad_norm = optax.tree.norm(grads)
-        spent = state.spent
-        if budget is None:
-            learning_rate = schedule(state.step)
-        else:
-            assert spent is not None
-            before = spent
-            if budget.of_time:  # The processes of a run agree on the latest of their times.
-                before = spent = budget.after(spent, jnp.max(elapsed))
-            else:
-                spent = budget.after(spent, jnp.sum(batch["tokens"]))
-            learning_rate = schedule(budgets.PARTS * budget.share(before))
+        learning_rate, spent = _rate(schedule, budget, state, batch, elapsed)
 
         @jax.named_scope("optimizer")
         def update(params, opt_state):
@@ -148,13 +104,8 @@ def make_train_step(
             return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
 
         accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        if check == "norm":
-            accepted &= optax.tree.norm(state.params) < _LARGEST_NORM
-        elif check == "update":
-            # The update is computed twice. Storing it until all values are known to be finite would take as
-            # much memory as the state, and additional reads and writes. The barrier prevents XLA from merging
-            # the two computations.
-            accepted &= _all_finite(update(*jax.lax.optimization_barrier((state.params, state.opt_state))))
+        if check != "nothing":
+            accepted &= _is_finite(check, state, update)
         params, opt_state = update(state.params, state.opt_state)
         recent = state.recent
         found = {"loss": loss, "grad_norm": grad_norm}
@@ -170,18 +121,81 @@ def make_train_step(
                 (params, opt_state),
                 (state.params, state.opt_state),
             )
-        loss_pairs, metric_pairs = pairs
         metrics = found | {"learning_rate": learning_rate, "skipped": 1.0 - accepted.astype(jnp.float32)}
         if spikes is not None:
             metrics["spike"] = spike.astype(jnp.float32)
-        reported = {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
-        metrics |= {name: losses.mean(pair, otherwise=math.nan) for name, pair in reported.items()}
-        metrics |= _counts(batch)
+        metrics |= _means(*pairs) | _counts(batch)
         if budget is not None and spent is not None:
             metrics["budget"] = budget.share(spent)
         return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent), metrics
 
     return train_step
+
+
+def _differentiate(
+    objective: Objective, state: TrainState, batch: Batch, rngs: dict[str, jax.Array], accumulate_steps: int
+) -> tuple[tuple[jax.Array, tuple[Pairs, Pairs]], Params]:
+    """Returns ((loss, (pairs of losses, pairs of metrics)), gradient) of a prepared batch."""
+    weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
+    parts_of_loss = accumulate_steps if objective.compares_rows else 1
+
+    def scaled(name, mean):
+        scale = objective.scales.get(name, 1)
+        return mean if scale == 1 else scale * mean
+
+    def total_loss(params, part, rngs):
+        joined = objective.join(params, state.frozen)
+        if parts_of_loss == 1:
+            loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
+        else:
+            outputs = row_parts.mapped(
+                lambda rows: objective.row_outputs(joined, rows, rngs), part, parts_of_loss, recompute=True
+            )
+            loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
+        _check_scales(objective.scales, loss_pairs)
+        total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
+        return total, (loss_pairs, metric_pairs)
+
+    gradient = jax.value_and_grad(total_loss, has_aux=True)
+    if objective.compares_rows:
+        return gradient(state.params, batch, rngs)
+
+    def of_rows(given, rows):
+        params, rngs = given
+        return row_parts.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
+
+    return sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
+
+
+def _rate(
+    schedule: Callable, budget: Budget | None, state: TrainState, batch: Batch, elapsed: Any
+) -> tuple[jax.Array, dict[str, jax.Array] | None]:
+    """Returns the learning rate of a step, and what is spent of the budget after it."""
+    spent = state.spent
+    if budget is None:
+        return schedule(state.step), spent
+    assert spent is not None
+    before = spent
+    if budget.of_time:  # The processes of a run agree on the latest of their times.
+        before = spent = budget.after(spent, jnp.max(elapsed))
+    else:
+        spent = budget.after(spent, jnp.sum(batch["tokens"]))
+    return schedule(budgets.PARTS * budget.share(before)), spent
+
+
+def _is_finite(check: str, state: TrainState, update: Callable) -> jax.Array:
+    """Returns whether what an update makes of a state is finite; see the argument of `make_train_step`."""
+    if check == "norm":
+        return optax.tree.norm(state.params) < _LARGEST_NORM
+    # The update is computed twice. Storing it until all values are known to be finite would take as much
+    # memory as the state, and additional reads and writes. The barrier prevents XLA from merging the two
+    # computations.
+    return _all_finite(update(*jax.lax.optimization_barrier((state.params, state.opt_state))))
+
+
+def _means(loss_pairs: Pairs, metric_pairs: Pairs) -> dict[str, jax.Array]:
+    reported = {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
+    return {name: losses.mean(pair, otherwise=math.nan) for name, pair in reported.items()}
 
 
 def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:
