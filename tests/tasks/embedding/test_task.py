@@ -387,14 +387,16 @@ def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
 
 
 def prepared(files, init_from, pooling=None, **data):
-    """The pooling and the prompts of a run that starts from a checkpoint, and what the log says."""
+    """The pooling of a run that starts from a checkpoint, and what the log says after the architecture."""
     config, lines = tasks.default_config(task="embedding"), []
     config.init_from, config.max_seq_length = str(init_from), 16
     config.model.classifier_pooling = pooling
     config.data.update(PAIR | {"train": str(files / "train.tsv")} | data)
     task = finetune.prepare(config, "", lines.append)[1]
     assert task.objective().model.pooling == task.sentence.pooling
-    return task.sentence.pooling, lines
+    architecture, *others = lines
+    assert architecture.startswith(f"architecture of {config.init_from}: ")
+    return task.sentence.pooling, others
 
 
 @pytest.fixture
