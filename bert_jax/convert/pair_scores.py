@@ -29,7 +29,7 @@ class PairScores:
     max_seq_length: int = 0
 
     def length(self, positions: int) -> int:
-        """Returns the number of tokens at which pairs are cut in a model with so many positions."""
+        """Returns the number of tokens at which pairs are cut in a model with this number of positions."""
         return min(self.max_seq_length or positions, positions)
 
     def fields(self) -> dict[str, Any]:

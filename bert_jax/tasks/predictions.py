@@ -135,7 +135,7 @@ class TablePredictions(Predictions):
 
 
 def rounded(values: np.ndarray) -> list[float]:
-    """Returns float32 numbers of any scale with 7 significant digits, as many as float32 has."""
+    """Returns float32 numbers [N] rounded to 7 significant digits, the precision of float32."""
     return [float(f"{value:.7g}") for value in values.tolist()]
 
 

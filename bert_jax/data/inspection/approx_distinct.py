@@ -11,7 +11,7 @@ class DistinctSample:
     """Counts the repeats in a stream of any length from the hashes of a sample of its distinct items.
 
     An item is in the sample if its hash starts with `halvings` zero bits, so either all or none of its copies
-    are. The memory is about 100 MB at most.
+    are. The memory is about 200 MB at most, and 100 MB if few items repeat.
     """
 
     def __init__(self, most: int = _MOST_HASHES):

@@ -108,7 +108,7 @@ class RecordedSettings:
         self._values.setdefault(arm, {})[measure] = _as_json(settings.values)
         atomic.write_text(self._path, json.dumps(self._values, indent=1) + "\n")
 
-    def changes(self, arm: str, measure: str, settings: Settings) -> Any:
+    def changes(self, arm: str, measure: str, settings: Settings) -> dict[str, tuple[Any, Any]]:
         """Returns how `settings` differ from the recorded ones; see `differences.changes`."""
         before, now = {"config": self._values[arm][measure]}, {"config": _as_json(settings.values)}
         return differences.changes(before, now, settings.declared)
