@@ -2,6 +2,9 @@
 # Another Python: make test PYTHON=/path/to/python3.12
 # An environment beside the first one: make test PYTHON=python3.13 VENV=.venv-3.13
 
+# Else, where it is set, each process of the tests compiles all that it imports: 5 seconds and more.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
