@@ -113,7 +113,7 @@ def run_all(
     queue: dict[str, list[ml_collections.ConfigDict]] = {}  # built before the first run, to find errors early
     for values in itertools.product(*points.values()):
         chosen = dict(zip(points, values, strict=True))
-        name = ",".join(f"{field.split('.')[-1]}={value}" for field, value in chosen.items())
+        name = setting_of(chosen)
         queue[name] = []
         for number in range(seeds):
             queue[name].append(ml_collections.ConfigDict(config.to_dict()))
@@ -151,6 +151,18 @@ def run_all(
     ):
         atomic.write_text(os.path.join(directory, name), content)
     return summaries
+
+
+def setting_of(point: Mapping[str, Any]) -> str:
+    """Returns the name of a point of the grid, which is also that of its directory.
+
+    The slashes of a value, such as a path or a URL, are written as %2F, and its percent signs as %25.
+
+    Args:
+        point: {field: value}.
+    """
+    values = {field: str(value).replace("%", "%25").replace("/", "%2F") for field, value in point.items()}
+    return ",".join(f"{field.split('.')[-1]}={value}" for field, value in values.items())
 
 
 def directory_of(directory: str, name: str, config: ml_collections.ConfigDict) -> str:

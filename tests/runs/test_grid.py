@@ -2,6 +2,7 @@
 
 import json
 import os
+from urllib.parse import unquote
 
 import jax
 import ml_collections
@@ -12,6 +13,7 @@ from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.io.files import is_remote
 from bert_jax.objectives.classification import Classification
 from bert_jax.runs import finetune, grid
 from bert_jax.tasks import fields, predictions
@@ -104,6 +106,17 @@ def test_a_table_of_settings():
     line = grid.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
     assert [line.split()[0] for line in grid.table([found | {"setting": ""}])] == ["metric", "accuracy"]
+
+
+@pytest.mark.parametrize(
+    "path", ["../../ckpt/mini", "/home/ada/mini", "gs://bucket/mini", "a%2Fb", "a/b", ".."]
+)
+def test_the_directory_of_a_setting_with_a_path_is_a_folder_of_the_grid(path):
+    name = grid.setting_of({"init_from": path, "optimizer.learning_rate": 3e-5})
+    found = grid.directory_of("runs", name, ml_collections.ConfigDict({"seed": 0}))
+    assert not is_remote(found) and os.path.normpath(found) == found
+    assert found.split("/") == ["runs", name, "seed-0"]
+    assert unquote(name) == f"init_from={path},learning_rate=3e-05"
 
 
 @pytest.mark.parametrize("metric, best", [("accuracy", 2), ("mean_squared_error", 1)])
