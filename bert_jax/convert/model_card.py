@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from etils import epy
 
@@ -15,7 +16,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError, is_installed
-from bert_jax.io import files, json_files
+from bert_jax.io import files, json_files, tfds
 from bert_jax.io.wording import counted
 from bert_jax.workdir import run_directory
 
@@ -25,6 +26,7 @@ with epy.lazy_imports():
 FILE = "README.md"
 
 _SECRET = re.compile(r"(^|[._-])(token|secret|password|passwd|credentials?|(api_?)?key)$", re.IGNORECASE)
+_BEFORE_PATH = re.compile(rf"[\w.]+=|{tfds.PREFIX}")
 # Flags that describe where a run took place, not what it computed.
 _OF_THE_MACHINE = (
     "coordinator_address",
@@ -112,7 +114,10 @@ def public_path(path: str) -> str:
 
     A relative path is unchanged. An absolute path, a path that leaves the working directory, and a URL are
     shortened to their last component; a checkpoint in a work directory to the part from that directory on.
+    What stands before a path is kept: the field in `FIELD=PATH`, and the `tfds:` of a prepared data set.
     """
+    if before := _BEFORE_PATH.match(path):
+        return before[0] + public_path(path[before.end() :])
     if not (path.startswith(("/", "~")) or "://" in path or ".." in path.split("/")):
         return path
     parts = [part for part in path.partition("?")[0].split("/") if part]
@@ -158,9 +163,10 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
     names = ("setting", "metric", *columns, "seeds", "degenerate")
     lines = ["", "## Held-out results", "", _row(names), _row(["---"] * len(names))]
     for one in settings:
+        setting = ",".join(public_path(unquote(part)) for part in one["setting"].split(",")) or "-"
         for metric, scores in one["scores"].items():
             values = [f"{scores[column]:.4g}" for column in columns]
-            lines.append(_row([one["setting"] or "-", metric, *values, one["seeds"], one["degenerate"]]))
+            lines.append(_row([setting, metric, *values, one["seeds"], one["degenerate"]]))
     seed = {**described, "config": {**described["config"], "seed": None}}
     return "\n".join([*_title(described), *lines, *_describe_training(seed), ""])
 

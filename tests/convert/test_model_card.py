@@ -10,6 +10,7 @@ from bert_jax import cli
 from bert_jax.commands import finetune
 from bert_jax.convert import conversion, model_card
 from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
+from bert_jax.runs import grid
 from bert_jax.settings.flags import command_line
 
 SCORES = [
@@ -85,6 +86,11 @@ def test_several_runs(run):
         ("/", ""),
         ("", ""),
         ("5e-5", "5e-5"),
+        ("tfds:glue", "tfds:glue"),
+        ("tfds:/home/ada/data/glue", "tfds:glue"),
+        ("init_from=/home/ada/mini", "init_from=mini"),
+        ("data_dir=tfds:/home/ada/glue", "data_dir=tfds:glue"),
+        ("learning_rate=5e-05", "learning_rate=5e-05"),
     ],
 )
 def test_paths_of_the_machine_are_not_published(path, published):
@@ -95,12 +101,13 @@ def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
     command = (
         "bert-jax finetune --config=/home/ada/mine.py:x --workdir=/home/ada/run --config.data_dir=../ada/x "
         "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=/home/ada/a,/home/ada/b "
+        "--grid=init_from=/home/ada/a,/home/ada/b "
         "--coordinator_address=10.0.0.1:1234 --process_id=3 --hub_token=hf_123 --batch_tokens=64 "
         "--config.init_ignore='encoder/layers/.*' --text='two words'"
     )
     assert model_card.public_command(command) == (
         "bert-jax finetune --config=mine.py:x --workdir=run --config.data_dir=x "
-        "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=a,b "
+        "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=a,b --grid=init_from=a,b "
         "--hub_token=... --batch_tokens=64 '--config.init_ignore=encoder/layers/.*' '--text=two words'"
     )
 
@@ -112,13 +119,16 @@ def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
     config = json.loads((directory / "config.json").read_text())
     config["command_line"] = f"bert-jax finetune --workdir={home}/run --config.init_from={home}/mini"
     (directory / "config.json").write_text(json.dumps(config))
-    one = {"setting": "", "seeds": 1, "degenerate": 0, "scores": {}}
+    setting = grid.setting_of({"init_from": f"{home}/mini", "batch_size": 8})
+    scores = {"matthews": dict.fromkeys(("median", "best", "worst", "deviation"), 0.5)}
+    one = {"setting": setting, "seeds": 1, "degenerate": 0, "scores": scores}
     export = model_card.make(
         work_directory.FORMAT.read(directory), str(directory), f"bert-jax convert --input={home}/run"
     )
     for text in (model_card.of_run(str(directory)), model_card.of_repeats(str(directory), [one]), export):
         assert home not in text and str(tmp_path) not in text
         assert "| started from | mini |" in text and "| trained on | train.tsv |" in text
+    assert "| init_from=mini,batch_size=8 |" in model_card.of_repeats(str(directory), [one])
 
 
 def test_the_card_of_a_converted_model_has_no_path_of_the_machine(tmp_path, vocabulary):
