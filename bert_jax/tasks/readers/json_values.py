@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,8 +80,8 @@ def json_text(value: Any, field: str, key: str) -> Any:
 
     Args:
         value: the value.
-        field: the field. A label may also be a number, a boolean or a list of labels, and an id a number or a
-            boolean.
+        field: the field. A label may also be a finite number, a boolean or a list of labels, and an id a
+            number or a boolean.
         key: the key of the value in the JSON object, for messages.
 
     Raises:
@@ -97,6 +98,8 @@ def json_text(value: Any, field: str, key: str) -> Any:
             raise Malformed(f"{several!r} in {key!r} has a {LABEL_SEPARATOR!r}, which separates labels")
         joined = LABEL_SEPARATOR.join(labels)
         return json.dumps(labels) if joined.startswith("[") else joined  # a bracket would begin a JSON list
+    if field == "label" and isinstance(value, float) and not math.isfinite(value):
+        raise Malformed(f"{key!r} is {value}, expected a label; NaN is what a missing one is often saved as")
     if field in ("label", "id") and isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     raise Malformed(f"{key!r} is {type(value).__name__}, expected a string")

@@ -38,6 +38,14 @@ def test_a_directory_is_one_file(tmp_path, kind):
     assert found.rows == 10 and not found.malformed
 
 
+def test_a_row_whose_label_is_missing_has_no_class_of_its_own(tmp_path):
+    labels = pyarrow.array([0.0, 1.0] * 20 + [float("nan"), None])
+    parquet.write_table(pyarrow.table({"text": ["t"] * 42, "label": labels}), tmp_path / "x.parquet")
+    found = read_examples(str(tmp_path / "x.parquet"), Columns("text", label="label"))
+    assert found.labels == ["0.0", "1.0"] * 20 and found.malformed_count == 2
+    assert "x.parquet:41: 'label' is nan" in found.malformed[0]
+
+
 def test_what_stands_beside_the_rows_of_a_directory(tmp_path):
     folder = write(tmp_path / "train", "arrow")
     (folder / "cache-0123abc.arrow").write_bytes((folder / "data-0.arrow").read_bytes())

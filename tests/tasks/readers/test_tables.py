@@ -133,6 +133,9 @@ def test_refused_files(tmp_path, content, message):
         ('{"a": null, "y": 1}', r"'a' is null"),
         ('{"a": ["x"], "y": 1}', "'a' is list, expected a string"),
         ("[" * 100_000, "not JSON"),
+        ('{"a": "x", "y": NaN}', "'y' is nan, expected a label; NaN is what a missing one"),
+        ('{"a": "x", "y": -1e999}', "'y' is -inf, expected a label"),
+        ('{"a": "x", "y": ["b", NaN]}', "'y' is nan, expected a label"),
     ],
 )
 def test_refused_json(tmp_path, line, message):
