@@ -61,7 +61,7 @@ class TextGroups(TextObjective):
     def contrast(self, scores: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns InfoNCE, the cross-entropy of finding each anchor's positive, and its accuracy.
 
-        A text that is equal to the positive or the anchor, and a positive of an equal anchor, is no negative.
+        A text that is equal to the anchor, or to a positive of an equal anchor, is no negative.
 
         Args:
             scores: float32 [B, (K - 1) B], of each anchor with the other texts of all groups: all positives,
@@ -87,11 +87,14 @@ def _candidates(texts: jax.Array, present: jax.Array) -> jax.Array:
     """Returns bool [B, (K - 1) B], which texts are candidates for each anchor; its positive always is."""
     anchors, positives = texts[:, :1], texts[:, 1:2]
     others = texts[:, 1:].T.reshape(1, -1)
-    equal = (others == anchors) | (others == positives)
-    of_equal_anchor = jnp.pad(anchors == anchors.T, ((0, 0), (0, equal.shape[1] - len(anchors))))
-    own = jnp.arange(len(anchors))[:, None] == jnp.arange(equal.shape[1])
+    # A product of numbers, which is fast on every platform, as one of booleans is not.
+    equal_anchors, equal_positives = (
+        jnp.asarray(equal, jnp.float32) for equal in (anchors == anchors.T, positives == others)
+    )
+    is_positive = jnp.matmul(equal_anchors, equal_positives) > 0  # of an anchor that is equal
+    own = jnp.arange(len(anchors))[:, None] == jnp.arange(others.shape[1])
     real = present[:, 1:].T.reshape(1, -1) > 0
-    return own | (real & ~equal & ~of_equal_anchor)
+    return own | (real & (others != anchors) & ~is_positive)
 
 
 def normalize(vectors: jax.Array) -> jax.Array:

@@ -125,10 +125,10 @@ def test_a_query_finds_its_document_among_those_of_the_batch(name):
             return by_loops(found[3 * i], found[3 * j + role], counted) / 0.5
 
         logits = [score(i, 1)]
+        relevant = texts[texts[:, 0] == texts[i, 0], 1]
         for j in range(6):
             for role in (1, 2):
-                own, of_equal = (j, role) == (i, 1), role == 1 and texts[j, 0] == texts[i, 0]
-                if not own and not of_equal and texts[j, role] not in texts[i, :2]:
+                if texts[j, role] not in (texts[i, 0], *relevant):
                     logits.append(score(j, role))
         losses.append(np.log(np.sum(np.exp(logits))) - logits[0])
         right.append(logits[0] >= max(logits))

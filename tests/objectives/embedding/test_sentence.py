@@ -65,18 +65,15 @@ def cosine(a, b):
 def info_nce(vectors, texts, temperature, symmetric=False):
     """The losses of all anchors, and whether each finds its positive."""
     losses, right = [], []
-    for i, (anchor, positive) in enumerate(texts[:, :2]):
+    known = {anchor: {anchor, *texts[texts[:, 0] == anchor, 1]} for anchor in texts[:, 0]}
+    for i, anchor in enumerate(texts[:, 0]):
         logits = [cosine(vectors[i, 0], vectors[i, 1]) / temperature]
         back = list(logits)
         for j in range(len(texts)):
             for role in range(1, texts.shape[1]):
-                if (j, role) == (i, 1) or texts[j, role] in (anchor, positive):
-                    continue
-                if role == 1 and texts[j, 0] == anchor:
-                    continue
-                logits.append(cosine(vectors[i, 0], vectors[j, role]) / temperature)
-            mine = texts[i]
-            if j != i and mine[1] not in (texts[j, 0], texts[j, 1]) and mine[0] != texts[j, 0]:
+                if texts[j, role] not in known[anchor]:
+                    logits.append(cosine(vectors[i, 0], vectors[j, role]) / temperature)
+            if texts[i, 1] not in known[texts[j, 0]]:
                 back.append(cosine(vectors[j, 0], vectors[i, 1]) / temperature)
         loss = np.log(np.sum(np.exp(logits))) - logits[0]
         if symmetric:
@@ -89,6 +86,7 @@ def info_nce(vectors, texts, temperature, symmetric=False):
 TEXTS = {
     "different": np.arange(18).reshape(6, 3),
     "equal": np.array([[0, 1, 2], [0, 3, 4], [5, 1, 6], [7, 8, 1], [9, 10, 9], [11, 12, 11]]),
+    "several positives": np.array([[0, 1, 2], [0, 3, 1], [4, 3, 5], [6, 1, 3], [7, 8, 9], [7, 10, 3]]),
     "single": np.array([[0, 0, 1], [2, 2, 0], [3, 3, 4], [5, 5, 6], [7, 7, 8], [9, 9, 10]]),
 }
 
