@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files
+from bert_jax.io.wording import alternatives
 
 TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a file
 PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
+COLUMNAR = "columnar"  # the format of Parquet and Arrow files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,8 @@ class FileFormats:
             flags: the prefix of flags in messages.
 
         Raises:
-            UserError: the format is unknown, or the suffix does not determine it.
+            UserError: the format is unknown, the suffix does not determine it, or the file is a Parquet or an
+                Arrow file and the task reads none.
         """
         names = self.names()
         if given in names:
@@ -49,6 +52,11 @@ class FileFormats:
         name = compression.strip_suffix(str(path)).lower()
         if files.is_directory(path) and (parts := columnar.files_in(str(path))):
             name = parts[0].lower()
+        if columnar.is_columnar(name) and COLUMNAR not in names:
+            raise UserError(
+                f"{path}: only tasks on tables of texts read Parquet and Arrow files; expected "
+                f"{alternatives(names)}; `to_json` of Hugging Face's datasets writes JSON lines"
+            )
         found = next(
             (self.suffixes[suffix] for suffix in self.suffixes if name.endswith(suffix)), self.default
         )

@@ -16,14 +16,14 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import checks, columnar, files
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
+from bert_jax.tasks.readers.file_formats import COLUMNAR, TRAINING_FLAGS, FileFormats
 from bert_jax.tasks.readers.file_rows import ColumnRows, JsonRows, LineRows, Lines, Rows, TableRows
 from bert_jax.tasks.readers.json_values import CHOICE, NEGATIVE, list_in_cell
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats(
     {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
-    | dict.fromkeys(columnar.SUFFIXES, "columnar")
+    | dict.fromkeys(columnar.SUFFIXES, COLUMNAR)
 )
 LINES = "lines"  # the format with one text per line, used only for prediction
 
@@ -261,7 +261,7 @@ def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flag
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     checks.check_input(path, file_format)
-    if file_format == "columnar":
+    if file_format == COLUMNAR:
         return ColumnRows(path, flags)
     lines = Lines(path)
     if file_format == "jsonl":

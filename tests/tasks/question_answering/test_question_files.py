@@ -179,6 +179,7 @@ FILES = {
     "no-data": ('{"paragraphs": []}', "dev.json", "no list 'data' in it"),
     "empty": ('{"data": []}', "dev.json", "dev.json: no questions in it"),
     "deep": ("[" * 100_000, "dev.json", "not SQuAD's layout: nested too deeply"),
+    "columns": ("PAR1", "dev.parquet", "tables of texts read Parquet .*; expected json or jsonl; "),
     "suffix": ("{}", "dev.txt", "ends in none of .json, .jsonl"),
     "bad-line": ("nonsense\n", "dev.jsonl", "dev.jsonl:1: not JSON"),
     "bad-row": ('{"id": "x", "question": "?"}\n', "dev.jsonl", "dev.jsonl:1: question 'x': no 'context'"),

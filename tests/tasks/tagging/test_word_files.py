@@ -124,6 +124,8 @@ def test_bytes_that_are_not_utf8(tmp_path):
             "f:2: 3 columns, 4 in .*; expected one word per line, and an empty",
         ),
         ("f.csv", "a,O\n", {}, "f.csv: the name ends in none of .jsonl"),
+        ("f.parquet", "PAR1", {}, "f.parquet: only tasks .*; expected conll or jsonl; "),
+        ("f.arrow", "a", {"tagged": False}, "f.arrow: only tasks on tables of texts"),
         ("f", "a O\n", {"format": "tsv"}, "data.format=tsv: expected"),
         ("f.jsonl", "{}", {}, "f.jsonl:1: no 'words' in the object"),
         ("f.jsonl", '{"words": ["a"]}', {}, "no 'tags' in the object; it has 'words'"),
