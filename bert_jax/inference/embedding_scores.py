@@ -157,8 +157,8 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
             if isinstance(row, Malformed):
                 raise row
             query, document, gain = select(row).values()
-            value = int(gain)
-        except (Malformed, ValueError) as error:
+            value = _gain(gain)
+        except Malformed as error:
             raise UserError(f"{path}:{number}: {error}") from None
         if value > 0:
             judged.setdefault(query, {})[document] = value
@@ -170,6 +170,13 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
             "with the id of the query is no result; give queries and documents different ids"
         )
     return judged
+
+
+def _gain(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Malformed(f"the score {text!r:.40} is no whole number, such as 0 or 1") from None
 
 
 def ranking_scores(
