@@ -45,7 +45,8 @@ def define_flags(define: Define) -> None:
     )
     define.strings(
         "grid",
-        "Field and the values to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5. May be repeated.",
+        "Field and the values to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5. Semicolons separate "
+        "values that have commas. May be repeated.",
         [],
     )
 

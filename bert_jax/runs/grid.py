@@ -59,6 +59,8 @@ def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parses texts like "optimizer.learning_rate=5e-5,3e-5,2e-5".
 
+    If there are semicolons, they separate the values, which may then have commas.
+
     Returns:
         {field: texts of values}.
 
@@ -70,7 +72,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
         field, equals, values = text.partition("=")
         if not equals or not values or field in grid:
             raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
-        grid[field] = values.split(",")
+        grid[field] = values.split(";" if ";" in values else ",")
     return grid
 
 

@@ -250,3 +250,8 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, messag
 def test_the_grid_is_typed():
     parsed = grid.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
     assert parsed == {"optimizer.learning_rate": ["5e-5", "3"], "x": ["true", "name"]}
+
+
+def test_semicolons_separate_values_with_commas():
+    parsed = grid.parse_grid(["class_weights=a=3,b=1;balanced", "dimensions=8,16;"])
+    assert parsed == {"class_weights": ["a=3,b=1", "balanced"], "dimensions": ["8,16", ""]}
