@@ -210,6 +210,8 @@ def test_class_weights_as_they_are_given():
     for text in ("maybe=2", "yes=0", "yes=much", "yes"):
         with pytest.raises(UserError, match="not LABEL=WEIGHT"):
             parse_class_weights(text, labels, [0, 1])
+    with pytest.raises(UserError, match="'yes' has two weights; expected each label once"):
+        parse_class_weights("yes=2,no=1,yes=3", labels, [0, 1])
 
 
 @pytest.mark.parametrize(

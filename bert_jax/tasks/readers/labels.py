@@ -112,24 +112,27 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
         targets: the label number of each of the N examples.
 
     Raises:
-        UserError: a label does not exist, or a weight is not positive.
+        UserError: a label does not exist or has two weights, or a weight is not positive.
     """
     if not text:
         return ()
     if text == "balanced":
         counts = np.bincount(targets, minlength=len(labels))
         return tuple(float(len(targets) / (len(labels) * max(1, count))) for count in counts)
-    weights = dict.fromkeys(labels, 1.0)
+    given: dict[str, float] = {}
     for part in text.split(","):
         label, _, number = part.rpartition("=")
         try:
             weight = float(number)
         except ValueError:
             weight = 0.0
-        if label.strip() not in weights or not 0 < weight < float("inf"):
+        label = label.strip()
+        if label not in labels or not 0 < weight < float("inf"):
             raise UserError(
                 f"class_weights={text}: {part!r} is not LABEL=WEIGHT with a positive weight and one of the "
                 f"labels {', '.join(labels)}; or give balanced"
             )
-        weights[label.strip()] = weight
-    return tuple(weights.values())
+        if label in given:
+            raise UserError(f"class_weights={text}: {label!r} has two weights; expected each label once")
+        given[label] = weight
+    return tuple(given.get(label, 1.0) for label in labels)
