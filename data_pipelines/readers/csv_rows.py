@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from data_pipelines.readers.documents import Controls, Document, Fields, Range, text_document
-from data_pipelines.readers.lines import check_head
+from data_pipelines.readers.lines import HEAD_BYTES, check_head
 
 _LONGEST = 32 << 20  # characters of a line, and of a field
 
@@ -31,7 +31,7 @@ def read(
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
     number = 0
     with compression.opened(range_.path) as file:
-        check_head(file.read(8), range_.path)
+        check_head(file.read(HEAD_BYTES), range_.path)
     with compression.opened(range_.path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         reader = csv.reader(

@@ -17,12 +17,25 @@ MAGIC = {
     b"\x28\xb5\x2f\xfd": ".zst",
     b"PK\x03\x04": ".zip",
 }
+HEAD_BYTES = 512  # of a file that `check_head` needs
 BOM = b"\xef\xbb\xbf"
+_TAR = slice(257, 262), b"ustar"  # where the header of an archive has its magic (POSIX.1)
+# What files of other formats begin with, and what to do with them.
+_OTHERS = {
+    b"%PDF-": ("a PDF document", "plain text: extract it, for example with pdftotext"),
+    b"PAR1\x15": ("a Parquet file, which its name does not show", "plain text, or .parquet at its end"),
+    b"ARROW1\0\0": ("an Arrow file, which its name does not show", "plain text, or .arrow at its end"),
+}
 WHITESPACE_BYTES = bytes({byte for c in range(0x3001) if chr(c).isspace() for byte in chr(c).encode()})
 
 
 def check_head(head: bytes, path: str) -> None:
-    """Raises UserError if the first bytes of a file show that it is UTF-16, compressed or an archive."""
+    """Raises UserError if the beginning of a file shows that it is not plain text in UTF-8.
+
+    Args:
+        head: the first HEAD_BYTES of the file, after decompression; fewer of a shorter file.
+        path: the name of the file.
+    """
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
     for magic, kind in MAGIC.items():
@@ -31,6 +44,15 @@ def check_head(head: bytes, path: str) -> None:
                 f"{path} is compressed ({kind}) text or an archive, which its name does not show; "
                 "expected plain text, or .gz, .bz2, .xz or .zst at the end of the name"
             )
+    for magic, (found, expected) in _OTHERS.items():
+        if head.startswith(magic):
+            raise UserError(f"{path} is {found}; expected {expected}")
+    place, magic = _TAR
+    if head[place] == magic:
+        raise UserError(
+            f"{path} is a tar archive, which its name does not show; expected plain text: unpack it with "
+            "`tar -xf`"
+        )
 
 
 @contextlib.contextmanager
@@ -72,7 +94,7 @@ class Lines:
         longest: int = MAX_LINE_BYTES,
     ):
         self._file, self._counts, self._longest = file, counts, longest
-        head = file.read(8)
+        head = file.read(HEAD_BYTES)
         check_head(head, range_.path)
         self.data_start = len(BOM) if head.startswith(BOM) else 0
         self.first = self.offset = self._seek_line(max(range_.start, self.data_start), head)

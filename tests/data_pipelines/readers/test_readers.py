@@ -2,6 +2,7 @@
 
 import bz2
 import collections
+import contextlib
 import gzip
 import itertools
 import lzma
@@ -119,7 +120,10 @@ FILES = st.tuples(
 
 
 def usable(data):
-    return not data.startswith((b"\xff\xfe", b"\xfe\xff", *lines.MAGIC))
+    with contextlib.suppress(UserError):
+        lines.check_head(data, "")
+        return True
+    return False
 
 
 @settings(max_examples=300, deadline=None)
@@ -337,11 +341,26 @@ def test_list_inputs(tmp_path, monkeypatch):
         ("Text".encode("utf-16"), "is UTF-16"),
         (gzip.compress(TEXT), r"compressed \(.gz\)"),
         (lzma.compress(TEXT), r"compressed \(.xz\)"),
+        (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "is a PDF document; expected plain text"),
+        (b"PAR1\x15\x04", "is a Parquet file, .* or .parquet at its end"),
+        (b"ARROW1\0\0", "is an Arrow file, .* or .arrow at its end"),
     ],
 )
 def test_files_that_are_not_text(tmp_path, data, message):
-    with pytest.raises(UserError, match=message):
-        read(write(tmp_path, data))
+    for format in ("text", "books", "jsonl", "csv", "wikipedia_xml"):
+        with pytest.raises(UserError, match=message):
+            read(write(tmp_path, data), format)
+
+
+@pytest.mark.parametrize("format", ["text", "paragraphs", "wikiextractor", "books", "jsonl", "csv"])
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_archives_whose_name_does_not_show_it(tmp_path, format, kind):
+    path = tmp_path / "subset.xz"
+    with tarfile.open(path, "w:xz", format=kind) as archive:
+        for name in ("a.txt", "b.txt"):
+            archive.add(write(tmp_path, TEXT, name), name)
+    with pytest.raises(UserError, match=r"subset\.xz is a tar archive, .* unpack it with `tar -xf`"):
+        read(path, format)
 
 
 def test_unknown_format(tmp_path):
