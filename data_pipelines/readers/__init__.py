@@ -75,6 +75,7 @@ _SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # the limits of what `early_suspicion
 # The counts of `read_documents` besides "documents" and "bytes".
 COUNTS: tuple[str, ...] = (
     *"undecodable control_characters long_lines long_documents unclosed outside doc_lines".split(),
+    *"page_lines json_lines text_lines".split(),
     *"sentence_lines sentence_line_words inner_sentence_ends other_namespaces redirects".split(),
     *"disambiguations broken_pages latin_1_books boilerplate headings bad_lines without_text".split(),
 )
@@ -137,8 +138,9 @@ def read_documents(
             "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
             lines outside <doc> elements (a lower bound: the split into ranges can hide some); the pages,
             lines and paragraphs that were dropped; and what `suspicions` uses: "doc_lines", the lines that
-            begin a <doc> element in another format, and "sentence_lines", with the words and the ends of
-            sentences in them.
+            begin a <doc> element in another format; "text_lines", and the "page_lines" and "json_lines" of
+            them, which begin a <page> element or a JSON object; and "sentence_lines", with the words and the
+            ends of sentences in them.
         fields: the fields to read of the records of "jsonl" and of TFDS data sets.
         controls: what becomes of control characters.
 
@@ -148,8 +150,9 @@ def read_documents(
     """
     counts = collections.Counter() if counts is None else counts
     kind = named(format)
-    for document in source_of(range_.path).read(range_, kind, counts, fields, controls):
-        count_signs(document, kind, counts)
+    source = source_of(range_.path)
+    for document in source.read(range_, kind, counts, fields, controls):
+        count_signs(document, kind, counts, source.has_signs)
         counts["documents"] += document.part == 0
         yield document
 

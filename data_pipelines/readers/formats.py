@@ -15,6 +15,18 @@ _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences
 _LONG_LINE_WORDS = 60  # on average; a sentence has about 20
 _SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
 _FEW_LINES = 20  # below this number a corpus is not judged
+# The beginnings of lines of other formats, by the count of those that have them.
+_BEGINNINGS = {"page_lines": "<page>", "json_lines": '{"'}
+# What the end of a file's name says: the format, and what lines of it have besides their text.
+_ROWS = "its quotes and separators; if they are rows, give --input_format={} --text_field=COLUMN"
+_OF_NAMES = {
+    ".csv": ("csv", _ROWS),
+    ".tsv": ("csv", _ROWS),
+    ".jsonl": ("jsonl", _ROWS),
+    ".ndjson": ("jsonl", _ROWS),
+    ".json": ("jsonl", _ROWS),
+    ".xml": ("wikipedia_xml", "its tags; if it is a dump of MediaWiki, give --input_format={}"),
+}
 _HIGH_LEFT_OUT_SHARE = 0.01  # of the records; some corpora have a few without text
 
 
@@ -68,10 +80,23 @@ def named(name: str) -> Format:
     return FORMATS[name]
 
 
-def count_signs(document: Document, format: Format, counts: collections.Counter[str]) -> None:
-    """Updates the counts that `suspicions` uses with a document."""
+def count_signs(
+    document: Document, format: Format, counts: collections.Counter[str], of_lines: bool = True
+) -> None:
+    """Updates the counts that `suspicions` uses with a document.
+
+    Args:
+        document: the document.
+        format: the format in which it was read.
+        counts: updated.
+        of_lines: whether the passages are the lines of a file, not of a row or a record.
+    """
     if not format.doc_elements:
         counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
+    if of_lines and format.blank_line_ends:
+        counts["text_lines"] += len(document.passages)
+        for name, beginning in _BEGINNINGS.items():
+            counts[name] += sum(passage.startswith(beginning) for passage in document.passages)
     if document.presplit:
         counts["sentence_lines"] += len(document.passages)
         for passage in document.passages:
@@ -81,21 +106,18 @@ def count_signs(document: Document, format: Format, counts: collections.Counter[
 
 def another_format(path: str, given: str) -> str:
     """Returns a message if the name of a file says that it has another format; else an empty string."""
-    suffix = files.suffix(compression.strip_suffix(path))
-    of_name = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, given)
-    if of_name == given:
-        return ""
-    return (
-        f"{path} is read as lines of text, with its quotes and separators; if they are rows, give "
-        f"--input_format={of_name} --text_field=COLUMN"
-    )
+    format, advice = _OF_NAMES.get(files.suffix(compression.strip_suffix(path)), (given, ""))
+    return "" if format == given else f"{path} is read as lines of text, with {advice.format(format)}"
 
 
 def suspicions(counts: Mapping[str, int]) -> list[str]:
     """Returns messages about signs that the text has another format, with the flag to give."""
-    doc_lines, lines, words, ends = (
+    doc_lines, page_lines, json_lines, text_lines, lines, words, ends = (
         counts.get(name, 0)  # records of an older version lack some of them
-        for name in ("doc_lines", "sentence_lines", "sentence_line_words", "inner_sentence_ends")
+        for name in (
+            *("doc_lines", "page_lines", "json_lines", "text_lines"),
+            *("sentence_lines", "sentence_line_words", "inner_sentence_ends"),
+        )
     )
     found = []
     if doc_lines:
@@ -103,7 +125,18 @@ def suspicions(counts: Mapping[str, int]) -> list[str]:
             f"{counted(doc_lines, 'line of the text begins', 'lines of the text begin')} with <doc: are the "
             "files WikiExtractor's? give --input_format=wikiextractor"
         )
-    if lines >= _FEW_LINES:
+    if page_lines:
+        found.append(
+            f"{counted(page_lines, 'line of the text begins', 'lines of the text begin')} with <page>: is it "
+            "a dump of MediaWiki? give --input_format=wikipedia_xml"
+        )
+    if 2 * json_lines > text_lines:
+        found.append(
+            f'{json_lines:,} of the {counted(text_lines, "line")} of the text begin with {{": are they JSON '
+            "objects? give --input_format=jsonl --text_field=NAME"
+        )
+    # The lines of other formats are often long, too, and they are no paragraphs.
+    if lines >= _FEW_LINES and not found:
         words, sentences = words / lines, 1 + ends / lines
         if words > _LONG_LINE_WORDS or sentences >= _SEVERAL_SENTENCES:
             found.append(

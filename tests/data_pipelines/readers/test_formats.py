@@ -1,7 +1,10 @@
 """Paragraphs as lines, and text that is read as what it is not."""
 
 import collections
+import json
+import re
 
+import pyarrow.parquet
 import pytest
 
 from data_pipelines import readers, sentences
@@ -63,13 +66,53 @@ def test_lines_that_are_paragraphs_are_noticed(tmp_path, line, expected):
 
 
 def test_rows_that_are_read_as_text_are_noticed(tmp_path):
-    for name, expected in (("a.csv", "csv"), ("a.jsonl.gz", "jsonl"), ("a.TSV", "csv"), ("a.txt", "")):
+    names = {"a.csv": "csv", "a.jsonl.gz": "jsonl", "a.json.gz": "jsonl", "a.TSV": "csv", "a.txt": ""}
+    for name, expected in names.items():
         found = readers.another_format(str(tmp_path / name), "text")
         assert (f"give --input_format={expected} --text_field=COLUMN" in found) == bool(expected)
     (tmp_path / "rows.csv").write_text("text,label\na text,b\n")
     (message,) = readers.early_suspicions([str(tmp_path / "rows.csv")], "text")
     assert message.startswith(f"{tmp_path / 'rows.csv'} is read as lines of text")
     assert readers.early_suspicions([str(tmp_path / "rows.csv")], "csv") == []
+
+
+PAGE = "<page>\n<ns>0</ns>\n<id>1</id>\n<text>One sentence. And another! And more?</text>\n</page>\n"
+OBJECT = '{"text": "One sentence. And another! And more?", "url": "a"}\n'
+
+
+@pytest.mark.parametrize("format", ["text", "paragraphs"])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (OBJECT * 30, '30 of the 30 lines of the text begin with {": .* give --input_format=jsonl'),
+        (OBJECT * 2, "2 of the 2 lines .* give --input_format=jsonl"),
+        (PAGE * 30, "30 lines of the text begin with <page>: .* give --input_format=wikipedia_xml"),
+        ("A sentence.\n" * 30 + OBJECT * 29, ""),  # some text is about JSON
+    ],
+)
+def test_lines_of_another_format_are_no_paragraphs(tmp_path, format, text, expected):
+    path = tmp_path / "lines"
+    path.write_text(text)
+    _, counts = read(path, format)
+    found = readers.suspicions(counts)
+    if expected:
+        assert len(found) == 1 and re.search(expected, found[0])
+    assert expected or not any("jsonl" in message for message in found)
+    stored = {name: counts[name] for name in readers.COUNTS}  # in a manifest
+    assert readers.suspicions(stored) == readers.suspicions(counts)
+
+
+def test_rows_of_json_are_what_their_own_format_expects(tmp_path):
+    (tmp_path / "code.jsonl").write_text(json.dumps({"text": OBJECT * 30}) + "\n")
+    assert not readers.suspicions(read(tmp_path / "code.jsonl", "jsonl")[1])
+    pyarrow.parquet.write_table(pyarrow.table({"text": [OBJECT * 30]}), tmp_path / "code.parquet")
+    assert not readers.suspicions(read(tmp_path / "code.parquet", "text")[1])
+
+
+def test_a_dump_of_mediawiki_is_noticed_by_its_name(tmp_path):
+    found = readers.another_format("simplewiki-pages-articles.xml.bz2", "text")
+    assert "if it is a dump of MediaWiki, give --input_format=wikipedia_xml" in found
+    assert not readers.another_format("simplewiki-pages-articles.xml.bz2", "wikipedia_xml")
 
 
 def test_a_few_lines_are_not_judged(tmp_path):
