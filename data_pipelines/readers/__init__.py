@@ -19,6 +19,7 @@ from data_pipelines.readers.documents import (
     Document,
     Fields,
     Range,
+    short_parts,
 )
 from data_pipelines.readers.formats import (
     FORMATS,
@@ -65,6 +66,7 @@ __all__ = [
     "presplit",
     "read_documents",
     "short_names",
+    "short_parts",
     "split_patterns",
     "split_ranges",
     "suspicions",

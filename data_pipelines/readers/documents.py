@@ -159,14 +159,14 @@ def plain_paragraphs(text: str, counts: collections.Counter[str], controls: Cont
     for line in text.split("\n"):
         cleaned = clean(line, counts, controls)
         counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
-        yield from _short_parts(cleaned)
+        yield from short_parts(cleaned, MAX_LINE_BYTES)
 
 
-def _short_parts(line: str) -> Iterator[str]:
-    """Yields a line in parts of at most MAX_LINE_BYTES characters, divided at spaces where there are any."""
+def short_parts(line: str, most: int) -> Iterator[str]:
+    """Yields a line in parts of at most `most` characters, divided at spaces where there are any."""
     start, end = 0, len(line)
-    while end - start > MAX_LINE_BYTES:
-        place = line.rfind(" ", start, start + MAX_LINE_BYTES) + 1 or start + MAX_LINE_BYTES
+    while end - start > most:
+        place = line.rfind(" ", start, start + most) + 1 or start + most
         yield line[start:place].strip()
         start, end = place, len(line.rstrip()) if start == 0 else end
         while start < end and line[start].isspace():

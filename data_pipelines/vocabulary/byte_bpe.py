@@ -7,6 +7,7 @@ by the numbers of their tokens, so that the result does not depend on the number
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 import tokenizers
@@ -20,6 +21,11 @@ from data_pipelines.vocabulary.options import Options
 
 SAMPLE_BYTES = 200_000_000
 _BATCH = 1000
+_LONGEST_WORD = 1000  # characters; the time of the trainer grows with the square of the length of a word
+# Longer words of GPT-2's pattern: letters, digits, other marks, or whitespace.
+_LONG_WORD = re.compile(
+    "|".join(f"{kind}{{{_LONGEST_WORD + 1},}}" for kind in (r"[^\W\d_]", r"\d", r"(?:[^\w\s]|_)", r"\s"))
+)
 
 # Special tokens and rows by the value of `Options.special_tokens`.
 FAMILIES = {
@@ -57,13 +63,18 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
 
 
 def _batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:
-    """Yields the passages. Except for the first of a document they begin with a space, as in records."""
+    """Yields the passages. Except for the first of a document they begin with a space, as in records.
+
+    Of a word of over _LONGEST_WORD characters, such as a DNA sequence, only the beginning is left.
+    """
     batch: list[str] = []
     found = False
     for document in documents:
         for i, passage in enumerate(document.passages):
             found = found or not passage.isspace()
             passage = normalization.without_surrogates(passage)
+            if len(passage) > _LONGEST_WORD:
+                passage = _LONG_WORD.sub(lambda word: word[0][:_LONGEST_WORD], passage)
             batch.append(f" {passage}" if i else passage)
         if len(batch) >= _BATCH:
             yield batch

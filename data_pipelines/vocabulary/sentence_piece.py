@@ -15,6 +15,7 @@ from data_pipelines.vocabulary.options import Options
 
 SAMPLE_BYTES = 30_000_000  # SentencePiece needs 20 times the size of the sample in memory
 _ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # those of google-research/albert's vocabularies
+_LONGEST = 1 << 16  # bytes; SentencePiece leaves out longer lines
 _THREADS = 16  # the result depends on it, so it is not the number of cores
 
 
@@ -31,7 +32,7 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
 
     def folded() -> Iterator[str]:
         for line in lines:
-            yield normalize(line)
+            yield from readers.short_parts(normalize(line), _LONGEST // 4)  # a character has up to 4 bytes
         progress.start("learning tokens")
 
     try:
@@ -53,7 +54,7 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
             eos_piece="[SEP]",
             control_symbols=["[MASK]"],
             user_defined_symbols=_ALBERT_SYMBOLS if options.normalizer == "albert" else [],
-            max_sentence_length=1 << 16,
+            max_sentence_length=_LONGEST,
             num_threads=_THREADS,
             minloglevel=2,
         )

@@ -1,0 +1,66 @@
+"""Lines and words that are too long for the trainers of `tokenizers` and of SentencePiece."""
+
+import io
+import random
+import time
+
+import pytest
+
+from bert_jax import tokenization
+from bert_jax.errors import UserError
+from bert_jax.io.progress import Progress
+from data_pipelines import readers
+from data_pipelines.vocabulary import Options, byte_bpe, sentence_piece
+
+RNG = random.Random(0)
+WORDS = ["".join(RNG.choices("abcdefghijklm", k=RNG.randint(2, 9))) for _ in range(300)]
+
+
+def words(count, size):
+    """Returns `count` lines of at least `size` bytes each."""
+    return tuple(" ".join(RNG.choices(WORDS, k=1 + size // 2)) for _ in range(count))
+
+
+def learned(learn, kind, path, *passages, **flags):
+    options = Options(input=("text",), output=str(path), kind=kind, **flags)
+    documents = [readers.Document(f"text:{i}", lines, True) for i, lines in enumerate(passages)]
+    path.write_bytes(learn(documents, options, Progress(io.StringIO())))
+    return tokenization.load(str(path))
+
+
+@pytest.mark.parametrize("space", [" ", ""])
+def test_sentencepiece_learns_from_long_lines(tmp_path, space):
+    (line,) = words(1, 70_000)
+    line = f"{line}{space}{space.join(['öäü'] * 3000)}"
+    assert len(line.encode()) > 1 << 16
+    tokenizer = learned(
+        sentence_piece.learn, "sentencepiece", tmp_path / "vocab.model", (line,), size=500, lower_case=False
+    )
+    tokens = set(tokenizer.tokens)
+    assert any("öäü" in token for token in tokens) and any(word in "".join(tokens) for word in WORDS)
+    assert tokenizer.unk_id not in tokenizer.encode_batch([line])[0]
+
+
+@pytest.mark.parametrize("letters", ["acgt", "01", "=-", " \t"])
+def test_byte_bpe_is_not_slow_on_a_long_word(tmp_path, letters):
+    word = "x" + "".join(RNG.choices(letters, k=300_000)) + "x"
+    begun = time.process_time()
+    tokenizer = learned(
+        byte_bpe.learn, "bpe", tmp_path / "tokenizer.json", words(200, 100), (word, "another line"), size=700
+    )
+    assert time.process_time() - begun < 20  # minutes, if the trainer gets the word
+    assert tokenizer.decode(tokenizer.encode_batch([word])[0]) == word
+
+
+def test_byte_bpe_learns_other_words_of_a_long_passage_whole(tmp_path):
+    (line,) = words(1, 20_000)
+    whole, parts = (
+        learned(byte_bpe.learn, "bpe", tmp_path / f"{name}.json", passages, size=600)
+        for name, passages in (("whole", (line,)), ("parts", tuple(readers.short_parts(line, 900))))
+    )
+    assert whole.tokens == parts.tokens
+
+
+def test_a_line_of_whitespace_is_no_text(tmp_path):
+    with pytest.raises(UserError, match="only whitespace"):
+        learned(byte_bpe.learn, "bpe", tmp_path / "tokenizer.json", (" " * 5000,), size=600)
