@@ -19,7 +19,15 @@ from typing import BinaryIO, ClassVar
 from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files, tfds
 from data_pipelines.readers import listing
-from data_pipelines.readers.documents import Controls, Document, Fields, Range, not_text, text_document
+from data_pipelines.readers.documents import (
+    Controls,
+    Document,
+    Fields,
+    Range,
+    decode,
+    not_text,
+    text_document,
+)
 from data_pipelines.readers.formats import Format
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
@@ -170,10 +178,14 @@ class TfdsSource(Source):
         assert range_.end is not None
         for place in range(range_.start, range_.end):
             found = tfds.record(records, place, self.path)
-            text = tfds.as_text(found[fields.text])
-            key = tfds.as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
+            text = found[fields.text]
+            if not isinstance(text, bytes | str):
+                what = f"values of type {type(text).__name__}"
+                raise UserError(not_text(range_.name, fields.text, what, sorted(features)))
+            key = tfds.as_text(found[fields.id]) if fields.id else ""
             counts["bytes"] += len(text)
-            yield from text_document(key, text, counts, controls)
+            text = decode(text, counts) if isinstance(text, bytes) else text
+            yield from text_document(key or f"{range_.name}:{place}", text, counts, controls)
 
     def place(self, offset: int) -> str:
         """Describes a record by its number."""

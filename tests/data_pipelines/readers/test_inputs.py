@@ -1,5 +1,6 @@
 """Files that lie elsewhere, and data sets that tensorflow-datasets prepared."""
 
+import collections
 import dataclasses
 import glob
 import gzip
@@ -129,7 +130,9 @@ def prepared_folder(tmp_path_factory):
 
         def _info(self):
             features = tfds.features.FeaturesDict(
-                {"text": tfds.features.Text(), "title": tfds.features.Text()}
+                {name: tfds.features.Text() for name in ("latin", "text", "title", "url")}
+                | {"label": tfds.features.ClassLabel(num_classes=2)}
+                | {"parts": tfds.features.Sequence(tfds.features.Text())}
             )
             return tfds.core.DatasetInfo(builder=self, features=features)
 
@@ -138,7 +141,10 @@ def prepared_folder(tmp_path_factory):
 
         def _generate_examples(self):
             for number in range(30):
-                yield number, {"text": f"First of {number}.\n\nSecond é.", "title": f"title {number}"}
+                text = f"First of {number}.\n\nSecond é."
+                others = {"label": number % 2, "parts": text.split("\n"), "latin": b"Second \xe9 or \xef."}
+                url = "u" if number == 7 else ""
+                yield number, others | {"text": text, "title": f"title {number}", "url": url}
 
     TinyCorpus(data_dir=str(folder), file_format="array_record").download_and_prepare()
     return folder
@@ -158,10 +164,22 @@ def test_prepared_data_set(prepared_folder):
     assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
     assert sorted(d.key for d in whole) == sorted(f"title {n}" for n in range(30))
     assert all(d.passages == (f"First of {d.key[6:]}.", "Second é.") for d in whole)
-    with pytest.raises(UserError, match=r"--text_field=body: .* it has text, title"):
+    with pytest.raises(UserError, match=r"--text_field=body: .* it has label, latin, parts, text, title"):
         list(
             readers.read_documents(readers.split_ranges(paths, 100)[0], "text", fields=readers.Fields("body"))
         )
+
+
+def test_a_data_set_whose_fields_are_no_text_or_no_ids(prepared_folder):
+    (whole,) = readers.split_ranges(readers.list_inputs("tfds:tiny_corpus", str(prepared_folder)), 1 << 30)
+    for field, found in (("label", r"int\w*"), ("parts", "list|ndarray")):
+        message = rf"--text_field={field}: in tiny_corpus/1\.2\.0 it holds values of type ({found}), expected"
+        with pytest.raises(UserError, match=message):
+            list(readers.read_documents(whole, "text", fields=readers.Fields(field)))
+    counts = collections.Counter()
+    documents = list(readers.read_documents(whole, "text", counts, readers.Fields("latin", "url")))
+    assert documents[0].passages == ("Second \ufffd or \ufffd.",) and counts["undecodable"] == 60
+    assert "u" in {document.key for document in documents} and len({one.key for one in documents}) == 30
 
 
 @pytest.mark.parametrize("name", ["none", "", "../x", "tiny_corpus/9.9.9"])
