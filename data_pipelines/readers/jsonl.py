@@ -86,11 +86,13 @@ def _encodable(text: str, counts: collections.Counter[str]) -> str:
 def _check(range_: Range, fields: Fields) -> None:
     """Raises UserError if none of the first 100 lines of the whole file has the text field."""
     seen = bad = 0
+    first = b""
     names: dict[str, None] = {}
     kinds: dict[str, None] = {}  # of the text field
     whole = Range(range_.path, range_.name, 0, None, range_.size)
     with open_lines(whole, collections.Counter(), LONGEST_LINE) as lines:
         for line in _nonblank(lines):
+            first = first or line.data.strip()
             record = _record(line, collections.Counter())
             if record is not None and isinstance(record.get(fields.text), str):
                 return
@@ -110,9 +112,10 @@ def _check(range_: Range, fields: Fields) -> None:
             f"text of that name; their fields are {shown}"
         )
     if bad:
+        remedy = "; `jq -c '.[]'` makes such lines of a JSON array" if first.startswith(b"[") else ""
         raise UserError(
             f"{range_.path}: none of the first {counted(bad, 'line')} is a JSON object; expected one on each "
-            "line (--input_format=jsonl)"
+            f"line (--input_format=jsonl){remedy}"
         )
 
 

@@ -55,8 +55,11 @@ def test_a_wrong_field_is_an_error_that_names_the_others(tmp_path):
     with pytest.raises(UserError, match=r"none of the first 100 lines .* their fields are content, url"):
         read(write(tmp_path, lines))
     assert len(read(write(tmp_path, lines[60:]))) == 1
-    with pytest.raises(UserError, match="none of the first 3 lines is a JSON object"):
+    with pytest.raises(UserError, match=r"none of the first 3 lines is a JSON object; .*jsonl\)$"):
         read(write(tmp_path, [b"text"] * 3))
+    for array in ([b"[", b'{"text": "A"},', b'{"text": "B"},', b"]"], [b'[{"text": "A"}]']):
+        with pytest.raises(UserError, match=r"is a JSON object; .* makes such lines of a JSON array"):
+            read(write(tmp_path, array))
 
 
 def test_a_field_of_lists_is_an_error_that_says_so(tmp_path):
