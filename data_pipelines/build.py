@@ -140,11 +140,11 @@ class _Build:
         if done:
             return Built(done, True, 0)
         with claimed(self.options.output_dir, self.settings, overwrite) as self.unfinished:
-            self._warn_of_rules()
-            if warn is not None:
-                for line in readers.early_suspicions(self.paths, self.options.input_format):
-                    warn(line)
             try:
+                self._warn_of_rules()
+                if warn is not None:
+                    for line in readers.early_suspicions(self.paths, self.options.input_format):
+                        warn(line)
                 manifest = self._make(sum(sizes))
             except UserError as error:
                 done = [name for name in files.names(self.unfinished) if name.endswith(".json")]

@@ -58,6 +58,15 @@ def test_after_a_mistake_other_flags_begin_anew(options, tmp_path, capsys):
     assert cli.main(["data", *flags, "--text_field=content"]) == 0
 
 
+@pytest.mark.parametrize("content", ["Text".encode("utf-16"), gzip.compress(b"Text"), b"%PDF-1.4"])
+def test_after_a_file_that_is_no_text_another_input_begins_anew(options, tmp_path, capsys, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    flags = [f"--vocab={options.vocab}", f"--output_dir={tmp_path}/out", "--workers=1"]
+    assert "expected " in message_of(capsys, f"--input={tmp_path}/a.txt", *flags)
+    assert not (tmp_path / "out").exists()
+    assert cli.main(["data", *(f"--input={path}" for path in options.input), *flags]) == 0
+
+
 @pytest.mark.parametrize("ids", [1, 2, 100])
 def test_ids_that_documents_share(options, tmp_path, ids):
     rows = [{"text": "One stone. Two stones.", "id": number % ids} for number in range(100)]
