@@ -131,8 +131,8 @@ class _Build:
         sizes = [readers.file_size(path) for path in self.paths]
         self.progress.start("reading", sum(sizes), "MB", 1e-6)
         digests = self.pool.run(
-            readers.file_digest,
-            [(None, path) for path in self.paths],
+            readers.checked_digest,
+            [(None, (path, self.options.fields)) for path in self.paths],
             lambda i, result: self.progress.advance(sizes[i]),
         )
         self.settings = resolve(self.options, self.tokenizer, self.paths, digests, self.languages)

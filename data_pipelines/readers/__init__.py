@@ -30,6 +30,7 @@ from data_pipelines.readers.formats import (
     suspicions,
 )
 from data_pipelines.readers.inputs import (
+    checked_digest,
     file_digest,
     file_size,
     identity,
@@ -53,6 +54,7 @@ __all__ = [
     "Range",
     "another_format",
     "check_flags",
+    "checked_digest",
     "early_suspicions",
     "file_digest",
     "file_size",

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files, path_lists
-from data_pipelines.readers.documents import Range
+from data_pipelines.readers.documents import Fields, Range
 from data_pipelines.readers.formats import named
 from data_pipelines.readers.listing import aliases_for, matches
 from data_pipelines.readers.sources import source_of
@@ -118,6 +118,18 @@ def file_digest(path: str) -> dict[str, Any]:
                 digest.update(data)
                 size += len(data)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def checked_digest(given: tuple[str, Fields]) -> dict[str, Any]:
+    """Returns the `file_digest` of a path, after a check that it is text, or a table with the fields.
+
+    Raises:
+        UserError: it is not, as far as its beginning and its columns show. Otherwise a build would end where
+            it reads the file, and the right files would be another build, which begins anew.
+    """
+    path, fields = given
+    source_of(path).check(fields)
+    return file_digest(path)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ from data_pipelines.readers.documents import (
     text_document,
 )
 from data_pipelines.readers.formats import Format
+from data_pipelines.readers.lines import HEAD_BYTES, check_head
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
 _COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
@@ -69,6 +70,13 @@ class Source:
     def parts(self) -> Sequence[str]:
         """Returns the files of which the source consists."""
         return [self.path]
+
+    def check(self, fields: Fields) -> None:
+        """Raises UserError if the beginning of the source shows that it is no text, or it lacks a field."""
+        if not self.size():
+            return
+        with compression.opened(self.path) as file:
+            check_head(file.read(HEAD_BYTES), self.path)
 
     def folders(self) -> list[str] | None:
         """Returns the names of the enclosing folders, outermost first; None if the name has none."""
@@ -142,6 +150,14 @@ class TfdsSource(Source):
         """Returns its files."""
         return tfds.files(self.path)
 
+    def check(self, fields: Fields) -> None:
+        """Raises UserError if its records lack a field."""
+        features = tfds.builder(self.path).info.features
+        for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
+            if field and field not in features:
+                shown = ", ".join(sorted(features))
+                raise UserError(f"--{flag}={field}: {self.name(0)} has no such field; it has {shown}")
+
     def folders(self) -> list[str] | None:
         """Returns None: its name has no folders."""
         return None
@@ -168,12 +184,8 @@ class TfdsSource(Source):
         controls: Controls,
     ) -> Iterator[Document]:
         """Yields the documents of a range of records."""
+        self.check(fields)
         features = tfds.builder(self.path).info.features
-        for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
-            if field and field not in features:
-                raise UserError(
-                    f"--{flag}={field}: {range_.name} has no such field; it has {', '.join(sorted(features))}"
-                )
         records = tfds.open_split(self.path, tfds.SPLIT)
         assert range_.end is not None
         for place in range(range_.start, range_.end):
@@ -198,6 +210,11 @@ class ColumnSource(Source):
 
     has_signs: ClassVar[bool] = False
 
+    def check(self, fields: Fields) -> None:
+        """Raises UserError if a local file is damaged, lacks a column, or that of the text has no text."""
+        if not files.is_remote(self.path):  # opening a remote Arrow file copies it
+            _columns(_table(self.path), fields)
+
     def has_fields(self, format: Format) -> bool:
         """Returns True: its rows have columns."""
         return True
@@ -217,14 +234,8 @@ class ColumnSource(Source):
     ) -> Iterator[Document]:
         """Yields the documents of a range of rows."""
         table = _table(range_.path)
-        wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
-        for flag, field in wanted.items():
-            if field not in table.columns:
-                shown = ", ".join(table.columns)
-                raise UserError(f"--{flag}={field}: {range_.path} has no such column; it has {shown}")
-        if kind := table.types.get(fields.text):
-            raise UserError(not_text(range_.path, fields.text, f"values of type {kind}", table.columns))
-        rows = table.rows(list(wanted.values()), range_.start, range_.end)
+        wanted = _columns(table, fields)
+        rows = table.rows(wanted, range_.start, range_.end)
         for place, row in enumerate(rows, range_.start):
             text = row[fields.text]
             if not isinstance(text, str):
@@ -246,6 +257,22 @@ def _table(path: str) -> columnar.Table:
         with contextlib.suppress(OSError):  # which the table itself reports
             return _remote_table(path, files.version(path))
     return columnar.Table(path)
+
+
+def _columns(table: columnar.Table, fields: Fields) -> list[str]:
+    """Returns the columns to read: that of the text and, if there is one, that of the id.
+
+    Raises:
+        UserError: the table lacks one of them, or the values of the first one are never text.
+    """
+    wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
+    for flag, field in wanted.items():
+        if field not in table.columns:
+            shown = ", ".join(table.columns)
+            raise UserError(f"--{flag}={field}: {table.path} has no such column; it has {shown}")
+    if kind := table.types.get(fields.text):
+        raise UserError(not_text(table.path, fields.text, f"values of type {kind}", table.columns))
+    return list(wanted.values())
 
 
 @functools.lru_cache(maxsize=1)
