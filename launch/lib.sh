@@ -138,6 +138,16 @@ need_command() {
   ((${#COMMAND[@]})) || die "what to run? give the command after --, as in: -- bert-jax pretrain --config=..."
 }
 
+# Dies unless each of these programs is installed; a dry run needs none of them.
+need_programs() {
+  local _name
+  ! "$dry_run" || return 0
+  for _name in "$@"; do
+    command -v "$_name" >/dev/null ||
+      die "$_name is not installed, or not on the PATH; install it, or see the commands with --dry_run"
+  done
+}
+
 no_words() {
   ((${#WORDS[@]} == 0)) || die "${WORDS[0]}: not expected; flags are --name=value, and the command comes after --"
 }

@@ -73,8 +73,12 @@ submit() {
 case "$verb" in
   run)
     need_command
+    need_programs squeue sbatch
     submit
     ;;
   logs) run tail -n +1 -F "$log" ;;
-  delete) run scancel --user="$(id -un)" --name="$name" ;;
+  delete)
+    need_programs scancel
+    run scancel --user="$(id -un)" --name="$name"
+    ;;
 esac

@@ -59,6 +59,8 @@ if [[ -z "$runtime_version" ]]; then
   esac
 fi
 
+need_programs gcloud
+
 where=(--zone="$zone")
 [[ -z "$project" ]] || where+=(--project="$project")
 tpu_vm=(gcloud compute tpus tpu-vm)

@@ -129,6 +129,7 @@ start() {
   "${kubectl[@]}" apply --filename=- <<<"$manifest"
 }
 
+[[ "$verb" == render ]] || need_programs kubectl
 case "$verb" in
   render)
     render

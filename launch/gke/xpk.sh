@@ -44,6 +44,7 @@ start() {
   need image
   need_counts slices max_restarts
   need_command
+  need_programs xpk
   if "$dry_run"; then
     run "${list[@]}"
   elif is_there; then
@@ -62,11 +63,13 @@ start() {
 case "$verb" in
   run) start ;;
   logs)
+    need_programs kubectl
     labels="jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0"
     run kubectl logs --follow --tail=-1 --container=jax-tpu \
       --selector="$labels,batch.kubernetes.io/job-completion-index=0"
     ;;
   delete)
+    need_programs xpk
     if "$dry_run"; then
       run "${list[@]}"
     elif ! is_there; then

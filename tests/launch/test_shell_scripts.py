@@ -42,6 +42,31 @@ def test_help_names_every_flag(script):
     assert max(map(len, done.stdout.splitlines())) <= 120
 
 
+@pytest.mark.parametrize(
+    "words, program",
+    [
+        ("tpu_vm.sh logs --name=base --zone=z", "gcloud"),
+        ("gke/jobset.sh logs --name=base", "kubectl"),
+        ("gke/xpk.sh run --name=base --cluster=c --image=i -- bert-jax", "xpk"),
+        ("gke/xpk.sh logs --name=base --cluster=c", "kubectl"),
+        ("gke/xpk.sh delete --name=base --cluster=c", "xpk"),
+        ("slurm.sh run --name=base -- bert-jax", "squeue"),
+        ("slurm.sh delete --name=base", "scancel"),
+    ],
+)
+def test_a_program_that_is_not_installed_is_named_in_one_line(tmp_path, words, program):
+    for name in ("bash", "dirname", "id", "mktemp", "rm"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    script, *flags = words.split()
+    command = [LAUNCH / script, *flags]
+    done = subprocess.run(
+        command, env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"error: {program} is not installed" in line
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 def test_scripts_can_be_started(script):
     assert os.access(script, os.X_OK) == (script.name != "lib.sh")
