@@ -87,7 +87,7 @@ class TableRows:
         header: whether the first row names the columns.
         delimiter: the character between two fields.
         quoted: whether quotes delimit fields, as in CSV.
-        flags: the prefix of flags in messages.
+        flags: the prefix of flags in messages; "" for a file whose format and columns no flag chooses.
     """
 
     def __init__(
@@ -215,7 +215,9 @@ class TableRows:
         hint = "; a file without labels is one for `bert-jax predict`" if [*missing] == ["label"] else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
-            hint += f"; is it {'CSV' if other == ',' else 'TSV'}? ({self._flags}format)"
+            kinds = {",": "CSV", "\t": "TSV"}
+            what_to_do = f"({self._flags}format)" if self._flags else f"expected {kinds[self._delimiter]}"
+            hint += f"; is it {kinds[other]}? {what_to_do}"
         elif len(header) == 1 and ";" in header[0]:
             hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
         if self._flags != TRAINING_FLAGS and "text_a" in missing:
@@ -233,7 +235,10 @@ def _setting(field: str, flags: str) -> str:
 
 def _no_columns(missing: Mapping[str, str], flags: str) -> str:
     """Returns the beginning of a message that names the missing columns and their fields."""
-    named = [f"{column!r} for {_setting(field, flags)}" for field, column in missing.items()]
+    named = [
+        f"{column!r} for {_setting(field, flags)}" if flags else repr(column)
+        for field, column in missing.items()
+    ]
     return f"no column{'s' if len(named) > 1 else ''} {', '.join(named)}"
 
 
