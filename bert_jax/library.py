@@ -108,7 +108,9 @@ class LoadedModel:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
         if adapter not in ("", *self.adapters):
-            raise UserError(f"adapter={adapter!r}: expected one of {', '.join(self.adapters) or 'none'}")
+            known = f"expected one of {', '.join(self.adapters)}"
+            none = "the model was loaded without adapters; give load(..., adapters={name: path})"
+            raise UserError(f"adapter={adapter!r}: {known if self.adapters else none}")
         rows = list(self._embedder.stream(texts, adapter=adapter))
         batch = self._padded(rows)
         tokens, lengths = batch["input_ids"], batch["lengths"]

@@ -100,6 +100,8 @@ def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
         model.encode(["a"], "sum")
+    with pytest.raises(UserError, match="adapter='x': the model was loaded without adapters"):
+        model.encode(TEXTS, adapter="x")
     with pytest.raises(UserError, match="texts is str: expected a list of them"):
         model.encode("a")
     with pytest.raises(UserError, match="texts is NoneType: expected a list of them"):

@@ -78,7 +78,8 @@ class SentenceVectors:
             UserError: there is no prompt of this name.
         """
         if name and name not in self.prompts:
-            raise UserError(f"the prompts of the model are {', '.join(self.prompts) or 'none'}")
+            known = f"the prompts of the model are {', '.join(self.prompts)}"
+            raise UserError(known if self.prompts else "the model has no prompts")
         return self.prompts.get(name, "")
 
     @property

@@ -192,7 +192,8 @@ class Predictor:
             UserError: an item is not a row of this task, or `items` is empty or a single text.
         """
         if isinstance(items, str) or not items:
-            raise UserError("expected a list of rows, such as ['one text']")
+            given = type(items).__name__ if items else "empty"
+            raise UserError(f"items is {given}: expected a list of rows, such as ['one text']")
         rows = []
         for number, item in enumerate(items):
             try:

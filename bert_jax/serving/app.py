@@ -104,6 +104,7 @@ class Server:
         self.paths = [route.path for route in routes]
         handlers = {exceptions.HTTPException: self._http_error}
         self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+        self.app.router.redirect_slashes = False  # curl does not follow the empty answer to /embed/
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:

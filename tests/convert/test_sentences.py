@@ -36,6 +36,21 @@ def test_what_is_written_is_read(tmp_path, pooling, prompts):
     assert sentences.read(str(tmp_path), 40) == sentence
 
 
+@pytest.mark.parametrize(
+    "prompts, message",
+    [
+        ({}, "the model has no prompts"),
+        ({"query": "q: ", "title": ""}, "the prompts of the model are query, title"),
+    ],
+)
+def test_an_unknown_prompt_is_answered_with_those_of_the_model(prompts, message):
+    sentence = SentenceVectors(prompts=prompts)
+    assert sentence.prompt("") == ""
+    with pytest.raises(UserError) as raised:
+        sentence.prompt("document")
+    assert str(raised.value) == message
+
+
 def test_a_released_folder(tmp_path):
     every = dict.fromkeys(
         ["pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"], False

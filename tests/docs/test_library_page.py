@@ -82,8 +82,14 @@ def test_the_recipes_run():
             assert [set(row) for row in found[:2]] == [{"prediction", "probabilities"}] * 2 and "id" in found[
                 2
             ]
-            for rows in ("a text", [], [{"text": "a"}], [3]):
-                with pytest.raises(UserError):
+            for rows, message in {
+                "a text": "items is str: expected a list",
+                (): "items is empty: expected a list",
+            }.items():
+                with pytest.raises(UserError, match=message):
+                    names["classifier"].predict_rows(rows)
+            for rows in ([{"text": "a"}], [3]):
+                with pytest.raises(UserError, match="row 0: "):
                     names["classifier"].predict_rows(rows)
         elif title.startswith("A head"):
             assert names["scores"].shape == (2,)

@@ -183,6 +183,7 @@ def test_predictions_are_those_of_predict(server, folders):
         ("/predict", {"rows": [{"other": "a"}]}, 400, "rows[0]: "),
         ("/predict", {"rows": ["a"], "": 1}, 400, "unknown field '': expected rows"),
         ("/predict", {"rows": ["a\tb"]}, 400, "rows[0]: "),
+        ("/embed/", {"texts": ["a"]}, 404, "/embed/: expected one of /health, /metrics, /embed, "),
         ("/none", {"texts": ["a"]}, 404, "/none: expected one of /health, /metrics, /embed, /fill-mask, "),
     ],
 )  # fmt: skip
