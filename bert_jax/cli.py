@@ -247,8 +247,10 @@ def parse_flags(
     except absl_flags.Error as error:
         raise UserError(_reworded(str(error))) from error
     if args and not hasattr(module, "ARGUMENTS"):
-        hint = "; quote patterns, as in --input='DIR/*'" if "input_format" in flags else ""
-        raise UserError(f"{name} takes no arguments besides its flags, but got {args[0]!r}{hint}")
+        hint = "quote patterns, as in --input='DIR/*'" if "input_format" in flags else ""
+        hint = getattr(module, "INSTEAD_OF_ARGUMENTS", hint)
+        message = f"{name} takes no arguments besides its flags, but got {args[0]!r}"
+        raise UserError("; ".join(filter(None, (message, hint))))
     for flag, expected in define.required.items():
         if not flags[flag].value:
             raise UserError(f"{name} needs --{flag}={expected}; bert-jax {name} --help shows the flags")

@@ -28,6 +28,8 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, embedding_files
     from bert_jax.parallel import compiler_options
 
+INSTEAD_OF_ARGUMENTS = models.TEXTS_ARE_INPUT
+
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""

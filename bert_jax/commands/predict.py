@@ -34,6 +34,8 @@ with epy.lazy_imports():
     from bert_jax.tasks import setup
     from bert_jax.tasks.glue import tables
 
+INSTEAD_OF_ARGUMENTS = models.TEXTS_ARE_INPUT
+
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""

@@ -41,6 +41,8 @@ with epy.lazy_imports():
 _BATCH = 256  # queries of a file that are computed at a time
 _SHOWN = 100  # characters of a document on the terminal
 
+INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
+
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""

@@ -31,6 +31,21 @@ def config_command(seen):
     return types.SimpleNamespace(__doc__="Run.", define_flags=define_flags, run=run)
 
 
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("predict", "; give texts in a file, --input=FILE, or as lines of standard input, --input=-"),
+        ("embed", "; give texts in a file, --input=FILE, or as lines of standard input, --input=-"),
+        ("search", "; a query is --query=TEXT"),
+        ("data", "; quote patterns, as in --input='DIR/*'"),
+    ],
+)
+def test_a_text_as_an_argument_is_answered_with_the_flag_for_it(capsys, name, hint):
+    assert cli.main([name, "one text"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"error: {name} takes no arguments besides its flags, but got 'one text'{hint}" in line
+
+
 @pytest.fixture
 def use(monkeypatch):
     """Puts a module behind the name of a command."""

@@ -21,6 +21,9 @@ with epy.lazy_imports():
 WORKDIR = "DIR, the work directory of a fine-tuning run"
 CHECKPOINT = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
 
+# What to do instead of giving texts as arguments.
+TEXTS_ARE_INPUT = "give texts in a file, --input=FILE, or as lines of standard input, --input=-"
+
 
 def add_pretrained(define: Define) -> None:
     """Defines --checkpoint and --dtype, of commands that compute with an encoder."""
