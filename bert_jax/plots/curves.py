@@ -106,6 +106,10 @@ def draw_metrics(
         axis.remove()
     for axis, panel in zip(axes.flat, panels, strict=False):
         _draw(axis, runs, panel, references or {})
+    # Panels are compared step by step, and a metric may end early, as mfu does.
+    lows, highs = zip(*(axis.get_xlim() for axis in figure.axes), strict=True)
+    for axis in figure.axes:
+        axis.set_xlim(min(lows), max(highs))
     if title:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure
