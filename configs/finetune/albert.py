@@ -32,13 +32,14 @@ SETTINGS = {
 
 
 def get_config(task: str = ""):
-    if task not in SETTINGS:
+    name = tasks.spelled(task)
+    if name not in SETTINGS:
         raise UserError(
             f"finetune/albert{task and ':'}{task}: expected finetune/albert:TASK with one of "
             f"{', '.join(SETTINGS)}"
         )
-    c = tasks.default_config("base", task)
-    rows, c.optimizer.learning_rate, c.batch_size, dropout, steps, warmup, c.max_seq_length = SETTINGS[task]
+    c = tasks.default_config("base", name)
+    rows, c.optimizer.learning_rate, c.batch_size, dropout, steps, warmup, c.max_seq_length = SETTINGS[name]
     c.epochs = round(steps * c.batch_size / rows, 2)
     c.optimizer.warmup_steps = warmup
     c.model.hidden_dropout_prob = c.model.attention_probs_dropout_prob = dropout

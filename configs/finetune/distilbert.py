@@ -18,11 +18,12 @@ TASKS = [spec.name for spec in tasks.GLUE if spec.name != "stsb"] + ["squad", "s
 
 
 def get_config(task: str = ""):
-    if task not in TASKS:
+    name = tasks.spelled(task)
+    if name not in TASKS:
         raise UserError(
             f"finetune/distilbert{task and ':'}{task}: expected finetune/distilbert:TASK with one of "
             f"{', '.join(TASKS)}"
         )
-    c = tasks.default_config("base", task)
-    c.optimizer.learning_rate = 3e-5 if task.startswith("squad") else 2e-5
+    c = tasks.default_config("base", name)
+    c.optimizer.learning_rate = 3e-5 if name.startswith("squad") else 2e-5
     return c

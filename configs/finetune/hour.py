@@ -14,19 +14,20 @@ from bert_jax.errors import UserError
 
 
 def get_config(task: str = ""):
-    if task not in tasks.tasks():
+    name = tasks.spelled(task)
+    if name not in tasks.tasks():
         raise UserError(
             f"finetune/hour{task and ':'}{task}: expected finetune/hour:TASK with one of "
             f"{', '.join(tasks.tasks())}"
         )
-    c = tasks.default_config("base", task)
+    c = tasks.default_config("base", name)
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.schedule = "warmup_then_decay"
     c.optimizer.learning_rate = 3e-4
     c.epochs = 3.0
-    if task == "stsb":
+    if name == "stsb":
         c.optimizer.learning_rate, c.epochs = 1e-3, 10.0
         c.model.hidden_dropout_prob = c.model.attention_probs_dropout_prob = 0.0
-    if task == "sst2":
+    if name == "sst2":
         c.epochs, c.model.hidden_dropout_prob = 5.0, 0.5
     return c

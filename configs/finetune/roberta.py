@@ -29,18 +29,19 @@ SETTINGS = {
 
 
 def get_config(task: str = ""):
-    if task not in SETTINGS:
+    name = tasks.spelled(task)
+    if name not in SETTINGS:
         raise UserError(
             f"finetune/roberta{task and ':'}{task}: expected finetune/roberta:TASK with one of "
             f"{', '.join(SETTINGS)}"
         )
-    c = tasks.default_config("base", task)
-    rows, c.optimizer.learning_rate, c.batch_size, updates, c.optimizer.warmup_steps = SETTINGS[task]
+    c = tasks.default_config("base", name)
+    rows, c.optimizer.learning_rate, c.batch_size, updates, c.optimizer.warmup_steps = SETTINGS[name]
     c.epochs = round(updates * c.batch_size / rows, 2)
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.b2, c.optimizer.eps, c.optimizer.clip_norm = 0.98, 1e-6, 0.0
     c.optimizer.no_decay = ""
-    c.optimizer.weight_decay = 0.01 if task.startswith("squad") else 0.1
+    c.optimizer.weight_decay = 0.01 if name.startswith("squad") else 0.1
     c.optimizer.schedule = "warmup_then_decay"
-    c.max_seq_length = 384 if task.startswith("squad") else 512
+    c.max_seq_length = 384 if name.startswith("squad") else 512
     return c

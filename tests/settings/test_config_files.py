@@ -23,6 +23,22 @@ def test_the_names_are_those_of_the_files():
     assert found == sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").rglob("*.py"))
 
 
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ("finetune/hour:multiple_choice", "finetune/hour:multiplechoice"),
+        ("finetune/hour:STS-B", "finetune/hour:stsb"),
+        ("finetune/roberta:SST-2", "finetune/roberta:sst2"),
+        ("finetune/albert:CoLA", "finetune/albert:cola"),
+        ("finetune/distilbert:MRPC", "finetune/distilbert:mrpc"),
+        ("finetune/electra:STS-B,large", "finetune/electra:stsb,large"),
+        ("finetune/bilstm:SST-2,attention", "finetune/bilstm:sst2,attention"),
+    ],
+)
+def test_a_task_in_the_spelling_of_its_folder_is_the_same(given, name):
+    assert config_files.load(given).to_dict() == config_files.load(name).to_dict()
+
+
 @pytest.mark.parametrize("name", config_files.names())
 def test_every_config_opens_with_one_line_and_its_command_by_name(name):
     source = config_files.find(name).read_text(encoding="utf-8")
