@@ -102,6 +102,9 @@ def test_mistakes_are_told(folder, tmp_path):
         model.encode(["a"], "sum")
     with pytest.raises(UserError, match="adapter='x': the model was loaded without adapters"):
         model.encode(TEXTS, adapter="x")
+    for wrong in (model, str(folder)):
+        with pytest.raises(UserError, match=r"model is \w+: expected what bert_jax.convert.load\(PATH\)"):
+            Embedder(wrong)
     with pytest.raises(UserError, match="texts is str: expected a list of them"):
         model.encode("a")
     with pytest.raises(UserError, match="texts is NoneType: expected a list of them"):

@@ -52,7 +52,9 @@ class Row:
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
-    """Returns the tokenizer of a model. Raises UserError if the model has none."""
+    """Returns the tokenizer of a model. Raises UserError if the model has none, or is no `Model`."""
+    if not isinstance(model, Model):  # bert_jax.load returns another class, and people give a path
+        raise UserError(f"model is {type(model).__name__}: expected what bert_jax.convert.load(PATH) returns")
     if model.tokenizer is None:
         raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt beside it")
     return model.tokenizer
