@@ -25,7 +25,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files
+    from bert_jax.inference import embedding, embedding_files, text_lines
     from bert_jax.parallel import compiler_options
 
 INSTEAD_OF_ARGUMENTS = models.TEXTS_ARE_INPUT
@@ -131,7 +131,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             tokens += len(features.token_ids)
             cut += features.cut
         if not out.texts:
-            raise UserError(f"{flags.input} has no texts; expected one per line")
+            raise UserError(f"{text_lines.name_of(flags.input)} has no texts; expected one per line")
     seconds = time.monotonic() - began
     for number, what in (
         (cut, f"cut after {embedder.max_seq_length} tokens"),

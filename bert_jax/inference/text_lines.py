@@ -23,6 +23,11 @@ def check(path: str, flag: str) -> None:
         raise UserError(f"{flag}={path}: {what}; expected a file of one text per line, or .jsonl")
 
 
+def name_of(path: str) -> str:
+    """Returns the name of a file for messages, which is "standard input" for "-"."""
+    return "standard input" if path == "-" else path
+
+
 def has_objects(path: str) -> bool:
     """Returns whether each line of a file is a JSON object, by the name of the file."""
     return compression.strip_suffix(path).lower().endswith(_JSON)
@@ -38,7 +43,7 @@ def read(path: str) -> Iterator[tuple[str, str]]:
         UserError: a line is not UTF-8, or too long.
     """
     stdin = path == "-"
-    name = "standard input" if stdin else path
+    name = name_of(path)
     objects = has_objects(path)
     with contextlib.nullcontext(sys.stdin.buffer) if stdin else open_file(path) as file:
         for number, line in enumerate(read_lines(name, file), 1):

@@ -206,6 +206,12 @@ def test_mistakes_are_told_in_one_line(embed, flags, options, message):
     assert message in said.err and said.err.count("\n") == 1
 
 
+def test_an_empty_standard_input_is_named_in_words(embed, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    _, said = embed("--input=-", code=2)
+    assert "error: standard input has no texts; expected one per line\n" in said.err
+
+
 def test_objects_have_the_texts_of_pairs_and_of_states(embed):
     path, _ = embed("--pairs", content="a dog\tred cat\nblue\tone\n", output="x.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
