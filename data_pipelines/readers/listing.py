@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import functools
 import glob
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.errors import file_error
+from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import columnar, files, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import some
+
+# The last two are those of links to folders that lead back to themselves, which a pattern follows.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -68,9 +73,67 @@ def _folders_passed(pattern: str) -> Iterator[str]:
 
 
 def _found(pattern: str) -> list[str]:
-    """Returns the local paths that a pattern finds."""
-    found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    return list(filter(os.path.lexists, found))  # glob returns NAME/ for NAME/** even if it does not exist
+    """Returns the local paths that a pattern finds.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    if os.path.exists(pattern):
+        return [os.fspath(pattern)]
+    parts = pattern.split("/")
+    start = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    beginning = re.sub("/+$", "/", "".join(f"{part}/" for part in parts[:start]))
+    return list(_expanded(beginning, [part for part in parts[start:-1] if part] + parts[-1:]))
+
+
+def _expanded(folder: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yields the paths in a folder that a pattern finds, those that `glob.glob` finds.
+
+    `glob.glob` leaves out the folders that it cannot read.
+
+    Args:
+        folder: the path of a folder, or "" for the current one.
+        parts: the pattern, divided at the slashes.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    first, *rest = parts
+    if first == "**":
+        yield from _expanded(folder, rest or [""])
+    for name, is_folder in _entries(folder, first):
+        path = os.path.join(folder, name)
+        if first == "**" and is_folder:
+            yield from _expanded(path, parts)
+        elif first != "**" and rest:
+            yield from _expanded(path, rest)
+        elif not rest:
+            yield path
+
+
+def _entries(folder: str, part: str) -> list[tuple[str, bool]]:
+    """Returns the names in a folder that one part of a pattern finds, and whether each is a folder."""
+    path = os.path.join(folder, part)
+    try:
+        if not glob.has_magic(part):
+            os.lstat(path)
+            return [(part, os.path.isdir(path))]
+        with os.scandir(folder or os.curdir) as entries:
+            return [(entry.name, _is_folder(entry)) for entry in entries if _match([entry.name], [part])]
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise _refusal(folder.rstrip("/") or os.path.abspath(folder), error) from None
+    return []
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    """Returns whether an entry is a folder, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+    return False
 
 
 def local_files(pattern: str) -> list[str]:
@@ -144,11 +207,16 @@ def _readable(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     try:
         yield from files.walk_folders(path)
     except OSError as error:
-        message = (
-            f"{error.filename}: the folder cannot be read ({error.strerror}); expected one whose files are "
-            "text; allow it to be read, or give patterns that leave it out"
-        )
-        raise file_error(message, error) from None
+        raise _refusal(error.filename, error) from None
+
+
+def _refusal(folder: str, error: OSError) -> UserError | StorageError:
+    """Returns the error for a folder that cannot be read."""
+    return file_error(
+        f"{folder}: the folder cannot be read ({error.strerror}); expected one whose files are text; allow "
+        "it to be read, or give patterns that leave it out",
+        error,
+    )
 
 
 def remote_files(pattern: str) -> list[str]:

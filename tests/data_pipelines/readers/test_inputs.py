@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import errno
 import glob
 import gzip
 import os
@@ -16,6 +17,20 @@ from data_pipelines import build, readers
 from data_pipelines.readers import listing
 
 TEXT = b"One sentence.\nAnother one.\n\nA second document.\n\nThird.\n"
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Returns a folder with hidden files and links, which is the current one."""
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b/d/[e].txt", "b/.hidden/f.txt", "g/h.json", ".i.txt"):
+        path = tmp_path / "corpus" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text("Some text.")
+    (tmp_path / "corpus/g/b").symlink_to("../b")
+    (tmp_path / "corpus/broken.txt").symlink_to("none")
+    (tmp_path / "corpus/g/itself").symlink_to("itself")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -111,6 +126,68 @@ def test_a_folder_that_cannot_be_read_is_refused(tmp_path, unreadable):
     unreadable(tmp_path / "b")
     with pytest.raises(UserError, match=f"^{tmp_path}/b: the folder cannot be read .Permission denied."):
         readers.list_inputs(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            "**",
+            "**/",
+            "**/*.txt",
+            "*",
+            "*/",
+            "*/a.txt",
+            "corpus",
+            "corpus/*",
+            "corpus/**",
+            "corpus//**/*.txt",
+        ),
+        *("corpus/**/d/**/*.txt", "corpus/**/**/e.txt", "corpus/*/*/", "corpus/*/d/e.txt", "corpus/*.txt/*"),
+        *("corpus/.*", "corpus/**/.*/*", "corpus/b/d/[[]e].txt", "corpus/b/[d]/*", "corpus/g/./*", "../*/*"),
+        *("corpus/a.txt/", "corpus/g/b/*", "none/**", "none", "[a", ""),
+    ],
+)
+def test_patterns_find_what_glob_finds(tree, pattern):
+    for given in (pattern, f"{tree}/{pattern}"):
+        expected = sorted(
+            path.rstrip("/") for path in glob.glob(given, recursive=True) if os.path.lexists(path)
+        )
+        assert sorted(path.rstrip("/") for path in listing._found(given)) == expected
+
+
+def test_a_pattern_follows_a_link_that_leads_back(tree):
+    (tree / "corpus/g/back").symlink_to(".")
+    assert list(map(os.path.realpath, readers.list_inputs("corpus/g/**/h.json"))) == [
+        f"{tree}/corpus/g/h.json"
+    ]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["corpus/**/*.txt", "corpus/**", "corpus/*/d/*.txt", "*/b/d/*", "corpus/?/**/e.txt"]
+)
+def test_a_pattern_refuses_folders_that_cannot_be_read(tree, unreadable, pattern):
+    unreadable("corpus/b/d")
+    with pytest.raises(
+        UserError, match=r"^corpus/b/d: the folder cannot be read .Permission denied.; .* allow"
+    ):
+        readers.list_inputs(pattern)
+
+
+def test_a_pattern_may_leave_out_folders_that_cannot_be_read(tree, unreadable):
+    unreadable("corpus/b")
+    assert readers.list_inputs("corpus/[!b]*/*.json,corpus/a*") == ["corpus/a.txt", "corpus/g/h.json"]
+
+
+def test_a_folder_in_which_nothing_is_found_by_name_is_refused(tree, monkeypatch):
+    def lstat(path, lstat=os.lstat):
+        if os.fspath(path) == "corpus/b/c.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    with pytest.raises(UserError, match=r"^corpus/b: the folder cannot be read .Permission denied."):
+        readers.list_inputs("corpus/*/c.txt")
 
 
 def test_a_pipe_is_refused(tmp_path):
