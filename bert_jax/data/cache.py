@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax.data import manifests, records
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, caches, files, path_lists
+from bert_jax.io import atomic, caches, comma_lists, files
 from bert_jax.io.wording import counted
 
 _THREADS = 8
@@ -31,7 +31,7 @@ def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
         data_dir: record directories, separated by commas.
         log: called with a message before files are fetched.
     """
-    names = path_lists.split(data_dir)
+    names = comma_lists.paths(data_dir)
     return ",".join(local_copy(name, log=log) if files.is_remote(name) else name for name in names)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.data import google, manifests, packed, verification
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
-from bert_jax.io import files, path_lists
+from bert_jax.io import comma_lists, files
 
 
 def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
@@ -69,7 +69,7 @@ def open_by_length(
 
 def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
     """Returns (directory, manifest) pairs of record directories with the same schema."""
-    names = path_lists.split(data_dir)
+    names = comma_lists.paths(data_dir)
     if not names:
         raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
     foreign = {name: found for name in names if (found := foreign_files(name))}

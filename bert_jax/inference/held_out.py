@@ -15,7 +15,7 @@ from bert_jax.data import cache, google, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import tokenizer_of, with_masked_lm
-from bert_jax.io import files, path_lists, progress
+from bert_jax.io import comma_lists, files, progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import assembled
@@ -163,7 +163,7 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
     """
     tokenizer = tokenizer_of(model)
     # Records of other programs come without a vocabulary.
-    foreign = any(map(records.foreign_files, path_lists.split(data_dir)))
+    foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
     dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
     theirs = vocabularies.of_records(dataset)
     vocabularies.check("checkpoint", model.source, tokenizer, theirs)

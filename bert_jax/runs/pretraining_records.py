@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data import cache, google, loader, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
-from bert_jax.io import files, path_lists
+from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT
 from bert_jax.settings.ramps import Ramp
@@ -235,7 +235,7 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> Run
         return own
     replay_dir = cache.localize(data.replay, log)
     # Records of other programs come without a vocabulary, and only one of the two may be theirs.
-    foreign = any(map(records.foreign_files, path_lists.split(replay_dir)))
+    foreign = any(map(records.foreign_files, comma_lists.paths(replay_dir)))
     replay, replay_held_out = _open_splits(config, replay_dir, data.vocab if foreign else "", index_dir)
     for one, other in zip(train.values(), replay.values(), strict=True):
         _check_alike(config, one, other)

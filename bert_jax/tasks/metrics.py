@@ -7,6 +7,7 @@ import numpy as np
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
 
 with epy.lazy_imports():  # they take seconds to import
     from scipy import stats
@@ -106,8 +107,12 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Returns the names in a comma-separated list."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """Returns the names in a comma-separated list.
+
+    Raises:
+        UserError: a name is empty.
+    """
+    return tuple(comma_lists.names(text, "metrics"))
 
 
 def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
@@ -119,7 +124,7 @@ def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
         task: the name of the task, for the message.
 
     Raises:
-        UserError: a metric is not known.
+        UserError: a name is empty, or a metric is not known.
     """
     names = listed(text)
     for name in names:

@@ -8,6 +8,7 @@ import importlib.metadata
 from typing import Any
 
 from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.io import comma_lists
 from data_pipelines.readers import Controls
 
 with optional_imports("cleaning"):
@@ -87,10 +88,10 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
         values: the values of the flags in FLAG_STEPS; None for a flag that is not given.
 
     Raises:
-        UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
-            not installed.
+        UserError: a name is empty, a step is unknown, a flag is given without its step, a value is invalid,
+            or a package is not installed.
     """
-    names = {name.strip() for name in clean.split(",")} - {""}
+    names = set(comma_lists.names(clean, "--clean"))
     unknown = sorted(names.difference(STEPS))
     if unknown:
         raise UserError(

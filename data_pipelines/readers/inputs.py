@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files, path_lists
+from bert_jax.io import comma_lists, compression, files
 from data_pipelines.readers.documents import Fields, Range
 from data_pipelines.readers.formats import named
 from data_pipelines.readers.listing import aliases_for, matches
@@ -26,7 +26,7 @@ def split_patterns(globs: str | Sequence[str]) -> list[str]:
     A local path or pattern with a comma that finds something is one pattern.
     """
     patterns = [globs] if isinstance(globs, str) else list(globs)
-    return [path for text in patterns for path in path_lists.split(text, _finds)]
+    return [path for text in patterns for path in comma_lists.paths(text, _finds)]
 
 
 def _finds(pattern: str) -> bool:

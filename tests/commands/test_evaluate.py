@@ -74,6 +74,7 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
         (["--records=y", "--checkpoint=x", "--output=z.tsv"], "--output is not for --records; leave it out"),
         (["--clusters=y", "--checkpoint=x", "--seed=-1"], "--seed=-1: expected 0 to"),
         (["--workdir=x", "--rows=3"], "--rows is not for --workdir; leave it out"),
+        (["--workdir=x,"], "x,: part 2 of the list is empty; expected paths"),
         (["--workdir=x", "--input=a.tsv", "--split=dev"], "--input and --split name two files"),
     ],
 )

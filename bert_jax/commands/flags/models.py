@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, path_lists
+from bert_jax.io import checks, comma_lists
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings.flags import Define
 
@@ -113,12 +113,12 @@ def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:
-    """Returns the work directories of --workdir, as `path_lists.split` finds them.
+    """Returns the work directories of --workdir, as `comma_lists.paths` finds them.
 
     Raises:
-        UserError: it has none.
+        UserError: it has none, or an empty one.
     """
-    found = path_lists.split(flags.workdir)
+    found = comma_lists.paths(flags.workdir)
     if not found:
         raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
     return found

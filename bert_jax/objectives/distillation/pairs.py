@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
 from bert_jax.io.wording import counted
 from bert_jax.models import collected
 from bert_jax.models.config import EncoderConfig
@@ -235,7 +236,7 @@ def parse_scales(text: str) -> dict[str, float]:
         UserError: the text has another form, or there is no such pair.
     """
     known, scales = (TASK, LOGITS, *PAIRS), dict[str, float]()
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in comma_lists.names(text, "distillation.losses"):
         name, _, value = (each.strip() for each in part.partition("="))
         try:
             scale = float(value)
@@ -262,7 +263,7 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
         UserError: the text has another form.
     """
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
+        return tuple(int(part) for part in comma_lists.names(text, f"distillation.{field}"))
     except ValueError:
         raise UserError(
             f"distillation.{field}={text!r} is not a list of layers; expected numbers from 0, such as 2,5,8"

@@ -12,7 +12,7 @@ import ml_collections
 
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files, path_lists
+from bert_jax.io import atomic, comma_lists, files, json_files
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.experiments import HeldOut, Measure, Pretraining
@@ -134,7 +134,7 @@ def _of_records(directories: str) -> dict[str, str]:
     It is not known, and not compared, if one of them does not exist: those of arms that are not run are not
     made.
     """
-    found = path_lists.split(directories)
+    found = comma_lists.paths(directories)
     if not all(files.exists(os.path.join(directory, manifests.FILE)) for directory in found):
         return {}
     return {"files.records": "+".join(manifests.read(directory)["fingerprint"] for directory in found)}

@@ -21,7 +21,7 @@ import ml_collections
 
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files, path_lists
+from bert_jax.io import atomic, comma_lists, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import pretrain
 from bert_jax.settings.experiments import TIMING, Budget
@@ -123,7 +123,7 @@ def tokens_of(kind: Kind, manifests_by_length: Mapping[int, Mapping]) -> float:
 
 def read_manifests(directories: str) -> dict[int, Mapping]:
     """Returns the manifests of comma-separated directories of records, by the length of their rows."""
-    found = list(map(manifests.read, path_lists.split(directories)))
+    found = list(map(manifests.read, comma_lists.paths(directories)))
     return {manifest["max_seq_length"]: manifest for manifest in found}
 
 

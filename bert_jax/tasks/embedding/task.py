@@ -12,6 +12,7 @@ from bert_jax import convert
 from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
 from bert_jax.io.wording import alternatives, some
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
@@ -124,7 +125,7 @@ class EmbeddingTask(GroupsTask):
     def _sizes(self) -> tuple[int, ...]:
         given, width = self.config.dimensions, self.model_config.hidden_size
         try:
-            sizes = tuple(int(size) for size in given.split(",") if size.strip())
+            sizes = tuple(int(size) for size in comma_lists.names(given, "dimensions"))
         except ValueError:
             sizes = (0,)
         if len({*sizes}) < len(sizes) or not all(0 < size < width for size in sizes):

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.io import columnar, files, path_lists
+from bert_jax.io import columnar, comma_lists, files
 from bert_jax.tasks.readers import prepared, tables
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
 from bert_jax.tasks.readers.tables import Columns, Examples
@@ -32,13 +32,13 @@ def exists(path: str) -> bool:
 def parts(path: str) -> list[str]:
     """Returns the files of a path: those of a prepared data set or of a directory, or those of a list.
 
-    A list is one of `path_lists.split`.
+    A list is one of `comma_lists.paths`.
     """
     if is_prepared(path):
         return prepared.files(path)
     if files.is_directory(path):
         return columnar.files_in(str(path))
-    return path_lists.split(str(path)) or [path]
+    return comma_lists.paths(str(path)) or [path]
 
 
 def read_examples(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, columnar, files
+from bert_jax.io import checks, columnar, comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import COLUMNAR, TRAINING_FLAGS, FileFormats
 from bert_jax.tasks.readers.file_rows import ColumnRows, JsonRows, LineRows, Lines, Rows, TableRows
@@ -54,15 +54,11 @@ class Columns:
 
     def choice_names(self) -> list[str]:
         """Returns the columns of the choices."""
-        return _names(self.choices)
+        return comma_lists.names(self.choices, "data.choices")
 
     def negative_names(self) -> list[str]:
         """Returns the columns of the hard negatives."""
-        return _names(self.negatives)
-
-
-def _names(columns: str) -> list[str]:
-    return [column.strip() for column in columns.split(",") if column.strip()]
+        return comma_lists.names(self.negatives, "data.negatives")
 
 
 _COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages", "negatives")

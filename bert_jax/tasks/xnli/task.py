@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
@@ -51,11 +51,11 @@ def chosen(config: XnliConfig) -> tuple[str, ...]:
     """Returns the languages of a configuration.
 
     Raises:
-        UserError: there is no such language, or no such way to transfer.
+        UserError: a name is empty, there is no such language, or no such way to transfer.
     """
     if config.transfer not in TRANSFERS:
         raise UserError(f"transfer={config.transfer}: expected {', '.join(TRANSFERS)}")
-    names = tuple(name.strip() for name in config.languages.split(",") if name.strip()) or LANGUAGES
+    names = tuple(comma_lists.names(config.languages, "languages")) or LANGUAGES
     for name in names:
         if name not in LANGUAGES:
             raise UserError(f"languages: {name!r} is not one of XNLI; expected some of {','.join(LANGUAGES)}")

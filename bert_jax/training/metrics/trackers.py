@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from etils import epy
 
 from bert_jax.errors import UserError, check_installed, optional_imports
-from bert_jax.io import atomic, files, markdown
+from bert_jax.io import atomic, comma_lists, files, markdown
 from bert_jax.io.wording import alternatives
 from bert_jax.settings import config_fields
 
@@ -138,9 +138,9 @@ def parse(names: str) -> list[str]:
     """Returns the names in a comma-separated list.
 
     Raises:
-        UserError: one is unknown, or its package is not installed.
+        UserError: one is empty or unknown, or its package is not installed.
     """
-    found = [name.strip() for name in names.split(",") if name.strip()]
+    found = comma_lists.names(names, "trackers")
     for name in found:
         if name not in TRACKERS:
             known = alternatives(TRACKERS)

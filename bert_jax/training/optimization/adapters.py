@@ -11,7 +11,7 @@ from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import comma_lists, files
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import PartlyFrozen, low_rank_name
 from bert_jax.objectives.base import Objective, Params
@@ -90,7 +90,7 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
     if config.init not in (*INITIALIZERS, INIT_FROM):
         known = ", ".join((*INITIALIZERS, INIT_FROM))
         raise UserError(f"adapter.init={config.init!r}: expected one of {known}")
-    targets = [name.strip() for name in config.targets.split(",") if name.strip()]
+    targets = comma_lists.names(config.targets, "adapter.targets")
     if adapted.config is not None and not targets:
         targets = list(families.of(adapted.config).low_rank_targets)
     if wrong := [name for name in targets if name not in _TARGETS]:
