@@ -5,6 +5,7 @@ A folder has the updates and the head; the rest of the model is in the checkpoin
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bert_jax.convert import sentences
+from bert_jax.convert import pair_scores, sentences
 from bert_jax.convert.families import CLASSIFIER
 from bert_jax.convert.formats import huggingface, peft_updates, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
+from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
@@ -44,7 +46,13 @@ _READ = {
     "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
     "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
 }  # fmt: skip
-_DESCRIBED = {"head": str, "groups": [str], "labels": ([str], None), "problem_type": str}
+_DESCRIBED = {
+    "head": str,
+    "groups": [str],
+    "labels": ([str], None),
+    "problem_type": str,
+    "scores?": {"activation": str, "max_seq_length": int},
+}
 # Other initializations of A and B also change the base model.
 _INITIALIZATIONS = (True, False, "gaussian")
 
@@ -86,6 +94,7 @@ class Peft(Format):
             _check_saved(folder, base, head, kept)
         labels, problem_type = _labels(described, base, head, kept)
         made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
+        made = made.replace(scores=_scores(folder, described, base, made))
         if head == "sequence_classification" and made.classes > 1 and not problem_type:
             log(
                 f"warning: {folder} does not say whether a text has one of its {made.classes} classes or any "
@@ -158,6 +167,8 @@ class Peft(Format):
         atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
         description: dict[str, Any] = {"head": model.head, "groups": model.groups}
         description |= {"labels": model.labels, "problem_type": model.problem_type}
+        if model.scores != PairScores():
+            description["scores"] = dataclasses.asdict(model.scores)
         atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
         named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
@@ -288,10 +299,25 @@ def _labels(
         labels = tuple(described["labels"] or ())
         fitting = CLASSIFIER in params and len(labels) == params[CLASSIFIER].shape[0]
         return labels if fitting else None, described["problem_type"]
-    # A folder of PEFT has none; those of the base belong to its own head.
+    # A folder of PEFT has none.
+    return (base.labels, base.problem_type) if _has_outputs_of(base, head, params) else (None, "")
+
+
+def _scores(folder: str, described: Mapping[str, Any], base: Model, model: Model) -> PairScores:
+    """Returns how sentence-transformers makes scores of a model: as the folder says it, and else the base."""
+    if described or model.head != "sequence_classification":
+        return PairScores(**described.get("scores", {}))
+    positions = base.config.max_seq_length
+    own = pair_scores.read(folder, {}, positions)
+    of_base = base.scores if _has_outputs_of(base, model.head, model.params) else PairScores()
+    length = own if sentences.read_length(folder, positions) else of_base
+    return PairScores(own.activation or of_base.activation, length.max_seq_length)
+
+
+def _has_outputs_of(base: Model, head: str, params: Mapping[str, np.ndarray]) -> bool:
+    """Returns whether a head with these parameters has the outputs that the base model describes."""
     theirs = base.params.get(CLASSIFIER)
-    same = head == base.head and (theirs is None or theirs.shape == params[CLASSIFIER].shape)
-    return (base.labels, base.problem_type) if same else (None, "")
+    return head == base.head and (theirs is None or theirs.shape == params[CLASSIFIER].shape)
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from bert_jax.convert import conversion, families, formats, parity, sentences
 from bert_jax.convert.formats import peft_updates
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
+from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
@@ -294,6 +295,49 @@ def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base)
         sentences.write(sentence, 8, 16, str(tmp_path / "base"))
     formats.get("peft").write(model if of_base else model.replace(sentence=sentence), tmp_path / "out")
     assert convert.load(tmp_path / "out").sentence == sentence
+
+
+def on(base, folder):
+    """Returns a folder with PEFT's adapter on a base model, which is written beside it."""
+    (folder / "base").mkdir()
+    formats.get("huggingface").write(base, folder / "base")
+    shutil.copytree(FOLDER / "bert" / "adapter", folder / "adapter")
+    change(folder / "adapter" / "adapter_config.json", base_model_name_or_path=f"{folder}/base")
+    return folder / "adapter"
+
+
+def change(file, **fields):
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(content | fields))
+
+
+@pytest.mark.parametrize(
+    "name, fields, expected",
+    [
+        ("tokenizer_config.json", {}, ("torch.Identity", 10)),
+        ("tokenizer_config.json", {"model_max_length": 12}, ("torch.Identity", 12)),
+        ("tokenizer_config.json", {"model_max_length": 512}, ("torch.Identity", 0)),
+        ("config_sentence_transformers.json", {"activation_fn": "torch.Tanh"}, ("torch.Tanh", 10)),
+    ],
+)
+def test_the_scores_of_a_cross_encoder_are_those_of_the_folder_or_of_the_base(
+    tmp_path, name, fields, expected
+):
+    folder = on(read("bert", "base").replace(scores=PairScores("torch.Identity", 10)), tmp_path)
+    change(folder / name, **fields)
+    model = convert.load(folder)
+    assert model.scores == PairScores(*expected)
+    (tmp_path / "again").mkdir()
+    formats.get("peft").write(model, tmp_path / "again")
+    assert convert.load(tmp_path / "again").scores == PairScores(*expected)
+
+
+def test_the_scores_of_a_base_with_other_outputs_are_not_those_of_an_adapter(tmp_path):
+    base = read("bert", "base")
+    params = {name: x[..., :2] if name.startswith("classifier/") else x for name, x in base.params.items()}
+    folder = on(base.replace(params=params, scores=PairScores("torch.Identity")), tmp_path)
+    assert convert.load(tmp_path / "base").scores == PairScores("torch.Identity")
+    assert convert.load(folder).scores == PairScores()
 
 
 def test_parts_of_a_module_share_their_a_or_have_all():
