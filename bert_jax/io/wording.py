@@ -29,6 +29,11 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def closest(word: str, known: Iterable[str]) -> str:
+    """Returns the known name that an unknown one may stand for, or "" if none is close."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
+
+
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close.
 
@@ -37,5 +42,5 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
         known: the known names.
         prefix: what stands before a name, such as "--".
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    near = closest(word, known)
+    return f"; did you mean {prefix}{near}?" if near else ""

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import runpy
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import ml_collections
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.io.wording import did_you_mean
+from bert_jax.io.wording import closest
 from bert_jax.settings.experiments import Experiment, Run
 
 # An example config for each command that has its own configs.
@@ -108,12 +108,21 @@ def find(given: str, group: str = "") -> Path:
     # (tiny).
     wanted = given.removesuffix(".py").removeprefix("configs/")
     fitting = [name for name in known if name.startswith(f"{group}/")] or known
-    by_size = [name for name in fitting if name.partition("/")[2] == wanted]
-    hint = f"; did you mean {' or '.join(by_size)}?" if by_size else did_you_mean(wanted, fitting)
+    meant = _meant(wanted, fitting)
+    hint = f" did you mean {' or '.join(meant)}?" if meant else ""
     raise UserError(
-        f"config {given!r}: there is no such file, and no config of this name{hint or ';'} "
-        "`bert-jax configs` lists them"
+        f"config {given!r}: there is no such file, and no config of this name;{hint} `bert-jax configs` "
+        "lists them"
     )
+
+
+def _meant(wanted: str, known: Sequence[str]) -> list[str]:
+    """Returns the known names that are closest to another one, or that end with its last part."""
+    folder, _, last = wanted.rpartition("/")
+    if folder and (near := closest(wanted, known)):
+        return [near]
+    near = closest(last, [name.rpartition("/")[2] for name in known])
+    return [name for name in known if name.rpartition("/")[2] == near]
 
 
 @functools.cache

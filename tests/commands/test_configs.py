@@ -78,6 +78,8 @@ def test_a_field_that_is_not_known_has_no_meaning():
     "argv, expected",
     [
         (["tiny"], "did you mean pretrain/tiny?"),
+        (["hours"], "did you mean experiments/hour or finetune/hour or pretrain/hour?"),
+        (["xyzzy"], "no config of this name; `bert-jax configs` lists them"),
         (["pretrain/tiny", "pretrain/base"], "at most one name"),
         (["--fields"], "need the NAME of a config"),
         (["pretrain/tiny", "--output=mine.txt"], "expected a name ending in .py"),

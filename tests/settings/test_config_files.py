@@ -81,6 +81,10 @@ def test_an_unknown_name_gets_the_nearest_one_and_how_to_list_all(given, near, t
     "given, group, near",
     [
         ("hour", "pretrain", "pretrain/hour"),
+        ("hours", "pretrain", "pretrain/hour"),
+        ("hours", "", "experiments/hour or finetune/hour or pretrain/hour"),
+        ("pretrian/tiny", "", "pretrain/tiny"),
+        ("mine/tinny.py", "", "pretrain/tiny"),
         ("hour", "finetune", "finetune/hour"),
         ("hour", "", "experiments/hour or finetune/hour or pretrain/hour"),
         ("gpt", "experiments", "experiments/gpt"),
