@@ -75,12 +75,11 @@ class StepDirectory:
 
     def agreed_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
-        return collective.of_primary(self.steps() if jax.process_index() == 0 else [])
+        return collective.call_in_primary(self.steps)
 
     def scheduled_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first, except those of stops."""
-        steps = self.steps() if jax.process_index() == 0 else []
-        return collective.of_primary([step for step in steps if self._stop(step) is None])
+        return collective.call_in_primary(lambda: [step for step in self.steps() if self._stop(step) is None])
 
     def stop_at(self, step: int) -> Stop | None:
         """Returns the stop for which process 0 sees that a step was saved; None for any other step."""

@@ -247,17 +247,9 @@ def _agreed_steps(path: files.PathLike) -> list[str]:
         UserError: process 0 finds none. All processes raise it.
     """
     path = absolute(path)
-    found: dict = {}
-    if jax.process_index() == 0:
-        try:
-            # Below the path, since the copy of another host may have another one.
-            found["steps"] = [step.removeprefix(path) for step in find_steps(path)]
-        except UserError as error:
-            found["error"] = str(error)
-    found = collective.of_primary(found)
-    if "error" in found:
-        raise UserError(found["error"])
-    return [f"{path}{step}" for step in found["steps"]]
+    # Below the path, since the copy of another host may have another one.
+    steps = collective.call_in_primary(lambda: [step.removeprefix(path) for step in find_steps(path)])
+    return [f"{path}{step}" for step in steps]
 
 
 def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str], _Result], log) -> _Result:

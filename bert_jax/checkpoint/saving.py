@@ -213,7 +213,7 @@ class Checkpointer:
                 write_file_digests(path, but=_WRITTEN_LATER)
 
     def _primary_sees(self, path: str) -> bool:
-        return collective.of_primary(jax.process_index() == 0 and files.exists(path))
+        return collective.call_in_primary(lambda: files.exists(path))
 
     def check_frozen(self, frozen: PyTree) -> None:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
 
 _BLOCK = 256  # bytes; each length of an array that is exchanged is a program to compile
 
@@ -34,3 +37,29 @@ def of_primary(value: Any) -> Any:
     if jax.process_count() == 1:
         return value
     return json.loads(gather(json.dumps(value).encode() if jax.process_index() == 0 else b"")[0])
+
+
+def call_in_primary(choose: Callable[[], Any]) -> Any:
+    """Returns in all processes of the run what `choose` returns in process 0; the others do not call it.
+
+    All processes have to call this. Each may see other files in the same place, as on a file system that
+    shows changes late, or while another run writes.
+
+    Args:
+        choose: returns a value that is JSON-serializable.
+
+    Raises:
+        UserError: `choose` raises it in process 0.
+    """
+    if jax.process_count() == 1:
+        return choose()
+    found: dict[str, Any] = {}
+    if jax.process_index() == 0:
+        try:
+            found["value"] = choose()
+        except UserError as error:
+            found["error"] = str(error)
+    found = of_primary(found)
+    if "error" in found:
+        raise UserError(found["error"])
+    return found["value"]

@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from bert_jax.checkpoint import Checkpointer
@@ -65,14 +64,10 @@ def read(workdir: WorkDir) -> Recovery | None:
     """Returns the earlier recovery of a run, as read by process 0, or None if there was none.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged. All processes raise it.
     """
-    found: dict = {}
-    if jax.process_index() == 0:
-        path = os.path.join(workdir.path, RECOVERY_FILE)
-        if files.exists(path):
-            found = json_files.read(path, _RECOVERY)
-    found = collective.of_primary(found)
+    path = os.path.join(workdir.path, RECOVERY_FILE)
+    found = collective.call_in_primary(lambda: json_files.read(path, _RECOVERY) if files.exists(path) else {})
     return Recovery(found["step"], found["left_out"], found.get("complete", False)) if found else None
 
 

@@ -5,6 +5,7 @@ import functools
 import jax
 from support import together
 
+from bert_jax.errors import UserError
 from bert_jax.parallel import collective
 
 
@@ -20,6 +21,20 @@ def test_all_get_the_value_of_process_0(monkeypatch):
     assert together.run(monkeypatch, *calls) == [values[0]] * 3
 
 
+def test_process_0_chooses_for_all(monkeypatch):
+    def refuse():
+        raise UserError("no such step")
+
+    def in_all(*choices):
+        calls = [functools.partial(collective.call_in_primary, choose) for choose in choices]
+        return together.run(monkeypatch, *calls)
+
+    assert in_all(lambda: [1, 2], refuse, refuse) == [[1, 2]] * 3
+    errors = in_all(refuse, lambda: [1, 2])
+    assert [(type(error), str(error)) for error in errors] == [(UserError, "no such step")] * 2
+
+
 def test_one_process_has_its_own(monkeypatch):
     monkeypatch.delattr(jax.experimental.multihost_utils, "process_allgather")
     assert collective.gather(b"own") == [b"own"] and collective.of_primary([1]) == [1]
+    assert collective.call_in_primary(lambda: (1, 2)) == (1, 2)
