@@ -27,6 +27,7 @@ from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
+from bert_jax.parallel import collective
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.workdir import agreement, differences
@@ -275,11 +276,17 @@ def find_root(path: files.PathLike) -> str:
 
 
 def best_or_newest(path: files.PathLike) -> str:
-    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`."""
+    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`.
+
+    All processes have to call this; process 0 looks.
+
+    Raises:
+        UserError: the path is neither a work directory nor one of its checkpoints. All processes raise it.
+    """
     path = os.fspath(path)
     best = os.path.join(path, BEST)
-    is_root = path == find_root(path)
-    return best if is_root and files.exists(best) else path
+    has_best = collective.call_in_primary(lambda: path == find_root(path) and files.exists(best))
+    return best if has_best else path
 
 
 def read_run(path: files.PathLike) -> dict[str, Any]:

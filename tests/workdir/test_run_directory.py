@@ -227,6 +227,17 @@ def test_the_work_directory_of_a_checkpoint(opened, inside):
         run_directory.find_root(Path(opened.path) / "checkpoints" / "99")
 
 
+@pytest.mark.parametrize("seen", [(True, False), (False, True)])
+def test_process_0_says_whether_there_is_a_best_step(tmp_path, monkeypatch, seen):
+    views = [tmp_path / str(process) for process in range(2)]
+    for view, best in zip(views, seen, strict=True):
+        (view / "best" if best else view).mkdir(parents=True)
+        (view / "config.json").touch()
+    calls = [functools.partial(run_directory.best_or_newest, view) for view in views]
+    expected = [str(view / "best" if seen[0] else view) for view in views]
+    assert together.run(monkeypatch, *calls) == expected
+
+
 def test_no_work_directory(tmp_path):
     with pytest.raises(UserError, match="not a work directory"):
         run_directory.find_root(tmp_path)
