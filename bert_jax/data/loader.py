@@ -73,20 +73,6 @@ def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
     return value.astype(np.int64).reshape(np.shape(index))
 
 
-def batch_indices(step: int, batch_size: int | Ramp, n: int, seed: int) -> np.ndarray:
-    """Returns the row indices of the batch of one step, int64 [B].
-
-    A batch may cross the end of one or more epochs.
-
-    Args:
-        step: the step, counted from 0.
-        batch_size: rows of the global batch, of every step or by step.
-        n: the number of rows in an epoch.
-        seed: the seed of the run.
-    """
-    return _rows(_positions(step, _ramp(batch_size)), n, seed)[0]
-
-
 def _positions(step: int, sizes: Ramp) -> np.ndarray:
     """Returns the global positions of the rows of a batch, int64 [B]."""
     return sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)

@@ -28,7 +28,6 @@ _ACCELERATOR_TOKENS = 32768  # of a batch on each device
 _SHORTEST = 32  # tokens of the shortest rows after a warm-up
 
 Text = str | tuple[str, str]
-Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)

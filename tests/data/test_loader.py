@@ -57,22 +57,41 @@ def test_permute_looks_random():
     assert table.min() > 60 and table.max() < 140
 
 
+def take(iterator, count):
+    batches = list(itertools.islice(iterator, count))
+    iterator.close()
+    return batches
+
+
+class Numbers:
+    """A data set whose rows are their numbers."""
+
+    def __init__(self, n):
+        self._n = n
+
+    def __len__(self):
+        return self._n
+
+    def batch(self, indices):
+        return {"row": indices}
+
+
+def rows_of_steps(n, batch_size, seed, steps):
+    """Returns the numbers of the rows of each of the first steps."""
+    batches = loader.train_batches(Numbers(n), batch_size, seed, start_step=0, prefetch=0)
+    return [batch["row"] for batch in take(batches, steps)]
+
+
 @given(n=st.integers(1, 60), batch=st.integers(1, 150), seed=SEEDS)
 @settings(deadline=None, max_examples=40)
 def test_epochs_cover_every_row_once(n, batch, seed):
     steps = -(-3 * n // batch) + 1
-    rows = np.concatenate([loader.batch_indices(step, batch, n, seed) for step in range(steps)])
+    rows = np.concatenate(rows_of_steps(n, batch, seed, steps))
     assert len(rows) == steps * batch
     for epoch in range(len(rows) // n):
         own = rows[epoch * n : (epoch + 1) * n]
         assert sorted(own.tolist()) == list(range(n))
         np.testing.assert_array_equal(own, loader.permute(np.arange(n), n, seed, epoch))
-
-
-def take(iterator, count):
-    batches = list(itertools.islice(iterator, count))
-    iterator.close()
-    return batches
 
 
 def assert_same(batches, others):
@@ -89,8 +108,9 @@ def dataset(make_records):
 
 
 def test_batches_are_the_rows_of_their_step(dataset):
-    for step, batch in enumerate(take(loader.train_batches(dataset, 8, seed=3, start_step=0), 20)):
-        assert_same([batch], [dataset.batch(loader.batch_indices(step, 8, len(dataset), 3))])
+    batches = take(loader.train_batches(dataset, 8, seed=3, start_step=0), 20)
+    for batch, rows in zip(batches, rows_of_steps(len(dataset), 8, 3, 20), strict=True):
+        assert_same([batch], [dataset.batch(rows)])
         assert batch["row_ids"].dtype == np.int32
 
 
@@ -169,7 +189,7 @@ def test_close_ends_the_threads(dataset):
 
 
 def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
-    path, offset = dataset.locate(int(loader.batch_indices(3, 8, len(dataset), 0)[0]))
+    path, offset = dataset.locate(int(rows_of_steps(len(dataset), 8, 0, 4)[3][0]))
     with open(path, "r+b") as file:
         file.seek(offset + 30)
         file.write(b"\xff\xff\xff")
@@ -248,9 +268,9 @@ def test_batches_of_growing_size_are_slices_of_one_order(dataset):
     """Every row once an epoch, whatever the sizes of the batches are, from any step and in any process."""
     ramp = Ramp((0, 3, 7), (4, 8, 16))
     sizes = [4] * 3 + [8] * 4 + [16] * 5
-    rows = [loader.batch_indices(step, ramp, len(dataset), 3) for step in range(12)]
+    rows = rows_of_steps(len(dataset), ramp, 3, 12)
     assert [len(each) for each in rows] == sizes
-    single = [loader.batch_indices(row, 1, len(dataset), 3) for row in range(sum(sizes))]
+    single = rows_of_steps(len(dataset), 1, 3, sum(sizes))
     np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(single))
     straight = take(loader.train_batches(dataset, ramp, 3, 0), 12)
     assert_same(straight[5:], take(loader.train_batches(dataset, ramp, 3, 5), 7))
