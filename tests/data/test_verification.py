@@ -75,15 +75,24 @@ def test_a_file_is_checked_once(make_records, monkeypatch):
     assert len(read) == 4
 
 
-def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "x"))
-    (tmp_path / "file").write_text("no directory")
+def check_twice(make_records):
+    """A file that passed is read again, and refused once it is another one."""
     directory, _ = make_records()
     path = with_digests(directory)
     records.open_dataset(directory, "train")
     rewrite(path, list.reverse)
     with pytest.raises(UserError, match="is not the file"):
         records.open_dataset(directory, "train")
+
+
+def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "x"))
+    (tmp_path / "file").write_text("no directory")
+    check_twice(make_records)
+
+
+def test_with_caches_of_another_user_it_is_checked_each_time(make_records, foreign_caches):
+    check_twice(make_records)
 
 
 def test_with_a_full_disk_to_remember_on_it_is_checked_each_time(make_records):

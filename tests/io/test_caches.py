@@ -1,27 +1,12 @@
 """Where caches are kept."""
 
 import os
-import pwd
 import stat
-import tempfile
 
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.io import caches
-
-
-@pytest.fixture
-def without_home(tmp_path, monkeypatch):
-    """As in a container whose user is a number that /etc/passwd does not have."""
-
-    def unknown(uid):
-        raise KeyError(uid)
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def test_caches_without_a_home_directory_are_in_a_folder_of_the_user(tmp_path, monkeypatch, without_home):
@@ -33,10 +18,9 @@ def test_caches_without_a_home_directory_are_in_a_folder_of_the_user(tmp_path, m
         assert caches.directory("xla") == f"{folder}/bert_jax/xla"
 
 
-def test_caches_are_not_shared_with_another_user(tmp_path, monkeypatch, without_home):
-    another = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: another)
+def test_caches_are_not_shared_with_another_user(tmp_path, foreign_caches):
     with pytest.raises(
-        UserError, match=rf"^{tmp_path}/bert_jax-of-{another}: belongs to another user; set XDG_CACHE_HOME"
+        UserError,
+        match=rf"^{tmp_path}/bert_jax-of-{os.getuid()}: belongs to another user; set XDG_CACHE_HOME",
     ):
         caches.directory("xla")
