@@ -15,8 +15,10 @@ and writes one line of JSON for each to standard output.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
+from collections.abc import Mapping
 
 from absl import flags as absl_flags
 from etils import epy
@@ -116,7 +118,10 @@ def _serve(flags: absl_flags.FlagValues) -> int:
         )
     if flags.header is not None:
         raise UserError("--header is for files; lines of standard input have no header")
-
+    if sys.stdin is None:
+        raise UserError(
+            "--input=-: standard input is closed; expected lines to predict there, or --input=FILE"
+        )
     directories = _adapters(flags)
     shared = predictor.Shared() if directories else None
     model = models.load_finetuned(flags, log=progress.log, shared=shared)
@@ -125,6 +130,19 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     # The flags name columns of the files of --workdir alone.
     reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
     adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
+    # A separate file object that is never closed: a thread may still wait in it when the command is
+    # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
+    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    prepare = functools.partial(_warm_up_all, model, others, reader.expected)
+    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters, prepare)
+    progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
+    return 0
+
+
+def _warm_up_all(
+    model: predictor.Predictor, others: Mapping[str, predictor.Predictor], expected: str
+) -> None:
+    """Compiles what a model and its adapters need, and says that they are ready for lines."""
     began = time.monotonic()
     programs = _warm_up(model)
     for name, one in others.items():
@@ -136,14 +154,8 @@ def _serve(flags: absl_flags.FlagValues) -> int:
         )
     progress.log(
         f"ready: {model.source}, {counted(programs, 'program')} compiled in "
-        f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {reader.expected}"
+        f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {expected}"
     )
-    # A separate file object that is never closed: a thread may still wait in it when the command is
-    # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
-    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters)
-    progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
-    return 0
 
 
 def _warm_up(model: predictor.Predictor) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from bert_jax.errors import UserError
@@ -15,6 +16,7 @@ from bert_jax.tasks.readers.json_values import parse_object
 from bert_jax.tasks.readers.lines import SOURCE, LineReader
 from bert_jax.tasks.readers.report import Malformed
 
+_PATIENCE = 0.5  # seconds; lines that come within them are read before the model is prepared
 ADAPTER = "adapter"  # the field of a JSON object that names an adapter
 
 
@@ -24,6 +26,7 @@ def serve(
     source: IO[bytes],
     out: IO[bytes],
     adapters: Mapping[str, tuple[Predictor, LineReader]] = types.MappingProxyType({}),
+    prepare: Callable[[], None] = lambda: None,
 ) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
@@ -37,6 +40,8 @@ def serve(
         out: the stream that the answers are written to. It is flushed after each batch.
         adapters: {name: predictor and reader} of other models. If there are any, the field `adapter` of a
             JSON object names the one that answers it; lines without the field are for `model`.
+        prepare: called once, before the first line that is valid, or while there is no line to read. What a
+            stream without a valid line says is thus told at once, however long this takes.
 
     Returns:
         (number of lines, number of malformed lines).
@@ -45,8 +50,9 @@ def serve(
         UserError: the source cannot be read.
     """
     served = {"": (model, reader), **adapters}
+    prepare = functools.cache(prepare)
     count = bad = 0
-    for lines in _waiting(source, model.batch_size):
+    for lines in _waiting(source, model.batch_size, prepare):
         rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         answers: dict[int, dict[str, Any]] = {}
         for number, line in enumerate(lines, count + 1):
@@ -57,6 +63,8 @@ def serve(
             except Malformed as error:
                 answers[number] = {"line": number, "error": str(error)}
         count, bad = count + len(lines), bad + len(answers)
+        if rows:
+            prepare()
         for name, parsed in rows.items():
             predictor, reader = served[name]
             records = predictor.predict(reader.examples(parsed)).records()
@@ -76,8 +84,14 @@ def _adapter_of(line: bytes, adapters: Mapping[str, Any]) -> str:
     return name
 
 
-def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
-    """Yields the lines that are waiting, from 1 to `most` at a time; blocks while there are none."""
+def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Iterator[list[bytes]]:
+    """Yields the lines that are waiting, from 1 to `most` at a time; blocks while there are none.
+
+    Args:
+        source: the stream.
+        most: the largest number of lines at a time.
+        on_idle: called when there has been no line for a while, before it blocks.
+    """
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
 
     def read():
@@ -92,7 +106,11 @@ def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
     threading.Thread(target=read, daemon=True).start()
     end: bytes | OSError | None = b""
     while isinstance(end, bytes):
-        found = [lines.get()]
+        try:
+            found = [lines.get(timeout=_PATIENCE)]
+        except queue.Empty:
+            on_idle()
+            found = [lines.get()]
         # Nothing else takes lines from the queue, so `get` does not block if the queue is not empty.
         while isinstance(found[-1], bytes) and len(found) < most and not lines.empty():
             found.append(lines.get())

@@ -161,9 +161,44 @@ def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     assert predict("", f"--workdir={run_of('classification')}")[:2] == (0, [])
 
 
+@pytest.mark.parametrize(
+    "text, errors", [("", []), ("\n{\n", ["an empty line", "not JSON: "])], ids=["empty", "not valid"]
+)
+def test_a_stream_without_a_valid_line_waits_for_no_compilation(run_of, predict, monkeypatch, text, errors):
+    def refuse(*args):
+        raise AssertionError
+
+    monkeypatch.setattr(predictor.Predictor, "warm_up", refuse)
+    code, answers, said = predict(text, f"--workdir={run_of('classification')}")
+    assert code == 0 and f"{len(errors)} lines" in said and "ready: " not in said
+    assert [answer["line"] for answer in answers] == [n for n, _ in enumerate(errors, 1)]
+    assert all(error in answer["error"] for error, answer in zip(errors, answers, strict=True))
+
+
+def test_a_stream_that_comes_later_finds_the_model_ready(run_of):
+    model = predictor.Predictor(str(run_of("classification")))
+    source, ours = os.pipe()
+    prepared = []
+    with open(source, "rb") as lines, open(ours, "wb", buffering=0) as asked:
+
+        def prepare():
+            prepared.append(True)
+            asked.write(b"the\n" * 20)
+            asked.close()
+
+        counts = streaming.serve(model, model.task.line_reader(), lines, io.BytesIO(), prepare=prepare)
+    assert counts == (20, 0) and prepared == [True]
+
+
+def test_a_closed_standard_input_is_told(run_of, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert cli.main(["predict", "--input=-", f"--workdir={run_of('classification')}"]) == 2
+    assert "--input=-: standard input is closed; expected lines" in capsys.readouterr().err
+
+
 def test_compiling_shows_its_progress(run_of, predict, monkeypatch):
     monkeypatch.setattr("bert_jax.io.progress._SECONDS_BETWEEN_LINES", 0.0)
-    said = predict("", f"--workdir={run_of('classification')}")[2]
+    said = predict("the cat\n", f"--workdir={run_of('classification')}")[2]
     assert "compiling: 0 of 2 programs" in said and "compiling: 2 of 2 programs" in said
 
 
