@@ -75,9 +75,11 @@ def _drawn(confusions: Confusions) -> Any:
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
     title = f"{counts.sum():,} {confusions.unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
-    figure, ((axis,),) = figures.subplots((size, size))
+    figure, ((axis,),) = figures.subplots((size + 0.8, size))
     figures.describe(axis, title, "predicted", "true label", boxed=True)
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    colors = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    scale = figure.colorbar(colors, ax=axis, format="{x:.0%}", label="share of the row", shrink=0.8)
+    scale.outline.set_visible(False)
     names = [_short(name) for name in labels]
     turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
     axis.set_xticks(range(len(labels)), names, **turned)
@@ -103,7 +105,8 @@ def plot_numbers(
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         if same_scale:
             ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
-            axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
+            axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1, label=f"{what} = label")
+            axis.legend(frameon=False)
 
 
 def plot_confidence(
