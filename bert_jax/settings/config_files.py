@@ -170,7 +170,7 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
 
 @dataclasses.dataclass(frozen=True)
 class ArmConfig:
-    """A function (run) that returns a config with some fields changed, as `arm_config` makes it.
+    """A function (run) that returns a config with some fields changed, for `experiments.Pretraining`.
 
     Attributes:
         name: the name of the config, as in `load`.
@@ -178,7 +178,7 @@ class ArmConfig:
     """
 
     name: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __call__(self, run: Run) -> ml_collections.ConfigDict:
         """Returns the config."""
@@ -190,16 +190,6 @@ class ArmConfig:
     def explicit(self) -> tuple[str, ...]:
         """Returns the fields of `config.model` that are changed; see `experiments.Pretraining`."""
         return tuple(name.removeprefix("model.") for name in self.fields if name.startswith("model."))
-
-
-def arm_config(name: str, fields: Mapping[str, Any] = {}) -> ArmConfig:
-    """Returns a function (run) that returns a config, for `experiments.Pretraining`.
-
-    Args:
-        name: the name of the config, as in `load`.
-        fields: fields of the config to change, by their dotted names.
-    """
-    return ArmConfig(name, fields)
 
 
 def load_experiment(given: str) -> Experiment:

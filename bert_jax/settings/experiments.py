@@ -55,7 +55,7 @@ class Pretraining:
         records: name of its records in `Experiment.records`; with `length_ramp` several, comma-separated.
         share: fraction of the budget that it may spend.
         explicit: fields of `config.model` that a model which starts from `init_from` keeps, as those that are
-            flags of `bert-jax pretrain`; None for those that `config_files.arm_config` changes.
+            flags of `bert-jax pretrain`; None for those that a `config_files.ArmConfig` changes.
     """
 
     config: Callable[[Run], ml_collections.ConfigDict]

@@ -7,7 +7,7 @@ pretrain/hour is trained by masked LM and by causal LM. The causal model is fine
 from the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     SST_2,
     Arm,
@@ -27,8 +27,8 @@ def get_experiment():
     return Experiment(
         "Left-to-right models, and GPT's auxiliary loss",
         arms=[
-            Arm("masked LM", Pretraining(arm_config("pretrain/hour"), "rows")),
-            Arm(LEFT_TO_RIGHT, Pretraining(arm_config("pretrain/hour:left_to_right"), "rows")),
+            Arm("masked LM", Pretraining(ArmConfig("pretrain/hour"), "rows")),
+            Arm(LEFT_TO_RIGHT, Pretraining(ArmConfig("pretrain/hour:left_to_right"), "rows")),
             Arm("auxiliary loss", start=LEFT_TO_RIGHT, tune={"*": {"lm_weight": 0.5}}),
             Arm("random weights", start=LEFT_TO_RIGHT, tune={"*": {"from_scratch": True}}),
         ],

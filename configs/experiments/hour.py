@@ -30,12 +30,12 @@ TASKS = ("STS-B", SST_2, "CoNLL-2003")
 SCRATCH = {"from_scratch": True}
 
 
-hour = config_files.arm_config("pretrain/hour")
+hour = config_files.ArmConfig("pretrain/hour")
 
 
 def changed(fields):
     """Returns the config of an arm with other values of some fields of pretrain/hour."""
-    return config_files.arm_config("pretrain/hour", fields)
+    return config_files.ArmConfig("pretrain/hour", fields)
 
 
 def bert(run):

@@ -31,7 +31,7 @@ def get_experiment():
         "Distillation in a small budget",
         arms=[
             Arm("distilled", Pretraining(distilled, "rows")),
-            Arm("masked LM", Pretraining(config_files.arm_config("pretrain/hour"), "rows")),
+            Arm("masked LM", Pretraining(config_files.ArmConfig("pretrain/hour"), "rows")),
             Arm("random weights", start="masked LM", tune={"*": {"from_scratch": True}}),
         ],
         measures=[

@@ -6,7 +6,7 @@
 All models are pretrain/hour with two layers and with BERT's token types and heads.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     SST_2,
     Arm,
@@ -32,11 +32,11 @@ def get_experiment():
         arms=[
             Arm(
                 "masked LM and next sentence",
-                Pretraining(arm_config("pretrain/hour:pairs,two_layers"), "pairs"),
+                Pretraining(ArmConfig("pretrain/hour:pairs,two_layers"), "pairs"),
             ),
-            Arm("masked LM", Pretraining(arm_config("pretrain/hour:pairs,two_layers"), "rows")),
+            Arm("masked LM", Pretraining(ArmConfig("pretrain/hour:pairs,two_layers"), "rows")),
             Arm(
-                LEFT_TO_RIGHT, Pretraining(arm_config("pretrain/hour:pairs,left_to_right,two_layers"), "rows")
+                LEFT_TO_RIGHT, Pretraining(ArmConfig("pretrain/hour:pairs,left_to_right,two_layers"), "rows")
             ),
             Arm(
                 "left-to-right and BiLSTM",

@@ -7,7 +7,7 @@ Each arm is pretrain/hour with one mix of [MASK], the same token and a random to
 the mix of the first arm, and with [MASK] alone, as in fill-mask.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -27,7 +27,7 @@ FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "max_seq_length"
 def pretraining(mix):
     """Returns the config of an arm with a mix."""
     mask, same, random = (int(share) / 100 for share in mix.split("-"))
-    return arm_config(
+    return ArmConfig(
         "pretrain/hour",
         {"masking.replace": f"{mask:g},{random:g},{same:g}", "eval_masking.replace": "0.8,0.1,0.1"},
     )

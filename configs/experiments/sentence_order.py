@@ -6,7 +6,7 @@
 Each of two models is trained on one kind of pairs and evaluated on both kinds.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -22,7 +22,7 @@ def get_experiment():
     return Experiment(
         "Sentence-order against next-sentence prediction",
         arms=[
-            Arm(kind, Pretraining(arm_config("pretrain/hour:pairs,two_layers"), kind))
+            Arm(kind, Pretraining(ArmConfig("pretrain/hour:pairs,two_layers"), kind))
             for kind in ("next", "sop")
         ],
         measures=[

@@ -3,7 +3,7 @@
 bert-jax sweep --experiment=sizes --workdir=runs/sizes --input='wiki/*' --input_format=wikiextractor
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, MinimalPairs, Pretraining
 
 SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
@@ -11,7 +11,7 @@ SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 
 def pretraining(layers, hidden):
     """Returns the config of an arm with a size."""
-    return arm_config(
+    return ArmConfig(
         "pretrain/hour",
         {
             "model.num_hidden_layers": layers,

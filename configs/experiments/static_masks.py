@@ -8,7 +8,7 @@ same masks every time, one cycles through 10 sets of masks as BERT's records do,
 time.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     SST_2,
     Arm,
@@ -27,7 +27,7 @@ def get_experiment():
     return Experiment(
         "Static against dynamic masks",
         arms=[
-            Arm(name, Pretraining(arm_config("pretrain/hour:two_layers", {"masking.copies": copies}), "rows"))
+            Arm(name, Pretraining(ArmConfig("pretrain/hour:two_layers", {"masking.copies": copies}), "rows"))
             for name, copies in COPIES.items()
         ],
         measures=[

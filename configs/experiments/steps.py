@@ -6,7 +6,7 @@
 Each arm is a run of pretrain/hour with a complete learning rate schedule.
 """
 
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning_small
 
 
@@ -14,7 +14,7 @@ def get_experiment():
     return Experiment(
         "Number of pre-training steps",
         arms=[
-            Arm(f"1/{n}", Pretraining(arm_config("pretrain/hour"), "rows", share=1 / n)) for n in (8, 4, 2, 1)
+            Arm(f"1/{n}", Pretraining(ArmConfig("pretrain/hour"), "rows", share=1 / n)) for n in (8, 4, 2, 1)
         ],
         measures=[
             HeldOut("held out", "rows"),

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_start
 from bert_jax.runs.experiment import finetunings, report, runner
 from bert_jax.settings import config_files, defaults, experiments
-from bert_jax.settings.config_files import arm_config
+from bert_jax.settings.config_files import ArmConfig
 from bert_jax.settings.experiments import (
     Arm,
     Budget,
@@ -245,7 +245,7 @@ def test_an_arm_that_starts_from_a_checkpoint_keeps_the_fields_that_it_changes(
     by_hand, pretrained, tmp_path, monkeypatch
 ):
     """The other fields of its architecture are those of the checkpoint."""
-    changed = arm_config("pretrain/continue", {"model.classifier_pooling": "mean"})
+    changed = ArmConfig("pretrain/continue", {"model.classifier_pooling": "mean"})
 
     def config(run):
         c = changed(run)
@@ -255,7 +255,7 @@ def test_an_arm_that_starts_from_a_checkpoint_keeps_the_fields_that_it_changes(
     pretraining = Pretraining(config, "rows", explicit=changed.explicit)
     if not by_hand:
         fields = changed.fields | {"init_from": str(pretrained), "model.layer_norm_eps": 1e-12}
-        pretraining = Pretraining(arm_config("pretrain/continue", fields), "rows")
+        pretraining = Pretraining(ArmConfig("pretrain/continue", fields), "rows")
     models = []
 
     def adopt(config, directory, explicit):
