@@ -13,7 +13,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.leaves import PyTree
-from bert_jax.checkpoint.steps import WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
+from bert_jax.checkpoint.steps import FROZEN, WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import files
 from bert_jax.parallel import collective
@@ -38,7 +38,6 @@ class StepDirectory:
 
     Attributes:
         path: the absolute path of the directory.
-        writing: the step that is being written, or `FROZEN`, which is not listed; None if nothing is.
 
     Raises:
         UserError: the directory cannot be made.
@@ -47,7 +46,7 @@ class StepDirectory:
 
     def __init__(self, path: files.PathLike, keep: int, keep_every: int, log):
         self.path = absolute(path)
-        self.writing: int | str | None = None
+        self._writing: int | str | None = None  # the step, or `FROZEN`
         self._keep, self._keep_every, self._log = keep, keep_every, log
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
         self._stops: dict[int, Stop | None] = {}  # of the steps that have been saved or asked for
@@ -71,7 +70,7 @@ class StepDirectory:
 
     def steps(self) -> list[int]:
         """Returns the steps on disk, unverified, oldest first, except one that is being written."""
-        return [step for step in list_steps(self.path) if step != self.writing]
+        return [step for step in list_steps(self.path) if step != self._writing]
 
     def agreed_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
@@ -110,11 +109,20 @@ class StepDirectory:
     def begin(self, step: int, stop: Stop | None) -> None:
         """Notes that a step is being written, for a stop or as one of the schedule."""
         self._stops[step] = stop
-        self.writing = step
+        self._writing = step
+
+    def begin_frozen(self) -> None:
+        """Notes that the frozen parameters are being written, which are not listed as a step."""
+        self._writing = FROZEN
+
+    def end(self) -> bool:
+        """Notes that nothing is being written; returns whether something was."""
+        was_writing, self._writing = self._writing is not None, None
+        return was_writing
 
     def unfinished(self) -> list[str]:
         """Returns the directories of what is being written, under its own name or a temporary one."""
-        own, temporary = str(self.writing), f"{self.writing}{TEMPORARY}"
+        own, temporary = str(self._writing), f"{self._writing}{TEMPORARY}"
         found = [name for name in files.names(self.path) if name == own or name.startswith(temporary)]
         return [os.path.join(self.path, name) for name in found]
 

@@ -124,10 +124,10 @@ class Checkpointer:
         with self._explained():
             if jax.process_index() == 0:
                 files.remove_tree(path)
-            self.saved.writing = FROZEN
+            self.saved.begin_frozen()
             self._start_saving(path, leaves, {"leaves": described})
             self._orbax.wait_until_finished()
-            self.saved.writing = None
+            self.saved.end()
         self._has_frozen = True
         return described
 
@@ -142,8 +142,7 @@ class Checkpointer:
             return
         with self._explained():
             self._orbax.wait_until_finished()
-        if self.saved.writing is not None:
-            self.saved.writing = None
+        if self.saved.end():
             self.saved.delete_old()
 
     def close(self) -> None:
@@ -244,7 +243,8 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            self.saved.writing, self._has_failed = None, True
+            self._has_failed = True
+            self.saved.end()
             close_unbegun()
             raise StorageError(
                 f"{self.saved.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
