@@ -79,7 +79,7 @@ class WorkDirectory(Format):
             # A classifier of pairs of vectors, and what restores texts from them.
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
-        _refuse_unknown(params, source)
+        _refuse_unknown(params, run["config"], source)
         if adapter := LowRankAdapter.of("", trained, frozen):
             adapter = dataclasses.replace(adapter, base=_base_of_updates(path, run["config"]))
         params, generator = _networks(run, config, params, tokenizer, source)
@@ -148,12 +148,14 @@ class WorkDirectory(Format):
 FORMAT = WorkDirectory()
 
 
-def _refuse_unknown(params: Mapping[str, Any], source: str) -> None:
-    """Raises a UserError if a run has parameters that no model of other programs has."""
+def _refuse_unknown(params: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
+    """Raises a UserError if a run with this configuration has parameters that no head of `HEADS` has."""
     if any(_OF_LSTM.match(name) for name in params):
+        name, instead = ("head", "linear") if config.get("head") == "bilstm" else ("encoder", "transformer")
         raise UserError(
-            f"{source}: it has a BiLSTM, which no model of other programs has; expected a run without one "
-            "(evaluate, predict and --config.init_from take this one as it is)"
+            f"{source}: its classifier is a BiLSTM ({name}={config.get(name, 'bilstm')}), which is not "
+            "converted, exported or distilled: for these, train a model with "
+            f"--config.{name}={instead}; evaluate, predict and --config.init_from take this one as it is"
         )
     if any(name.startswith(f"{TOKEN_VECTORS.name}/") for name in params):
         raise UserError(

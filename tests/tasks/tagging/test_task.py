@@ -191,7 +191,7 @@ def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsy
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert found == pytest.approx(json.loads((run / "best.json").read_text())["scores"])
     export = ["convert", f"--input={run}", f"--output={tmp_path}/hf", "--to=huggingface"]
-    assert "it has a BiLSTM" in mistake(export, capsys)
+    assert "its classifier is a BiLSTM (head=bilstm), which is not converted" in mistake(export, capsys)
     assert cli.main(arguments(files, tmp_path / "next", run, "--config.epochs=0.1")) == 0
     assert "not used: classifier (2), lstm (12)" in capsys.readouterr().out
 

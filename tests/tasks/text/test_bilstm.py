@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import command, mistake
+from support.fine_tuned import command, make_run, mistake
 from support.pretrained import WORDS
 from support.stored_params import stored_params
 
-from bert_jax import cli
+from bert_jax import cli, convert
+from bert_jax.errors import UserError
 
 TABLE = "encoder/embeddings/word_embeddings"
 
@@ -45,6 +46,25 @@ def arguments(files, workdir, pretrained, *more, encoder="bilstm_attention"):
     )
 
 
+@pytest.mark.parametrize(
+    "task, fields, data, given, instead",
+    [
+        ("tagging", {"head": "bilstm", "head_size": 8}, {}, "head=bilstm", "head=linear"),
+        ("classification", {"encoder": "bilstm"}, {"text_a": "a"}, "encoder=bilstm", "encoder=transformer"),
+    ],
+)
+def test_other_commands_say_what_the_head_of_a_run_is(
+    tmp_path, vocabulary, task, fields, data, given, instead
+):
+    run = make_run(tmp_path / "run", vocabulary, task, ["O", "B-X"], fields, **data)
+    with pytest.raises(UserError) as error:
+        convert.load(run)
+    assert f"its classifier is a BiLSTM ({given}), which is not converted, exported or distilled" in str(
+        error.value
+    )
+    assert f"train a model with --config.{instead}; evaluate, predict and" in str(error.value)
+
+
 @pytest.mark.slow
 def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, capsys):
     best = json.loads((finetuned / "best.json").read_text())
@@ -64,7 +84,9 @@ def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, 
         == 0
     )
     export = ["convert", f"--input={finetuned}", f"--output={tmp_path}/hf", "--to=huggingface"]
-    assert "it has a BiLSTM, which no model of other programs has" in mistake(export, capsys)
+    assert "its classifier is a BiLSTM (encoder=bilstm_attention), which is not converted" in mistake(
+        export, capsys
+    )
 
 
 @pytest.mark.slow
