@@ -22,7 +22,8 @@ from bert_jax.io.wording import counted, some
 from data_pipelines import cleaning, languages, outputs_apart, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
-from data_pipelines.settings import Options, digest, resolve
+from data_pipelines.recorded_settings import digest, resolve
+from data_pipelines.settings import Options
 from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
 
 _RANGE_BYTES = (16 << 20, 256 << 20)

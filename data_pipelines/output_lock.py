@@ -15,7 +15,7 @@ from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.cleaning import report
-from data_pipelines.settings import difference
+from data_pipelines.recorded_settings import difference
 
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
 SETTINGS = "settings.json"  # in it

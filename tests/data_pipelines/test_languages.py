@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.data import records
 from bert_jax.errors import UserError
 from data_pipelines import build, languages
-from data_pipelines.settings import difference
+from data_pipelines.recorded_settings import difference
 from data_pipelines.stages import shards
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents

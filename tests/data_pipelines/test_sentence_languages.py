@@ -10,7 +10,7 @@ from support.builds import contents, interrupted
 from bert_jax import cli
 from bert_jax.commands import data
 from bert_jax.errors import UserError
-from data_pipelines import build, languages, output_lock, sentences, settings
+from data_pipelines import build, languages, output_lock, recorded_settings, sentences
 
 GERMAN = "Der Vertrag wurde am 3. Mai unterzeichnet. Er gilt."
 
@@ -49,7 +49,7 @@ def test_by_default_nothing_of_english_records_changes(german, tmp_path):
         "text": {"input_format": "text", "language": "de", "clean": "language"},
     }.items():
         other = dataclasses.replace(german, output_dir=str(tmp_path / name), **changes)
-        assert "sentence_language" not in settings.resolve(
+        assert "sentence_language" not in recorded_settings.resolve(
             other, other.tokenizer(), other.input, [{"bytes": 1, "sha256": ""}]
         )
 

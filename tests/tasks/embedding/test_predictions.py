@@ -1,0 +1,83 @@
+"""Predictions of sentence embeddings: ranks, errors, and models whose vectors say nothing."""
+
+import numpy as np
+import pytest
+
+from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
+from bert_jax.tasks.readers.tables import Examples
+
+
+def examples_of(first, second, labels=()):
+    count = len(first)
+    ids = list(map(str, range(count)))
+    return Examples("x.tsv", ids, first, second, list(labels), list(range(2, count + 2)))
+
+
+def test_ranks_are_those_of_sorting():
+    rng = np.random.default_rng(0)
+    first = [f"q{number}" for number in rng.integers(0, 30, 60)]
+    second = [f"a{number}" for number in rng.integers(0, 40, 60)]
+    of_first = {text: rng.normal(size=8) for text in first}
+    of_second = {text: rng.normal(size=8) for text in second}
+    vectors = np.array([[of_first[a], of_second[b]] for a, b in zip(first, second, strict=True)])
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors = vectors.astype(np.float32)
+    found = RetrievalPredictions(
+        examples_of(first, second),
+        np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None],
+        np.empty(0),
+        vectors=vectors,
+    )
+    for row, (a, b) in enumerate(zip(first, second, strict=True)):
+        others = {y for x, y in zip(first, second, strict=True) if x == a} - {b}
+        score = {
+            y: float(of_first[a] @ of_second[y] / np.linalg.norm(of_second[y])) for y in {*second} - others
+        }
+        ordered = sorted(score, key=lambda text: -score[text])
+        assert found.predicted[row] == 1 + ordered.index(b)
+    task_errors = list(found.errors())
+    assert len(task_errors) == np.sum(found.predicted > 1)
+    assert [row[1] for row in task_errors] == sorted((row[1] for row in task_errors), reverse=True)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_pairs_of_one_score_are_degenerate_only_if_the_others_have_it_too(alike):
+    first = np.eye(4, 8, dtype=np.float32) * (not alike) + np.eye(1, 8, 7, dtype=np.float32) * alike
+    vectors = np.stack([first, first], axis=1)
+    found = RetrievalPredictions(
+        examples_of(list("abcd"), list("efgh")), np.ones((4, 1), np.float32), np.empty(0), vectors=vectors
+    )
+    assert found.is_degenerate({}) == alike
+    assert set(found.predicted) == ({4} if alike else {1})
+
+
+@pytest.mark.parametrize("collapsed", [slice(0, 2), slice(1, 2)], ids=["all", "second"])
+def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
+    vectors = np.random.default_rng(0).normal(size=(50, 2, 8)).astype(np.float32)
+    vectors[:, collapsed] = 1
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    texts = [[f"{side}{number}" for number in range(50)] for side in "ab"]
+    scores = np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None]
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}
+    vectors[:] = np.nan
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}
+
+
+def test_errors_of_similarities_are_the_largest_differences_of_ranks():
+    cosines = np.array([[0.9], [0.1], [0.5], [0.5]], np.float32)
+    found = SimilarityPredictions(
+        examples_of(list("abcd"), list("efgh"), [0, 1, 2, 3]), cosines, np.array([0, 1, 2, 3], np.float32)
+    )
+    rows = list(found.errors())
+    assert rows[0][:5] == (2, "0", "0.9000", "0.125", "0.875")
+    assert not found.is_degenerate({})
+
+
+def test_cosines_are_degenerate_in_their_own_scale():
+    """Targets from 0 to 100, whose range says nothing of cosines."""
+    examples, targets = examples_of(list("ab"), list("cd"), [0, 100]), np.array([0, 100], np.float32)
+    cosines = np.array([[0.95], [0.98]], np.float32)
+    assert not SimilarityPredictions(examples, cosines, targets).is_degenerate({})
+    assert SimilarityPredictions(examples, cosines * 0 + 1, targets).is_degenerate({})
