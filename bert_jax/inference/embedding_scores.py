@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -112,17 +113,13 @@ def retrieval(
         reranker: orders the first documents of each query again.
 
     Raises:
-        UserError: a file is missing or malformed, or a judgment names an unknown query.
+        UserError: a file is missing or malformed, an id is not unique, a judgment names an unknown query, or
+            no relevant document is in the corpus.
     """
     judged = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
-    documents = list(corpus.read(os.path.join(directory, "corpus.jsonl"), flag="--retrieval"))
-    queries = {
-        one.id: one.text for one in corpus.read(os.path.join(directory, "queries.jsonl"), flag="--retrieval")
-    }
-    if unknown := [query for query in judged if query not in queries]:
-        raise UserError(
-            f"{directory}: qrels/{split}.tsv judges the query {unknown[0]!r}, which queries.jsonl lacks"
-        )
+    documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
+    queries = {one.id: one.text for one in _read_distinct(os.path.join(directory, "queries.jsonl"))}
+    _check_judged(judged, documents, queries, directory, split)
     sentence = embedder.sentence
     vectors = embedder.unit_vectors([one.text for one in documents], sentence.document_prompt)
     asked = embedder.unit_vectors([queries[query] for query in judged], sentence.query_prompt)
@@ -136,6 +133,40 @@ def retrieval(
             found = reranker.rerank(queries[query], found)
         ranked[query] = [one.document.id for one in found[:_DEPTH]]
     return {"documents": len(documents), "queries": len(judged)} | ranking_scores(judged, ranked)
+
+
+def _read_distinct(path: str) -> list[corpus.Document]:
+    """Returns the documents or queries of a file. Raises a UserError if two of them have one id."""
+    found = list(corpus.read(path, flag="--retrieval"))
+    counts = collections.Counter(one.id for one in found)
+    repeated = next((id_ for id_, count in counts.items() if count > 1), None)
+    if repeated is not None:
+        raise UserError(
+            f"{path}: {counts[repeated]} of its texts have the id {repeated!r}, so that judgments of it name "
+            "no single text; give each a different _id"
+        )
+    return found
+
+
+def _check_judged(
+    judged: Mapping[str, Mapping[str, int]],
+    documents: Sequence[corpus.Document],
+    queries: Mapping[str, str],
+    directory: str,
+    split: str,
+) -> None:
+    """Raises a UserError if a judged query is unknown, or if the corpus has no relevant document."""
+    if unknown := [query for query in judged if query not in queries]:
+        raise UserError(
+            f"{directory}: qrels/{split}.tsv judges the query {unknown[0]!r}, which queries.jsonl lacks"
+        )
+    known = {one.id for one in documents}
+    if not any(gains.keys() & known for gains in judged.values()):
+        document = next(iter(next(iter(judged.values()))))
+        raise UserError(
+            f"{directory}: corpus.jsonl has no relevant document of qrels/{split}.tsv, such as {document!r}; "
+            "expected both of one data set"
+        )
 
 
 def read_judgments(path: str) -> dict[str, dict[str, int]]:

@@ -156,6 +156,10 @@ def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
         ("query-id\tcorpus-id\tscore\nq0\tq0\t1\n", "of the query 'q0' has the same id, and"),
         ("query-id\tcorpus-id\tscore\nq0\td0\tyes\n", "test.tsv:2: the score 'yes' is no whole number"),
         ("query-id\tcorpus-id\tscore\nq0\td0\t1.0\n", "test.tsv:2: the score '1.0' is no whole number"),
+        (
+            "query-id\tcorpus-id\tscore\nq0\te0\t1\n",
+            "corpus.jsonl has no relevant document of qrels/test.tsv, such as 'e0'",
+        ),
         ("query-id\tcorpus-id\tscore\nq9\td0\t1\n", "judges the query 'q9', which queries.jsonl lacks"),
         ("query\tcorpus-id\tscore\nq9\td0\t1\n", "no column 'query-id'"),
     ],
@@ -165,6 +169,15 @@ def test_mistakes_in_judgments(checkpoint, tmp_path, capsys, content, message):
     path = folder / "qrels" / "test.tsv"
     path.unlink() if content is None else path.write_text(content)
     assert message in evaluate(capsys, checkpoint, f"--retrieval={folder}", code=2)
+
+
+@pytest.mark.parametrize("name, repeated", [("corpus", "d3"), ("queries", "q1")])
+def test_an_id_of_two_texts_is_refused(checkpoint, tmp_path, capsys, name, repeated):
+    folder = write_beir(tmp_path / "beir")
+    with (folder / f"{name}.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": repeated, "text": "another"}) + "\n")
+    message = evaluate(capsys, checkpoint, f"--retrieval={folder}", code=2)
+    assert f"{name}.jsonl: 2 of its texts have the id {repeated!r}" in message
 
 
 def test_flags_of_other_evaluations_are_refused(checkpoint, capsys):
