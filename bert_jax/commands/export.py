@@ -5,9 +5,9 @@
 
 The outputs are those of transformers' exports: last_hidden_state, logits, start_logits and end_logits; and
 sentence_embedding of a model that was trained for sentence embeddings. Inputs are input_ids, attention_mask
-and token_type_ids (which an ONNX graph of a model without token types lacks), of any batch and length. Before
-the folder appears, every file is run and compared with the model. A folder with onnx/model.onnx also has the
-files of the tokenizer, as on the Hugging Face hub.
+and token_type_ids (which an ONNX graph of a model without token types lacks), of any batch, and of rows up to
+the positions of the model. Before the folder appears, every file is run and compared with the model. A folder
+with onnx/model.onnx also has the files of the tokenizer, as on the Hugging Face hub.
 """
 
 from __future__ import annotations

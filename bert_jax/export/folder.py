@@ -83,7 +83,8 @@ def usage(model: Model, to: str) -> tuple[str, list[str]]:
         rows = [
             'tokenizer = AutoTokenizer.from_pretrained("DIR")',
             'texts = ["One text.", "Another one."]',
-            'rows = tokenizer(texts, padding=True, return_token_type_ids=True, return_tensors="np")',
+            "options = dict(padding=True, truncation=True, return_token_type_ids=True)",
+            'rows = tokenizer(texts, return_tensors="np", **options)',
         ]
     return library, [*imports, "", *rows, *lines]
 

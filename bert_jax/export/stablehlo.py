@@ -20,7 +20,10 @@ _MOST_BYTES = 1_900_000_000  # of weights; the format holds at most 2 GiB
 
 
 def write(model: Model, path: str) -> None:
-    """Writes the serialized function of int32 `INPUTS` [batch, sequence], of any batch and length from 2 on.
+    """Writes the serialized function of int32 `INPUTS` [batch, sequence].
+
+    The batch may have any size, and the length is from 2 to the number of the model's positions. The function
+    refuses longer rows, whose last tokens would all have the last position.
 
     Raises:
         UserError: the model is too large for the format.
@@ -30,7 +33,8 @@ def write(model: Model, path: str) -> None:
         raise UserError(
             f"{model.source}: {size / 1e9:.1f} GB of weights; StableHLO holds at most 2, try --to=onnx"
         )
-    shape = export.symbolic_shape("batch, sequence", constraints=["sequence >= 2"])
+    constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}"]
+    shape = export.symbolic_shape("batch, sequence", constraints=constraints)
     rows = [jax.ShapeDtypeStruct(shape, jnp.int32)] * len(INPUTS)
     with jax.default_matmul_precision("highest"):
         exported = export.export(jax.jit(function(model)), platforms=PLATFORMS)(*rows)

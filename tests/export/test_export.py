@@ -96,6 +96,16 @@ def test_vectors_of_texts(pooling, tmp_path):
     np.testing.assert_allclose(found, Embedder(model).embed(["the cat is big", "a dog"]), atol=2e-5)
 
 
+def test_the_tokenizer_of_a_folder_cuts_texts_at_the_length_of_the_vectors(tmp_path):
+    model = tiny_model(tmp_path).replace(sentence=SentenceVectors("mean", True, 9))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(model, str(folder), "stablehlo", log=lambda line: None)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 9
+    _, code = usage(model, "stablehlo")
+    assert "options = dict(padding=True, truncation=True, return_token_type_ids=True)" in code
+
+
 @pytest.fixture
 def export(tmp_path, capsys):
     model = build(tmp_path)
@@ -187,6 +197,12 @@ def test_stablehlo_of_any_shape(export):
     for shape in ((1, 2), (3, 17)):
         ids = np.full(shape, 5)
         assert run(ids, np.ones(shape), np.zeros(shape))["last_hidden_state"].shape == (*shape, 16)
+    longest = model.config.max_seq_length
+    ids = np.full((2, longest + 1), 5)
+    with pytest.raises(ValueError) as raised:
+        run(ids, np.ones_like(ids), np.zeros_like(ids))
+    assert f"symbolic shape constraint sequence <= {longest}" in str(raised.value.__cause__)
+    assert run(*(x[:, :longest] for x in (ids, ids, 0 * ids)))["last_hidden_state"].shape[1] == longest
 
 
 @pytest.mark.parametrize(

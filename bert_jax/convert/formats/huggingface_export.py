@@ -136,6 +136,15 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
     shutil.copymode(os.path.join(os.path.dirname(path), CONFIG), path)
 
 
+def _text_length(model: Model) -> int:
+    """Returns the number of tokens at which the texts of a model are cut."""
+    positions = model.config.max_seq_length
+    if model.head == "sequence_classification":
+        return model.scores.length(positions)
+    of_vectors = model.sentence.max_seq_length if model.head == "none" and model.sentence else 0
+    return of_vectors or positions
+
+
 def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
     name = _class_name(model, tokenizer)
     special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
@@ -149,10 +158,7 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     else:
         settings = {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
         atomic.copy_file(tokenizer.path, os.path.join(folder, _file_name(tokenizer)))
-    length = model.config.max_seq_length
-    if model.head == "sequence_classification":
-        length = model.scores.length(length)
-    settings |= {"model_max_length": length, "tokenizer_class": name}
+    settings |= {"model_max_length": _text_length(model), "tokenizer_class": name}
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings["keep_accents"] = not tokenizer.strip_accents
