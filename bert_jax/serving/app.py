@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 _RETRY_SECONDS = "1"
+_STALLED_SECONDS = 10  # without a byte of a request; shorter than the time that a stop waits for requests
 _HUNG_UP = 499  # as nginx counts such requests; nobody gets the answer
 _NEEDED = {
     "/embed": "--checkpoint=DIR",
@@ -42,11 +43,11 @@ _OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "co
 
 
 class _Refused(Exception):
-    """A request that is not answered: the status code, and one line."""
+    """A request that is not answered: the status code, one line, and headers of the answer."""
 
-    def __init__(self, status: int, message: str):
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.headers = status, message, headers
 
 
 class _Histogram:
@@ -127,7 +128,7 @@ class Server:
                 # Other requests wait less while a large answer is written.
                 response = await asyncio.to_thread(_response, await answer(request))
             except _Refused as error:
-                response = _error(error.message, error.status)
+                response = _error(error.message, error.status, error.headers)
             except Malformed as error:
                 response = _error(str(error), 400)
             except Overloaded:
@@ -157,23 +158,35 @@ class Server:
 
     # Requests
 
-    async def _body(self, request: Any, fields: Sequence[str] = ()) -> dict[str, Any]:
-        """Returns the object of a request, which may have some fields; by default any.
-
-        Raises:
-            _Refused: it is too large, no JSON object, or has another field.
-        """
+    async def _content(self, request: Any) -> bytes:
+        """Returns the bytes of a request. Raises _Refused if they are too many, or do not arrive."""
         too_large = _Refused(413, f"a request has at most {self._body_bytes:,} bytes")
         given = request.headers.get("content-length", "0")
         if not given.isdecimal() or int(given) > self._body_bytes:
             raise too_large
         content = bytearray()
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > self._body_bytes:
-                raise too_large
+        now = asyncio.get_running_loop().time
         try:
-            found = json.loads(bytes(content))
+            async with asyncio.timeout(_STALLED_SECONDS) as limit:
+                async for chunk in request.stream():
+                    limit.reschedule(now() + _STALLED_SECONDS)
+                    content += chunk
+                    if len(content) > self._body_bytes:
+                        raise too_large
+        except TimeoutError:
+            line = f"no more of the request arrived within {_STALLED_SECONDS} s"
+            raise _Refused(408, line, {"Connection": "close"}) from None
+        return bytes(content)
+
+    async def _body(self, request: Any, fields: Sequence[str] = ()) -> dict[str, Any]:
+        """Returns the object of a request, which may have some fields; by default any.
+
+        Raises:
+            _Refused: it is too large, does not arrive, is no JSON object, or has another field.
+        """
+        content = await self._content(request)
+        try:
+            found = json.loads(content)
         except (ValueError, RecursionError):
             raise _Refused(400, "the request is no JSON") from None
         if not isinstance(found, dict):

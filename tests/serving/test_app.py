@@ -97,6 +97,32 @@ def test_items_of_clients_that_hang_up_are_not_computed_and_leave_their_places()
         wait_for(port, 'bert_jax_requests_total{path="/predict",status="200"} 1')
 
 
+def test_a_request_that_stops_to_arrive_is_refused_and_delays_no_end(monkeypatch):
+    monkeypatch.setattr(app, "_STALLED_SECONDS", 0.5)
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n"
+    with serving(Echo()) as port:
+        slow = socket.create_connection(("127.0.0.1", port))
+        slow.settimeout(20)
+        for part in (head, b'{"rows"', b": [", b'"a"]}'):  # longer than the limit, but never without a byte
+            slow.sendall(part)
+            time.sleep(0.2)
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
+        slow.close()
+        stalled = socket.create_connection(("127.0.0.1", port))
+        stalled.settimeout(20)
+        stalled.sendall(head + b"{")
+        answer = b"".join(iter(lambda: stalled.recv(1000), b""))  # until the server closes the connection
+        assert answer.startswith(b"HTTP/1.1 408 ") and answer.endswith(
+            b'{"error":{"message":"no more of the request arrived within 0.5 s"}}'
+        )
+        wait_for(port, 'bert_jax_requests_total{path="/predict",status="408"} 1')
+        stalled = socket.create_connection(("127.0.0.1", port))
+        stalled.sendall(head)
+        time.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10  # the server has stopped, without its time limit of any request
+
+
 def test_a_result_that_is_no_json_is_an_error_of_the_server(caplog):
     with serving(Echo()) as port:
         status, kind, content = ask(port, "/predict", {"rows": [{"probability": float("nan")}]})
