@@ -89,7 +89,8 @@ class Index:
         self.vectors, self._offsets = (
             self._mapped(name, functools.partial(np.load, mmap_mode="r")) for name in (VECTORS, OFFSETS)
         )
-        if len(self.vectors) != self.settings["documents"] or len(self._offsets) != len(self.vectors) + 1:
+        count = self.settings["documents"]
+        if self.vectors.shape[:-1] != (count,) or self._offsets.shape != (count + 1,):
             raise UserError(f"{directory}: {VECTORS} and {OFFSETS} do not belong to {INDEX}; make it anew")
         self._texts = self._mapped(TEXTS, functools.partial(np.memmap, mode="r"))
         if len(self._texts) != self._offsets[-1]:
@@ -99,7 +100,9 @@ class Index:
             graph = os.path.join(directory, GRAPH)
             if not files.exists(graph):
                 raise UserError(f"{directory}: made without --approximate; {ANEW}")
-            self._graph = usearch.Index.restore(graph, view=True)
+            self._graph = self._mapped(GRAPH, functools.partial(usearch.Index.restore, view=True))
+            if (len(self._graph), self._graph.ndim) != self.vectors.shape:
+                raise UserError(f"{graph}: not that of {VECTORS}; {ANEW}")
         # `make` removes the settings before it replaces the other files.
         if not files.exists(os.path.join(directory, INDEX)) or self._read_settings() != self.settings:
             raise UserError(f"{directory}: the index was replaced while it was being opened; try again")
@@ -107,20 +110,25 @@ class Index:
     def _read_settings(self) -> dict[str, Any]:
         return json_files.read(os.path.join(self.directory, INDEX), _SCHEMA)
 
-    def _mapped(self, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
+    def _mapped(self, name: str, read: Callable[[str], Any]) -> Any:
         path = os.path.join(self.directory, name)
         try:
             return read(path)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, RuntimeError):  # the last one of a graph that is cut
             raise UserError(f"{path}: missing or damaged; {ANEW}") from None
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def document(self, number: int) -> Document:
-        """Returns the document with a number from 0."""
+        """Returns the document with a number from 0. Raises a UserError if its line is damaged."""
         begin, end = self._offsets[number : number + 2]
-        return Document(**json.loads(self._texts[begin:end].tobytes()))
+        try:
+            return Document(**json.loads(self._texts[begin:end].tobytes()))
+        except (ValueError, TypeError):
+            raise UserError(
+                f"{os.path.join(self.directory, TEXTS)}: the line of document {number} is damaged; {ANEW}"
+            ) from None
 
     def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
         """Yields the documents with the largest inner products for each query, the largest first.

@@ -55,3 +55,30 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_refused(tmp_path, monke
     monkeypatch.setattr(index.Index, "_mapped", replacing)
     with pytest.raises(UserError, match="replaced while it was being opened; try again"):
         index.Index(str(tmp_path / "index"))
+
+
+def test_a_graph_that_is_damaged_or_of_another_index_is_refused(tmp_path):
+    pytest.importorskip("usearch")
+    make(tmp_path / "index", [f"text {number}" for number in range(8)], True)
+    make(tmp_path / "other", [f"text {number}" for number in range(5)], True)
+    graph = tmp_path / "index" / index.GRAPH
+    content = graph.read_bytes()
+    for left in (0, 64, len(content) // 2, len(content) - 10):
+        graph.write_bytes(content[:left])
+        with pytest.raises(UserError, match=r"graph\.usearch: missing or damaged; make the index anew"):
+            index.Index(str(tmp_path / "index"), approximate=True)
+    graph.write_bytes((tmp_path / "other" / index.GRAPH).read_bytes())
+    with pytest.raises(UserError, match=r"graph\.usearch: not that of vectors\.npy; make the index anew"):
+        index.Index(str(tmp_path / "index"), approximate=True)
+
+
+def test_a_text_that_is_damaged_is_named(tmp_path):
+    make(tmp_path / "index", [f"text {number}" for number in range(8)], False)
+    texts = tmp_path / "index" / index.TEXTS
+    content = texts.read_bytes()
+    for bad in (bytes(len(content)), b" " * len(content), content.replace(b'"text"', b'"txet"')):
+        texts.write_bytes(bad)
+        with pytest.raises(
+            UserError, match=r"texts\.jsonl: the line of document 3 is damaged; make the index"
+        ):
+            list(index.Index(str(tmp_path / "index")).search(np.eye(8, dtype=np.float32)[3:4], 1))
