@@ -86,6 +86,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     compiler_options.enable_compilation_cache()
     reranker = models.load_reranker(flags, log=log)
+    if reranker and flags.top > reranker.candidates:
+        log(
+            f"warning: --top={flags.top} shows more documents than --rerank orders; those after the first "
+            f"{reranker.candidates} have the scores of the vectors: try --candidates={flags.top}"
+        )
     found = _existing(flags)
     checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
     if not checkpoint:
