@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -177,7 +177,7 @@ class Predictor:
             for record, row in zip(self.predict(examples).records(), rows, strict=True)
         ]
 
-    def predict_rows(self, items: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def predict_rows(self, items: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Returns the predictions of some rows, as `bert-jax predict --input=-` writes them.
 
         Args:
@@ -189,13 +189,15 @@ class Predictor:
             number; of tags the words, tags and entities; of questions the answer.
 
         Raises:
-            UserError: an item is not a row of this task, or `items` is empty or a single text.
+            UserError: an item is not a row of this task, or `items` is empty or a single text or object.
         """
-        if isinstance(items, str) or not items:
-            given = type(items).__name__ if items else "empty"
-            raise UserError(f"items is {given}: expected a list of rows, such as ['one text']")
+        is_rows = isinstance(items, Iterable) and not isinstance(items, str | Mapping)
+        given = list(items) if is_rows else []
+        if not given:
+            found = "empty" if is_rows else type(items).__name__
+            raise UserError(f"items is {found}: expected a list of rows, such as ['one text']")
         rows = []
-        for number, item in enumerate(items):
+        for number, item in enumerate(given):
             try:
                 rows.append(self.row_of(item))
             except Malformed as error:

@@ -130,6 +130,7 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
         ("classification", b"\xff", "not UTF-8"),
         ("classification", b'{"review": "x"', "not JSON: Expecting ',' delimiter"),
         ("classification", b'{"text": "x"}', "no 'review' in the object; it has 'text'"),
+        ("classification", b"{}", "no 'review' in the object; it has no fields"),
         ("classification", b'{"review": ["x"]}', "'review' is list, expected a string"),
         ("classification", b'{"review": "x", "id": {}}', "'id' is dict"),
         ("regression", b"a", "1 column, expected text_a TAB text_b, or"),
@@ -242,6 +243,16 @@ def test_few_rows_after_a_warm_up_make_a_small_batch(run_of):
     for rows in (1, devices + 1, 4 * devices + 1, 20 * devices, 20 * devices + 1):
         assert len(model.predict_rows(["the cat"] * rows)) == rows
     assert [size // devices for size in sizes] == [1, 4, 16, 20, 20, 20]
+
+
+@pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])
+def test_rows_in_any_iterable(run_of, given):
+    model = predictor.Predictor(str(run_of("classification")))
+    rows = ["the cat", "a dog is big"]
+    assert model.predict_rows(given(rows)) == model.predict_rows(rows)
+    for wrong in (given([]), {"review": "the cat"}, None, 3):
+        with pytest.raises(UserError, match="expected a list of rows"):
+            model.predict_rows(wrong)
 
 
 class _Broken(io.BytesIO):

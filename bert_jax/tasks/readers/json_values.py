@@ -37,7 +37,8 @@ def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
             return name
     if names[0] in row:
         raise Malformed(f"{names[0]!r} is null")
-    raise Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+    fields = ", ".join(map(repr, list(row)[:20])) or "no fields"
+    raise Malformed(f"no {names[0]!r} in the object; it has {fields}")
 
 
 def encodable(text: str, errors: str = "replace") -> str:
