@@ -139,8 +139,9 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
-                address = self.servers[0].sockets[0].getsockname()
-                log(f"ready: http://{address[0]}:{address[1]} answers {', '.join(paths)}")
+                name, number = self.servers[0].sockets[0].getsockname()[:2]
+                name = f"[{name}]" if ":" in name else name  # as IPv6 is written in a URL
+                log(f"ready: http://{name}:{number} answers {', '.join(paths)}")
 
     config = uvicorn.Config(
         application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS

@@ -293,3 +293,20 @@ def test_an_address_is_refused_before_a_model_is_read(host, reason, capsys):
         assert cli.main(["serve", "--checkpoint=none", f"--host={host}", f"--port={port}"]) == 2
     what = rf"--host={re.escape(host)} --port={port}: cannot be listened on \({reason}\); choose another"
     assert re.fullmatch(rf"bert-jax: error: {what}\n", capsys.readouterr().err)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_an_address_of_ipv6_is_that_of_a_url(monkeypatch):
+    from bert_jax.serving import app
+
+    lines = []
+
+    def log(line):
+        lines.append(line)
+        if line.startswith("ready:"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(serve, "log", log)
+    server = app.Server([], "model")
+    assert serve._serve(server.app, "::1", 0, server.paths) == 0
+    assert re.fullmatch(r"ready: http://\[::1\]:\d+ answers /health, /metrics", lines[0])
