@@ -105,7 +105,8 @@ class Server:
         self.paths = [route.path for route in routes]
         handlers = {exceptions.HTTPException: self._http_error}
         self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        self.app.router.redirect_slashes = False  # curl does not follow the empty answer to /embed/
+        # A redirection has the scheme and host of this server, not those of a proxy in front of it.
+        self.app.router.redirect_slashes = False
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:

@@ -123,6 +123,13 @@ def test_a_request_that_stops_to_arrive_is_refused_and_delays_no_end(monkeypatch
     assert time.monotonic() - began < 10  # the server has stopped, without its time limit of any request
 
 
+def test_a_path_with_a_slash_at_its_end_is_answered_with_the_known_ones():
+    with serving(Echo()) as port:
+        status, kind, content = ask(port, "/predict/", {"rows": ["a"]})
+    assert (status, kind) == (404, "application/json")
+    assert json.loads(content)["error"]["message"] == "/predict/: expected one of /health, /metrics, /predict"
+
+
 def test_a_result_that_is_no_json_is_an_error_of_the_server(caplog):
     with serving(Echo()) as port:
         status, kind, content = ask(port, "/predict", {"rows": [{"probability": float("nan")}]})
