@@ -202,6 +202,7 @@ def make(
     Raises:
         UserError: the corpus has no document.
     """
+    size = corpus_bytes(corpus)  # before it is read, so that what is appended meanwhile is noticed later
     documents = iter(documents)
     first = next(documents, None)  # a corpus that cannot be read is found before anything is written
     if first is None:
@@ -237,7 +238,7 @@ def make(
         "version": _VERSION,
         "checkpoint": checkpoint,
         "corpus": corpus,
-        "bytes": corpus_bytes(corpus),
+        "bytes": size,
         "documents": count,
         "prefix": prefix,
         "field": field,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.inference.search import index
+from bert_jax.inference.search import corpus, index
 from bert_jax.inference.search.corpus import Document
 
 
@@ -36,6 +36,23 @@ def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, gra
     for found, begin in ((opened, "old"), (new, "new and longer")):
         for number, (first, *_) in enumerate(found.search(queries[3:], 3), 3):
             assert (first.document.text, first.score) == (f"{begin} {number}", 1.0)
+
+
+def test_what_is_appended_to_the_corpus_meanwhile_is_not_counted_as_indexed(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("text 0\ntext 1\n")
+
+    class Slow(Embedder):
+        def stream(self, texts, progress, prefix=""):
+            texts = list(texts)
+            with path.open("a") as file:
+                file.write("text 2\n")
+            return super().stream(texts, progress)
+
+    made = index.make(
+        str(tmp_path / "index"), corpus.read(str(path)), Slow(), "model", str(path), log=lambda line: None
+    )
+    assert (len(made), made.settings["bytes"], index.corpus_bytes(str(path))) == (2, 14, 21)
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["still being made", "made"])
