@@ -135,6 +135,8 @@ class Server:
             except Overloaded:
                 retry = {"Retry-After": _RETRY_SECONDS}
                 response = _error("too many requests are waiting; try again", 503, retry)
+            except asyncio.CancelledError:  # by a stop that does not wait any longer
+                response = _error("the server stops before it has an answer", 503)
             except requests.ClientDisconnect:
                 response = _error("the client hung up", _HUNG_UP)
             except Exception:

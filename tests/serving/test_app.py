@@ -35,11 +35,10 @@ class Echo:
 
 
 @contextlib.contextmanager
-def serving(service, **limits):
-    """Yields the port of a server in a thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(app.Server([service], "model", **limits).app, port=0, log_level="critical")
-    )
+def serving(service, grace=None, **limits):
+    """Yields the port of a server in a thread, which waits `grace` seconds for requests at its end."""
+    options = dict(port=0, log_level="critical", timeout_graceful_shutdown=grace)
+    server = uvicorn.Server(uvicorn.Config(app.Server([service], "model", **limits).app, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -121,6 +120,19 @@ def test_a_request_that_stops_to_arrive_is_refused_and_delays_no_end(monkeypatch
         time.sleep(0.1)
         began = time.monotonic()
     assert time.monotonic() - began < 10  # the server has stopped, without its time limit of any request
+
+
+def test_a_stop_that_has_waited_long_enough_answers_what_is_not_computed():
+    service = Echo()
+    service.release.clear()
+    with serving(service, grace=1) as port:
+        waiting = send(port, ["a"])
+        while not service.seen:
+            time.sleep(0.01)
+        threading.Timer(3, service.release.set).start()
+    answer = waiting.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b'{"error":{"message":"the server stops before it has an answer"}}')
 
 
 def test_a_path_with_a_slash_at_its_end_is_answered_with_the_known_ones():
