@@ -32,6 +32,7 @@ from etils import epy
 from bert_jax import signals
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.io import files
 from bert_jax.io.progress import log, of_batches
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
@@ -41,6 +42,7 @@ with optional_imports("serve"):
 
 with epy.lazy_imports():
     from bert_jax import convert
+    from bert_jax.convert import model_card
     from bert_jax.inference import embedding, engine, fill_mask, predictor
     from bert_jax.parallel import compiler_options
     from bert_jax.serving import app, services
@@ -78,11 +80,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     served = _services(flags)
     began = time.monotonic()
     programs = sum(_warm_up(service, flags.batch_size) for service in served)
-    name = os.path.basename(os.path.normpath(flags.checkpoint or flags.workdir))
+    name = _model_name(flags.checkpoint or flags.workdir)
     limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
     server = app.Server(served, name, **limits)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
     return _serve(server.app, flags.host, flags.port, server.paths)
+
+
+def _model_name(path: str) -> str:
+    """Returns the name of a model: that of its folder, with the run of a step, such as mini/best/100."""
+    return model_card.public_path(files.absolute(path))
 
 
 def _check_address(host: str, port: int) -> None:

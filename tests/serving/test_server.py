@@ -295,6 +295,22 @@ def test_an_address_is_refused_before_a_model_is_read(host, reason, capsys):
     assert re.fullmatch(rf"bert-jax: error: {what}\n", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    "path, name",
+    [
+        ("runs/mini", "mini"),
+        ("runs/mini/", "mini"),
+        ("runs/mini/best/100", "mini/best/100"),
+        ("gs://bucket/runs/mini/checkpoints/7", "mini/checkpoints/7"),
+        (".", "here"),
+    ],
+)
+def test_the_name_of_the_model(path, name, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert serve._model_name(path) == name
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_an_address_of_ipv6_is_that_of_a_url(monkeypatch):
     from bert_jax.serving import app
