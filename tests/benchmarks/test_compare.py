@@ -145,6 +145,7 @@ def test_a_gpu_with_less_memory_has_fewer_rows(compare, made):
     assert ours.title == "train base, 128 x 128: bert_jax" and "128" in ours.command
 
 
+@pytest.mark.long
 def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, capsys):
     turn = compare.turns.Turn
     session = compare.turns.Session(60, tmp_path, patience=0)
@@ -196,6 +197,7 @@ def test_sides_alternate_without_being_set_up_again(compare, tmp_path, capsys):
     assert (tmp_path / "log.txt").read_text().count("set up\n") == 3
 
 
+@pytest.mark.long
 def test_a_side_that_is_never_ready_is_left_out(compare, tmp_path):
     session = compare.turns.Session(60, tmp_path, patience=0)
     hangs = compare.turns.Turn("one", [sys.executable, "-c", "input(); input()"], limit=1, stays=True)
@@ -231,6 +233,7 @@ def test_the_work_of_others_is_what_is_not_ours(compare, monkeypatch):
     assert load.others() is None
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts the time of processors there")
 def test_the_time_of_children_is_ours(compare):
     before = compare.turns._busy_seconds(), compare.turns._own_seconds()
@@ -239,6 +242,7 @@ def test_the_time_of_children_is_ours(compare):
     assert compare.turns._busy_seconds() - before[0] > 0.9 and compare.turns._own_seconds() - before[1] >= 1
 
 
+@pytest.mark.long
 def test_a_bert_is_prepared_where_packages_for_files_are_missing(tmp_path):
     """On a machine with a GPU and little else; a sitecustomize keeps this one from finding them."""
     missing = ("google_crc32c", "ml_collections", "tensorboardX", "backports.zstd", "mwparserfromhell")

@@ -23,6 +23,7 @@ def results(*arguments, **environment):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.long
 def test_checks_run_without_google_crc32c(tmp_path):
     """It is not on every machine with a GPU; a sitecustomize keeps this one from finding it."""
     hide = (
@@ -35,6 +36,7 @@ def test_checks_run_without_google_crc32c(tmp_path):
     assert found == {"skipped": "no GPU: jax runs on cpu"}
 
 
+@pytest.mark.long
 def test_the_kernels_of_half_a_layer_on_the_cpu():
     found = results("residual", "--small")
     assert len(found) == 3 and all(one["ok"] for one in found)
@@ -55,6 +57,7 @@ def run_kernels(*arguments, **environment):
     return done.stdout
 
 
+@pytest.mark.long
 def test_blocks_are_timed_by_the_interpreter(tmp_path):
     assert "('backward', 128, 0.1): us of the fastest: [64, 64, 4, 2] " in run_kernels(
         "blocks", "--small", f"--output={tmp_path}"

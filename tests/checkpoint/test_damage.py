@@ -70,6 +70,7 @@ def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
         checkpoint.verify(copy / "6")
 
 
+@pytest.mark.long
 def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy):
     """Of a step without the list of its files, so that orbax itself finds out what is missing."""
     (copy / "6" / "files.json").unlink()

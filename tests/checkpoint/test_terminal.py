@@ -40,11 +40,13 @@ if {collect}:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collect", [False, True], ids=["at the end", "before it"])
 def test_tasks_of_a_closed_loop_print_nothing(collect):
     assert stderr(collect, "terminal.close_unbegun()") == ""
 
 
+@pytest.mark.long
 def test_they_would_print():
     assert "coroutine 'never_begins' was never awaited" in stderr(True, "")
 

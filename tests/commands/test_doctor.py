@@ -36,6 +36,7 @@ def no_platform(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
 
 
+@pytest.mark.long
 def test_this_machine_passes(tmp_path, capsys):
     """The whole command, with the real probe: what a user gets after `make install`."""
     code = cli.main(["doctor", f"--workdir={tmp_path}/new/run", "--json"])
@@ -154,6 +155,7 @@ def test_backend_problems_have_a_fix(change, name, status):
     assert all(bool(check.fix) == (check.status != OK) for check in checks)
 
 
+@pytest.mark.long
 def test_a_probe_that_crashes_or_hangs_is_a_finding(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
     found = devices.probe_in_child()

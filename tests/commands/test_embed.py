@@ -56,6 +56,7 @@ def read_vectors(path):
     return np.array([row["embedding"] for row in rows], np.float32)
 
 
+@pytest.mark.long
 def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     sentence = SentenceVectors("cls", True, 8, {"query": "the cat "})
     own = model.replace(sentence=sentence)
@@ -160,6 +161,7 @@ def test_pairs(embed, model):
     np.testing.assert_array_equal(np.load(path), expected)
 
 
+@pytest.mark.long
 def test_cut_texts_are_counted(embed):
     _, said = embed("--max_seq_length=6", "--normalize")
     assert "warning: 2 of 6 texts are cut after 6 tokens" in said.err
@@ -225,6 +227,7 @@ def test_objects_have_the_texts_of_pairs_and_of_states(embed):
     assert [row["text"] for row in rows] == USED
 
 
+@pytest.mark.long
 def test_an_output_that_exists_is_replaced_only_when_asked(embed):
     path, _ = embed()
     before = path.read_bytes()

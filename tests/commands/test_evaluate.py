@@ -22,6 +22,7 @@ def checkpoint(tmp_path_factory, records):
     return pretrained.write(tmp_path_factory.mktemp("model"), records / "vocab.txt")
 
 
+@pytest.mark.long
 def test_the_losses_on_records(records, checkpoint, capsys):
     command = ["evaluate", f"--checkpoint={checkpoint}", f"--records={records}", "--rows=9", "--seed=2"]
     command += ["--masking_prob=.3", "--masking_replace=1,0,0", "--split=train", "--batch_size=8"]
@@ -40,6 +41,7 @@ def test_the_losses_on_records(records, checkpoint, capsys):
     )
 
 
+@pytest.mark.long
 def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     pairs, output = tmp_path / "pairs.tsv", tmp_path / "scores.tsv"
     pairs.write_text("phenomenon\tgood\tbad\none\tword1 word2\tword2 word1\none\tword3\tnobody\n")
@@ -82,6 +84,7 @@ def test_mistakes(flags, message, capsys):
     assert message in fine_tuned.mistake(["evaluate", *flags], capsys)
 
 
+@pytest.mark.long
 def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
     fields = {"text_a": "a", "label": "b"}
     run = fine_tuned.make_run(

@@ -56,6 +56,7 @@ def run(tmp_path, vocabulary):  # noqa: F811
     return folder
 
 
+@pytest.mark.long
 def test_a_report_has_what_the_run_has(run, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # pictures are drawn in memory
     assert cli.main(["report", f"--workdir={run}"]) == 0
@@ -70,6 +71,7 @@ def test_a_report_has_what_the_run_has(run, capsys, tmp_path, monkeypatch):
     assert "svg" in parsed.tags and "a <run>" in parsed.texts and "optimizer.name" in parsed.texts
 
 
+@pytest.mark.long
 def test_fills_of_masks_by_step(run, capsys):
     lines = [
         {"step": step, "tag": "eval/fills", "header": ["sentence", "1", "2"],

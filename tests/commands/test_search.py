@@ -62,6 +62,7 @@ def expected(model, most, documents=DOCUMENTS):
     return order, np.take_along_axis(scores, order, axis=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["--approximate"]], ids=["exact", "graph"])
 def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(search, model, more, tmp_path):
     if more:
@@ -103,6 +104,7 @@ def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
         assert [(x["id"], x["text"]) for x in one["results"]] == [(ids[i], DOCUMENTS[i]) for i in order[row]]
 
 
+@pytest.mark.long
 def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary, capsys):  # noqa: F811
     run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
     found = search("--query=a red cat", "--json", "--top=5", f"--rerank={run}", "--candidates=7")

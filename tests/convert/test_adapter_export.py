@@ -23,6 +23,7 @@ QUIET = {"log": lambda line: None}
 ROWS = {"roberta": "CLS PAD SEP UNK MASK", "xlm-roberta": "CLS PAD SEP UNK MASK"}  # ids that transformers has
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_every_family_is_exported_merged_and_started_from(name, tmp_path):
     special = ROWS.get(name, "PAD UNK CLS SEP MASK").split()

@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import owners
 
 
+@pytest.mark.long
 def test_round_trip_of_the_command(export, tmp_path, capsys):
     folder, model = export()
     native_dir, back = tmp_path / "native", tmp_path / "back"

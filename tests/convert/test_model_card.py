@@ -131,6 +131,7 @@ def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
     assert "| init_from=mini,batch_size=8 |" in model_card.of_repeats(str(directory), [one])
 
 
+@pytest.mark.long
 def test_the_card_of_a_converted_model_has_no_path_of_the_machine(tmp_path, vocabulary):
     run = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"])
     conversion.convert(str(run), str(tmp_path / "exported"), "huggingface", log=lambda line: None)

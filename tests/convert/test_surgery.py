@@ -71,6 +71,7 @@ def test_padding_changes_no_real_logit_and_gives_the_rest_no_probability(model, 
     assert not np.any(jax.nn.softmax(after.astype(jnp.float32))[..., VOCAB:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(model, dtype):
     labels = np.arange(12, dtype=np.int32).reshape(3, 4) * 8
@@ -105,6 +106,7 @@ def test_padding_is_recognised_in_every_dtype_and_learnt_rows_are_not_taken_for_
     assert not surgery.rows_are_padding(padded.replace(params=bias_learnt), VOCAB)
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(multiple=st.integers(1, 300))
 def test_padding_reaches_the_next_multiple_once(multiple):

@@ -11,6 +11,7 @@ from bert_jax.data import tf_example
 FEATURES = st.dictionaries(st.text(max_size=150), st.binary(max_size=400), max_size=5)
 
 
+@pytest.mark.long
 @given(FEATURES)
 @settings(deadline=None, max_examples=50)
 def test_encoded_examples_are_what_protobuf_reads(example_message, features):

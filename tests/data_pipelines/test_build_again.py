@@ -147,6 +147,7 @@ def stopped(moment, function):
     return False
 
 
+@pytest.mark.long
 def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path):
     options, restore, before = about_to_replace
     expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
@@ -168,6 +169,7 @@ def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path)
     assert contents(options.output_dir) == contents(expected.output_dir)
 
 
+@pytest.mark.long
 def test_killed_while_it_drops_unfinished_work_either_run_goes_on(about_to_replace, tmp_path):
     options, restore, _ = about_to_replace
     others = dataclasses.replace(options, seed=8)
@@ -303,6 +305,7 @@ def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkey
         shutil.rmtree(found)
 
 
+@pytest.mark.long
 def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"), dupe_factor=20)
     build.build(expected)

@@ -205,6 +205,7 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     assert capsys.readouterr().err.count("20 lines of the text begin with <doc") == 1
 
 
+@pytest.mark.long
 def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
     document = "The old stone walks. Over seven houses! A hill.\n" * 2
     (tmp_path / "text.txt").write_text("\n".join([document] * 20))

@@ -129,6 +129,7 @@ def test_copies_have_an_order_of_their_own(options, tokens):
     assert any(one != passes[0] for one in passes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", ["packed", "google"])
 def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
     options = dataclasses.replace(options, nsp="next", schema=schema, dupe_factor=2, masked_lm_prob=0.15)
@@ -158,6 +159,7 @@ def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
         assert manifest["languages"][name]["share"] == rows[name] / sum(rows.values())
 
 
+@pytest.mark.long
 def test_records_depend_on_the_seed_and_not_on_the_workers(options, tmp_path):
     written = []
     for number, (seed, workers) in enumerate([(1, 1), (1, 2), (2, 1)]):

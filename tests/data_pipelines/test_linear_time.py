@@ -54,6 +54,7 @@ LINES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", LINES)
 def test_readers(tmp_path, format):
     for unit, before, after in LINES[format]:

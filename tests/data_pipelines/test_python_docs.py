@@ -84,6 +84,7 @@ def test_what_is_no_prose(text):
     assert python_docs.prose(text) == []
 
 
+@pytest.mark.long
 def test_the_corpus_is_large_enough(corpus):
     words = sum(len(sentence.split()) for document in corpus for sentence in document.sentences)
     sources = [document.source for document in corpus]
@@ -112,6 +113,7 @@ def test_sentences_are_english(corpus):
             assert not re.search(r">>>|::|[{}|<>]|\s\s|\n", sentence), sentence
 
 
+@pytest.mark.long
 def test_no_module_is_imported(tmp_path):
     code = (
         "import sys; from data_pipelines import python_docs; before = set(sys.modules);"
@@ -126,6 +128,7 @@ def test_no_module_is_imported(tmp_path):
     assert not result.stderr
 
 
+@pytest.mark.long
 def test_it_is_the_same_on_every_run_and_without_docstrings(corpus, tmp_path):
     python_docs.write_corpus(tmp_path / "a", corpus)
     code = f"from data_pipelines import python_docs; python_docs.write_corpus({str(tmp_path / 'b')!r})"

@@ -272,6 +272,7 @@ def test_mistakes(change, length, words):
     assert words in str(error.value)
 
 
+@pytest.mark.long
 def test_the_fewest_parts_that_fit():
     """A run with accumulate_steps=0, and a chip with room for 400 bytes beside the state and the batch."""
     config = small_config()

@@ -120,6 +120,7 @@ def export(tmp_path, capsys):
     return call, model, tmp_path / "out"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", FORMATS)
 def test_the_code_of_the_card_runs_the_export(export, to):
     call, model, folder = export
@@ -152,6 +153,7 @@ def test_sentence_encoders_alone_have_the_files_of_sentence_transformers(tmp_pat
     assert (tmp_path / "out" / "modules.json").exists() == (sentence == SentenceVectors("cls"))
 
 
+@pytest.mark.long
 def test_a_folder_of_onnx(export):
     call, model, folder = export
     shown = call("--quantize")
@@ -189,6 +191,7 @@ def test_stablehlo_of_every_variant(name, tmp_path):
     assert outputs.difference(model, stablehlo.Session(path)) < 2e-5
 
 
+@pytest.mark.long
 def test_stablehlo_of_any_shape(export):
     call, model, folder = export
     assert "model.stablehlo" in call("--to=stablehlo").err

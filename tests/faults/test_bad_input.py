@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 SAMPLE = 390  # thirty of each kind
 
 
+@pytest.mark.long
 def test_a_sample_of_inputs(tmp_path):
     outcomes, wrong = try_all(tmp_path / "fuzz", range(SAMPLE))
     assert not wrong

@@ -12,6 +12,7 @@ def files(tmp_path_factory):
     return lowering.write_files(tmp_path_factory.mktemp("files"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", programs.programs(None))
 def test_programs(group, files):
     recorded_programs = recorded.read("programs")
@@ -30,6 +31,7 @@ def test_nothing_is_recorded_of_what_is_no_more():
         assert group in groups or ": " not in name, f"{name} is recorded, and no config's"
 
 
+@pytest.mark.long
 def test_parameters(files):
     difference = recorded.differences("parameters", recorded.read("parameters"), programs.parameters(files))
     assert not difference, difference

@@ -35,6 +35,7 @@ def test_records(folder):
     assert not difference, difference
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", losses.CURVES)
 def test_losses(folder, name):
     expected = recorded.read("losses")
@@ -44,12 +45,14 @@ def test_losses(folder, name):
     assert not difference, difference
 
 
+@pytest.mark.long
 def test_conversions(runs):
     found = workdirs.conversions(runs, "pretraining")
     difference = recorded.differences("conversions", recorded.read("conversions"), found)
     assert not difference, difference
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", workdirs.RUNS)
 def test_a_run_of_earlier_code_goes_on_to_the_same_end(runs, name):
     difference = workdirs.check_ends({name: workdirs.end(name, runs)})

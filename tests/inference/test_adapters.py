@@ -87,6 +87,7 @@ def test_adapters_share_the_base_and_the_programs_and_answer_as_the_merged_model
                     )
 
 
+@pytest.mark.long
 def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
     adapters = {"first": runs["first"], "second": runs["second"]}
     model = bert_jax.load(base, adapters=adapters, **QUIET)
@@ -109,6 +110,7 @@ def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
         bert_jax.load(runs["biases"], adapters={"x": runs["first"]}, **QUIET)
 
 
+@pytest.mark.long
 def test_adapters_are_computed_in_the_dtype_of_the_flag(runs, tmp_path, monkeypatch):
     dtypes = []
 

@@ -56,6 +56,7 @@ def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
     assert vectors.shape == (2, 16)
 
 
+@pytest.mark.long
 def test_several_layers_stand_end_to_end_in_the_order_given(model):
     both = Embedder(model, layers=[-1, 1], pooling="cls").embed(TEXTS[:4])
     for place, layer in enumerate((3, 1)):
@@ -163,6 +164,7 @@ def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
     assert lines == ["warning: a tiny model: the module Dense is not computed; the vectors are others"]
 
 
+@pytest.mark.long
 def test_another_pooling_keeps_the_length_and_the_normalization_of_the_model(model):
     own = model.replace(sentence=SentenceVectors("max", True, 6))
     texts = ["a dog is big and small", "one"]

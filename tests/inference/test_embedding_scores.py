@@ -99,6 +99,7 @@ def test_documents_that_are_found(checkpoint, tmp_path, capsys):
     )
 
 
+@pytest.mark.long
 def test_documents_in_the_order_of_a_second_model(checkpoint, tmp_path, vocabulary, capsys):  # noqa: F811
     folder = write_beir(tmp_path / "beir")
     run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
@@ -139,6 +140,7 @@ def test_only_the_first_ten_count():
     assert set(missed.values()) == {0.0}
 
 
+@pytest.mark.long
 def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
     path = tmp_path / "texts.tsv"
     rows = [f"{'one two three ' * 3 if i % 2 else 'cat'} {i % 3}\t{'ab'[i % 2]}" for i in range(24)]

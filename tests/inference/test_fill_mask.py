@@ -48,6 +48,7 @@ def test_each_mask_has_the_most_likely_tokens(filler):
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_warm_up_reports_each_program(filler):
     told = []
     count = filler.warm_up(1, lambda *done: told.append(done))
@@ -69,6 +70,7 @@ def test_equal_candidates_come_by_id(top, values):
     assert [each.token for each in unknown] == [str(i) for i in range(50)][:top]
 
 
+@pytest.mark.long
 def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
     """However many masks the texts have: an output has a number for each mask and each token."""
     sizes, computed = [], pipelining.computed

@@ -60,6 +60,7 @@ def row_by_row(model, directory, masking, seed, count):
     return {name: total / weight for name, (total, weight) in sums.items()}, np.concatenate(labels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options, masking, seed, rows, batch_size",
     [
@@ -83,11 +84,13 @@ def test_the_means_of_all_rows(evaluate, model, directory, options, masking, see
     assert found["nsp_majority"] == pytest.approx(max(share, 1 - share))
 
 
+@pytest.mark.long
 def test_the_masks_depend_on_the_seed(evaluate, directory):
     losses = [evaluate(directory, seed=seed)["mlm_loss"] for seed in (0, 1, 0)]
     assert losses[0] == losses[2] != losses[1]
 
 
+@pytest.mark.long
 def test_the_masks_of_records_are_replaced(evaluate, tmp_path):
     found = []
     for name, place in (("one", 1), ("another", 2)):
@@ -104,6 +107,7 @@ def test_the_masks_of_records_are_replaced(evaluate, tmp_path):
     assert (found[0]["predicted_tokens"], found[0]["pairs"], "unigram" in found[0]) == (10, 10, False)
 
 
+@pytest.mark.long
 def test_heads_and_labels_of_any_kind(evaluate, model, directory, tmp_path, capsys):
     swapped = processes.write_records(tmp_path / "sop", nsp="sop")
     assert evaluate(swapped)["pairs"] > 0
@@ -121,6 +125,7 @@ def causal(model):
     return model.replace(config=model.config.replace(causal=True))
 
 
+@pytest.mark.long
 def test_a_causal_model_predicts_every_next_token(evaluate, model, directory):
     found = evaluate(directory, causal(model), rows=9, batch_size=8)
     batch = records.open_dataset(str(directory), "eval").batch(np.arange(9))

@@ -75,6 +75,7 @@ def run(tmp_path, capsys):
     return call, tmp_path, model
 
 
+@pytest.mark.long
 def test_what_is_written_is_read_by_training(run, vocabulary):  # noqa: F811
     call, folder, model = run
     shown = call("--negatives=2", "--share=1.5", f"--corpus={folder / 'more.txt'}").out
@@ -94,6 +95,7 @@ def test_what_is_written_is_read_by_training(run, vocabulary):  # noqa: F811
         assert task.encode(task.read_training(str(folder / name))).rows_per_example == 4
 
 
+@pytest.mark.long
 def test_a_model_of_pairs_decides(run, vocabulary):  # noqa: F811
     call, folder, _ = run
     ranker = make_run(folder / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")

@@ -80,6 +80,7 @@ def test_a_causal_model_gives_the_log_likelihood(score, tmp_path):
     assert found.tokens.tolist() == [5, 2, 7, 20, 6]
 
 
+@pytest.mark.long
 def test_sentences_beyond_a_chunk(score, tmp_path, monkeypatch):
     model, done = make_model(tmp_path), []
     together = score(model, SENTENCES * 2)

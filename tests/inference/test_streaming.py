@@ -74,6 +74,7 @@ def predict(monkeypatch, capsys, tmp_path):
     return call
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", FAMILIES)
 def test_a_stream_gives_what_a_file_gives(run_of, predict, tmp_path, task):
     rows = FAMILIES[task][1] * 10  # more than a batch
@@ -233,6 +234,7 @@ def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(ru
     assert not compiled
 
 
+@pytest.mark.long
 def test_few_rows_after_a_warm_up_make_a_small_batch(run_of):
     model, devices = predictor.Predictor(str(run_of("classification")), batch_size=20 * 8), jax.device_count()
     told = []

@@ -55,6 +55,7 @@ def modules() -> list[str]:
     return [name for path in paths if "/io/" not in (name := path.relative_to(ROOT).as_posix())]
 
 
+@pytest.mark.long
 def test_every_file_of_a_user_is_read_and_written_by_io():
     wrong = {}
     for name in modules():

@@ -96,6 +96,7 @@ def test_local_attention_costs_less_than_global():
     assert flops(64) < 0.25 * flops(0)
 
 
+@pytest.mark.long
 def test_dropout_of_local_attention():
     query, key, _, ids = inputs(length=64, dim=8)
     value = jnp.ones((2, 64, 2, 8))
@@ -112,6 +113,7 @@ def test_dropout_of_local_attention():
     assert 0.9 < float(out.mean()) < 1.1 and float(out.std()) > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
 def test_splash_equals_xla_with_gradients(causal, window):
     query, key, value, ids = inputs(length=256 if window else 128)
@@ -195,6 +197,7 @@ def test_heads_of_a_device_where_tensors_are_split():
             assert platform.shards("heads") == tensor
 
 
+@pytest.mark.long
 def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():
     query, key, _, ids = inputs(length=64, dim=8)
     value = jnp.ones((2, 64, 2, 8))

@@ -35,6 +35,7 @@ def products(lowered):
 QUICK = ("base", "electra", "modernbert", "crammed_bert")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -50,6 +51,7 @@ def test_pretraining(name):
     assert found >= 6 * 3
 
 
+@pytest.mark.long
 def test_layers_keep_no_bfloat16():
     """XLA:CPU would cast what the loop over layers keeps for the backward pass to float32 and back."""
     text = lowering.lower_pretraining_step(lowering.load("pretrain/small"), dtype="bfloat16").as_text()

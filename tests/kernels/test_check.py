@@ -79,6 +79,7 @@ def hanging(monkeypatch):
     monkeypatch.setattr(check, "_difference", late)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_kernels_that_are_right_are_used(dtype):
     lines = []
@@ -138,6 +139,7 @@ def test_a_broken_residual_kernel(monkeypatch):
 MODERN = MODEL.replace(position="rotary", norm_placement="pre", norm="rmsnorm", norm_bias=False)
 
 
+@pytest.mark.long
 def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     lines = []
     check.ensure(MODERN, lines.append)
@@ -147,6 +149,7 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     assert max(results.values()) < check.BOUND / 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module, name", [(tpu_residual, "before_backward"), (blocks, "turned")])
 def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     true = getattr(module, name)
@@ -166,6 +169,7 @@ def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
     assert line.startswith(f"warning: {expected} failed its check on this device and is not used: it differs")
 
 
+@pytest.mark.long
 def test_the_kernel_of_a_model_whose_logits_fall_with_the_distance(monkeypatch):
     model, lines = MODEL.replace(position="alibi", residual="xla"), []
     check.ensure(model, lines.append)

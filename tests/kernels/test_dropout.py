@@ -41,6 +41,7 @@ def mixed(x, between=0):
     return x ^ x >> 15
 
 
+@pytest.mark.long
 def test_elements_are_independent_beyond_pairs():
     """The words of two lines and two places decide on four elements, which are independent even so."""
     mask = np.asarray(keep_mask(jax.random.key(5), (4, 500, 2048), 0.3), np.float32).reshape(2000, 2048)
@@ -120,6 +121,7 @@ def test_the_mean_stays_in_bfloat16(rate):
     assert abs(float(np.mean(np.asarray(dropped)[kept]) / np.mean(exact[kept])) - 1) < 5e-4
 
 
+@pytest.mark.long
 def test_the_gradient_passes_where_the_value_does():
     x = jnp.ones((4, 1000))
     value, vjp = jax.vjp(lambda x: dropout(x, jax.random.key(1), 0.1), x)

@@ -103,6 +103,7 @@ def name_optimizer(fields):
     return json.dumps(defaults.pretrain().optimizer.to_dict() | numbers | chosen)
 
 
+@pytest.mark.long
 @on_both
 @pytest.mark.parametrize("name", configs("pretrain"))
 def test_pretraining(name, accelerator):
@@ -156,6 +157,7 @@ def check_finetuning(accelerator, problem, dtype, predicts):
         assert kernels(found) == (expected_kernels(accelerator, dtype, 0.0) if attends else set())
 
 
+@pytest.mark.long
 @on_both
 @pytest.mark.parametrize("name", [*configs("finetune"), *MORE])
 def test_finetuning(name, accelerator, files):
@@ -171,6 +173,7 @@ def test_finetuning(name, accelerator, files):
             checked().add(what)
 
 
+@pytest.mark.long
 @on_both
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_programs_of_pretrained_models(accelerator, dtype):
@@ -186,6 +189,7 @@ def test_programs_of_pretrained_models(accelerator, dtype):
         assert kernels(lowered.as_text()) == expected, name
 
 
+@pytest.mark.long
 def test_rows_of_an_odd_length_are_trained_on_a_gpu(files):
     """cuDNN has no gradient for them, and Triton no blocks."""
     data = files["classification"]

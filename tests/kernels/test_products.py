@@ -29,6 +29,7 @@ def assert_close(got, expected):
     np.testing.assert_allclose(np.float64(got), expected, rtol=2**-8, atol=2**-8 * scale)
 
 
+@pytest.mark.long
 @hypothesis.given(SIZES, SIZES, SIZES, st.sampled_from([0, 1]), st.sampled_from([0, 1]))
 @hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
 def test_products(rows, inner, columns, first, second):
@@ -41,6 +42,7 @@ def test_products(rows, inner, columns, first, second):
         assert_close(got, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", SPECS)
 @hypothesis.given(st.lists(st.integers(1, 20), min_size=6, max_size=6))
 @hypothesis.example([2, 2, 1, 2, 18, 3])  # XLA aborted on its forms

@@ -103,6 +103,7 @@ def test_without_a_key_nothing_is_dropped(name):
     np.testing.assert_array_equal(after(name, *arrays, rate=0.5, key=None), kept)
 
 
+@pytest.mark.long
 @on_both
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formulas(name):
     x, h, *parameters, _ = inputs(name)
@@ -142,6 +143,7 @@ def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(name):
     np.testing.assert_allclose(part, whole[2:], atol=1e-5)
 
 
+@pytest.mark.long
 def test_devices_that_split_the_rows_compute_the_same():
     *arrays, weights = inputs("triton", rows=4)
     form = functools.partial(after, "triton", rate=0.3)

@@ -73,6 +73,7 @@ def test_one_that_fails_while_another_is_not_up_yet(tmp_path):
     assert "killed" not in done.stderr
 
 
+@pytest.mark.long
 def test_one_that_does_not_listen_is_killed():
     # Process 1 leaves the other one the time to begin to ignore the signal.
     script = '[[ $rank != 1 ]] || { sleep 2; exit 7; }; trap "" TERM; while true; do sleep 0.05; done'

@@ -20,6 +20,7 @@ def name_of(path):
     return str(path.relative_to(LAUNCH))
 
 
+@pytest.mark.long
 def test_shellcheck():
     # That of the environment that the tests run in, before the system's.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -21,6 +21,7 @@ def outputs(config, params):
     return np.asarray(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", ["attention", "output"])
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_an_adapter_is_before_the_sum_with_the_input_of_its_half(half, placement):

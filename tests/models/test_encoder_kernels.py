@@ -60,6 +60,7 @@ def test_with_the_kernels_of_accelerators_a_model_has_the_same_gradients_on_a_me
     assert jnp.abs(one).max() > 1e-3 * largest
 
 
+@pytest.mark.long
 def test_rotated_queries_and_keys_in_the_kernel_of_tpus():
     """The kernel rotates them after it has added their biases."""
     config = EncoderConfig(

@@ -74,6 +74,7 @@ def apply(model, params, *arrays, **options):
     return jax.jit(functools.partial(model.apply, **options))({"params": params}, *arrays)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["encoder", "pretraining-tanh", "masked-lm-relu"])
 def test_hidden_states(name):
     golden = Golden(name)
@@ -97,6 +98,7 @@ def test_pooled_states():
     golden.expect("pooler_output", apply(Pooler(golden.config), golden.params["pooler"], hidden[:, 0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["pretraining", "pretraining-tanh"])
 def test_pretraining(name):
     golden = Golden(name)
@@ -168,6 +170,7 @@ def make_objective(name, golden):
     }[name]()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["classification", "regression", "multilabel", "tagging", "questions", "multiple-choice"]
 )

@@ -176,6 +176,7 @@ def test_trainings_of_many_layers_in_float32_on_a_cpu_are_loops(layers, fields, 
     assert {one.params["unroll"] for one in steps if one.primitive.name == "scan"} == {expected}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["albert", "modernbert", "neobert", "mosaic"])
 @pytest.mark.parametrize("accelerator", lowering.DEVICES)
 @pytest.mark.usefixtures("cudnn_is_there")
@@ -265,6 +266,7 @@ def test_layers_are_read_from_the_names_of_axes():
     assert parameters.layer_numbers(boxed, make("bert"))["layers/stack/layer/query/bias"].numbers == (0, 1, 2)
 
 
+@pytest.mark.long
 @family
 def test_a_sequence_has_the_same_states_in_a_packed_row_as_alone(name):
     """Positions and windows are those of the sequence, also where a row is computed in blocks."""

@@ -78,6 +78,7 @@ def test_masked_records_get_their_tokens_back(tmp_path):
     assert prepared["next_labels"][0, :6].tolist() == [9, 10, 3, 30, 12, 3]
 
 
+@pytest.mark.long
 def test_loss_and_accuracy_of_packed_rows_in_numpy():
     """From the logits of each sequence in a row of its own."""
     objective, params = drawn()
@@ -128,6 +129,7 @@ def test_bidirectional_attention_is_an_error():
         CausalLM(tiny_config())
 
 
+@pytest.mark.long
 def test_it_learns_a_text_by_heart():
     """Two copies of one text a row, so that each token follows from those before it."""
     objective = make()
@@ -174,6 +176,7 @@ def assert_equal_steps(one, other):
     assert one[1] == other[1]
 
 
+@pytest.mark.long
 def test_batches_without_the_mark_are_masked_lm_bit_for_bit():
     objective, _, marked = two_phases()
     plain = {name: x for name, x in marked.items() if name != LEFT_TO_RIGHT}
@@ -182,6 +185,7 @@ def test_batches_without_the_mark_are_masked_lm_bit_for_bit():
     assert "mlm_loss" in found[1] and "clm_loss" not in found[1]
 
 
+@pytest.mark.long
 def test_marked_batches_are_left_to_right_and_leave_the_other_head_alone():
     objective, state, marked = two_phases()
     params, metrics = step_of(objective, marked)
@@ -205,6 +209,7 @@ def test_marked_batches_are_left_to_right_and_leave_the_other_head_alone():
     jax.tree.map(lambda after, before, g: close(before - after, g), own, start, gradient)
 
 
+@pytest.mark.long
 def test_a_marked_batch_in_parts_is_the_whole_one():
     objective, _, marked = two_phases()
     whole, parts = (step_of(objective, marked, number) for number in (1, 2))

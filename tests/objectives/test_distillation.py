@@ -101,6 +101,7 @@ def compute(found, rows, grad=True, run=lambda function, x: jax.jit(function)(x)
     return run(jax.value_and_grad(total, has_aux=True) if grad else total, params)
 
 
+@pytest.mark.long
 def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
     arrays = golden()
     (total, means), gradient = compute(distilled(TRIPLE), batch())
@@ -148,6 +149,7 @@ def test_states_are_compared_as_in_the_source(names, options):
     assert set(gradient) == {"encoder"} and float(optax.tree.norm(gradient)) > 0.01
 
 
+@pytest.mark.long
 def test_states_of_another_width_are_mapped():
     arrays = golden()
     maps = {name: arrays[f"map/{name}"] for name in ("hidden", "embeddings")}
@@ -161,6 +163,7 @@ def test_states_of_another_width_are_mapped():
     assert DISTILLATION not in of_model
 
 
+@pytest.mark.long
 def test_padding_counts_nowhere():
     """The losses of a row with padding are those of the row without."""
     factors = dict.fromkeys(("cosine", "hidden", "scores", "attention", "values", "embeddings"), 1.0)

@@ -111,6 +111,7 @@ BOTTLENECKS = {"base": (2_379_264, 894_528), "large": (6_343_680, 2_385_024)}
 NORMS = {"base": 25 * 2 * 768, "large": 49 * 2 * 1024}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 def test_the_numbers_of_trained_parameters_and_the_memory_of_the_optimizer(size):
     config = sizes.named(size, vocab_size=30522)

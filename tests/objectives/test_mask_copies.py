@@ -82,6 +82,7 @@ def test_rows_with_the_same_text_have_masks_of_their_own():
     assert len({tuple(row) for row in np.asarray(prepared["masked_positions"]).tolist()}) > ROWS // 2
 
 
+@pytest.mark.long
 def test_masks_of_evaluation_are_as_without_copies():
     """A batch of evaluation has no keys."""
     params = jax.jit(task(0).init)(jax.random.key(0))

@@ -93,6 +93,7 @@ def masked_rows(tmp_path):
     return records.open_dataset(str(tmp_path / "records"), "train", vocab).batch(np.arange(4))
 
 
+@pytest.mark.long
 def test_a_step_on_masked_records_has_the_loss_of_their_masks(masked_rows):
     task = tiny_task(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     params = sharding.unbox(jax.jit(task.init)(jax.random.key(0)))
@@ -134,6 +135,7 @@ def test_masks_of_records_do_not_depend_on_the_step(masked_rows):
     np.testing.assert_array_equal(prepared[0]["input_ids"], masked_rows["input_ids"])
 
 
+@pytest.mark.long
 def test_no_next_sentence_label_leaves_a_loss_without_it():
     task = tiny_task()
     batch = packed_batch(rows=8, slots=1)

@@ -66,6 +66,7 @@ def test_rules_hold_for_any_share_and_limit(strategy, prob, max_predictions):
         check_row(ids, lengths[row], masked, row, prob, max_predictions, strategy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["token", "whole_word", "span"])
 def test_80_10_10(strategy):
     ids, lengths = rows(6000, length=LENGTH)
@@ -88,6 +89,7 @@ def test_80_10_10(strategy):
     )
 
 
+@pytest.mark.long
 def test_every_candidate_is_equally_likely():
     ids, lengths = rows(1)
     ids, lengths = np.repeat(ids, 20000, 0), np.repeat(lengths, 20000)
@@ -170,6 +172,7 @@ def test_masks_are_the_same_on_one_device_and_on_eight(strategy):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.long
 def test_rows_with_nothing_to_mask():
     ids = np.array([[2, 3, 3, 0, 0, 0], [0] * 6], np.int32)
     for strategy in ("token", "whole_word", "span"):

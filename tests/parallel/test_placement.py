@@ -57,6 +57,7 @@ def apply(config):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     config = CONFIG.replace(**FAMILIES[family])
@@ -85,6 +86,7 @@ def test_kernels_are_cast_once_to_the_dtype_of_their_products(of_devices):
     assert all(x.dtype == np.float32 for x in params.values())
 
 
+@pytest.mark.long
 def test_no_layer_is_copied_out_of_a_stack():
     params, stacked = drawn(CONFIG)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
@@ -98,6 +100,7 @@ def test_no_layer_is_copied_out_of_a_stack():
     assert temporaries(placement.place(params, stacked, mesh, "float32")) < size / 8
 
 
+@pytest.mark.long
 def test_nor_within_the_loop_over_the_parts_of_a_batch():
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     objective = Classification(placement.config_for(CONFIG, mesh), 2)

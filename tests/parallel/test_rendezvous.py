@@ -64,6 +64,7 @@ def test_process_0_is_missing(port):
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.long
 def test_process_0_logs_the_missing_processes_and_the_others_wait_with_it(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_LOG_EVERY", 0.3)
     lines = []
@@ -142,6 +143,7 @@ def test_one_that_left_may_come_again(port):
         assert again.result() is None and host.result() is None
 
 
+@pytest.mark.long
 def test_one_that_is_preempted_stops_all(port):
     results = []
 

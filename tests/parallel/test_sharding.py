@@ -240,6 +240,7 @@ def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate,
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), restored, state)
 
 
+@pytest.mark.long
 def test_shared_layers_after_a_projection_are_the_same_on_every_mesh():
     """ALBERT's: XLA's partitioner had wrong gradients where features of the projection came in split."""
     found = []

@@ -74,6 +74,7 @@ def test_steps_hold_the_updates_and_the_head(adapted):
     assert {f"frozen/params/{QUERY}", f"frozen/params/{QUERY}_lora_scale"} < set(shared)
 
 
+@pytest.mark.long
 def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
     check(stored_params(adapted), pretrained)
     merged = convert.load(adapted).params
@@ -117,6 +118,7 @@ def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted,
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.long
 def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(pretrained.parent)
     assert run(files, tmp_path / "run", pretrained.name, *LORA, "--config.epochs=1") == 0
@@ -129,6 +131,7 @@ def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_pat
     assert convert.load("run").adapter.base == pretrained.name
 
 
+@pytest.mark.long
 def test_a_run_that_went_on_is_exported_over_the_base_of_the_first(adapted, files, pretrained, tmp_path):
     go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
     assert run(files, tmp_path / "run", adapted, *go_on) == 0
@@ -166,6 +169,7 @@ def test_evaluate_scores_what_the_run_scored(adapted, capsys):
     assert found == pytest.approx(json.loads((adapted / "best.json").read_text())["scores"])
 
 
+@pytest.mark.long
 def test_a_run_resumes_to_the_same_end(adapted, files, pretrained):
     """The last test of the run, which it changes."""
     last = adapted / "checkpoints" / "8"

@@ -141,6 +141,7 @@ def run_on_records(tmp_path, capsys, *flags):
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copies", [0, 1])
 def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch, copies):
     timed = []

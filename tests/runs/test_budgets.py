@@ -58,6 +58,7 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
+@pytest.mark.long
 def test_another_run_whose_budget_is_spent_is_not_gone_on_from(pretrain, tmp_path):
     fields = TOKENS | {"steps": 9, "budget.tokens": 200}
     code, output, _ = pretrain(tmp_path / "first", **fields)

@@ -165,6 +165,7 @@ def test_the_model_of_two_phases_is_bidirectional(phases, capsys):
     assert cli.main(["fill-mask", f"--checkpoint={phases}", "word1 [MASK]"]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("last", [2, BORDER, BORDER + 1])
 def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tmp_path, capsys, last):
     """From what is left of a run that was killed after a step."""

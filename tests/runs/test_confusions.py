@@ -43,6 +43,7 @@ def test_each_evaluation_has_a_picture(drawn, tmp_path):
     assert not (drawn / "tables.jsonl").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_resumes_has_each_step_once(drawn, files, pretrained, tmp_path, capsys):
     other = shutil.copytree(drawn, tmp_path / "run")
     shutil.rmtree(other / "checkpoints" / "4")
@@ -51,6 +52,7 @@ def test_a_run_that_resumes_has_each_step_once(drawn, files, pretrained, tmp_pat
     assert tensorboard.steps(other / "tensorboard", TAG) == [2, 4]
 
 
+@pytest.mark.long
 def test_trackers_get_it(service, files, pretrained, tmp_path):  # noqa: F811
     name, found = service
     more = [*FLAGS, f"--config.trackers={name}"]

@@ -69,6 +69,7 @@ def test_the_teacher_is_saved_once(run, trained):
     assert all(names <= line.keys() for line in lines if line.get("kind") in ("train", "eval"))
 
 
+@pytest.mark.long
 def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, trained, tmp_path, capsys):
     other, moved = tmp_path / "run", tmp_path / "teacher"
     shutil.copytree(run, other)
@@ -82,6 +83,7 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
     assert checkpoint.describe(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
 
 
+@pytest.mark.long
 def test_a_run_does_not_go_on_with_another_teacher(run, records, trained, tmp_path, capsys):
     other = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(other / "checkpoints" / "4")

@@ -99,6 +99,7 @@ def test_the_server_fills_masks_with_the_generator(run):
     assert [service.name for service in serve._services(flags)] == ["embed", "fill-mask"]
 
 
+@pytest.mark.long
 def test_fine_tuning_takes_the_discriminator(run, finetuned):
     model = convert.load(finetuned)
     assert (model.head, model.config.model_type) == ("sequence_classification", "electra")

@@ -88,6 +88,7 @@ def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_p
     assert recorded(tmp_path / "less") == 1 and not needed
 
 
+@pytest.mark.long
 def test_devices_without_a_limit_compute_a_batch_at_once(run, tmp_path):
     output = run(None)
     assert "accumulate_steps=1: the devices (cpu) report no limit of memory" in output

@@ -64,6 +64,7 @@ def test_tensorboard_shows_them_at_each_evaluation(filled):
     assert [line["step"] for line in lines if line["kind"] != "train"] == [2, 4, 6]
 
 
+@pytest.mark.long
 def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path):
     """What a run leaves that was killed before its last save: step 6 is done, and evaluated, again."""
     other = shutil.copytree(filled, tmp_path / "run")

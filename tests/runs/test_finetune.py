@@ -98,6 +98,7 @@ def test_a_run_learns_and_reports(finetuned, pretrained, files):
     assert best["scores"]["accuracy"] == max(line["accuracy"] for line in evaluations)
 
 
+@pytest.mark.long
 def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["evaluate", f"--workdir={finetuned}", "--json", f"--output={tmp_path}/dev.jsonl"]) == 0
@@ -141,6 +142,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     )
 
 
+@pytest.mark.long
 def test_the_same_command_resumes(finetuned, files, pretrained, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(finetuned, copy)
@@ -186,6 +188,7 @@ def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, t
     assert next(line["step"] for line in read_metrics(tmp_path / "run", "eval")) == 2
 
 
+@pytest.mark.long
 def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp_path, capsys):
     changes = ["--config.data.eval=", "--config.epochs=1", "--config.eval.every=0"]
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
@@ -290,6 +293,7 @@ def test_a_fine_tuned_model_fills_no_masks(finetuned, capsys):
     assert "expected a pre-trained checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_fill_mask(pretrained, capsys):
     texts = ["the [MASK] is [MASK]", "a dog", "[MASK]"]
     with pytest.raises(Exception, match=r"no .MASK. in 'a dog'"):
@@ -306,6 +310,7 @@ def test_fill_mask(pretrained, capsys):
     assert lines[0] == texts[0] and lines[1].startswith("  [MASK] 1: ") and len(lines) == 3
 
 
+@pytest.mark.long
 def test_padding_does_not_change_what_is_filled_in(pretrained):
     filler = MaskFiller(str(pretrained))
     alone = filler(["the [MASK] dog"])[0][0]

@@ -78,6 +78,7 @@ def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(frozen):
     checkpoint.verify(frozen / "checkpoints" / "8")
 
 
+@pytest.mark.long
 def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
     check(stored_params(frozen), pretrained)
     best = json.loads((frozen / "best.json").read_text())
@@ -88,12 +89,14 @@ def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
     check(convert.load(tmp_path / "hf").params, pretrained)
 
 
+@pytest.mark.long
 def test_evaluate_scores_what_the_run_scored(frozen, capsys):
     assert cli.main(["evaluate", f"--workdir={frozen}", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert found == pytest.approx(json.loads((frozen / "best.json").read_text())["scores"])
 
 
+@pytest.mark.long
 def test_another_run_starts_from_it(frozen, files, tmp_path):
     assert run(files, tmp_path / "next", frozen, "--config.epochs=1", "--config.optimizer.freeze=") == 0
     report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
@@ -101,6 +104,7 @@ def test_another_run_starts_from_it(frozen, files, tmp_path):
     assert KERNEL in report["loaded"] and "encoder/embeddings/word_embeddings" in report["loaded"]
 
 
+@pytest.mark.long
 def test_a_directory_of_before_is_refused_in_one_line(frozen, files, pretrained, tmp_path, capsys):
     """It has every parameter among the trained ones."""
     params = stored_params(frozen)
@@ -113,6 +117,7 @@ def test_a_directory_of_before_is_refused_in_one_line(frozen, files, pretrained,
     assert "are trained there and frozen here" in error and error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_run_resumes_to_the_same_end(frozen, files, pretrained):
     """The last test of the run, which it changes."""
     last = frozen / "checkpoints" / "8"
@@ -168,6 +173,7 @@ def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
     assert specs[f"params/{KERNEL}/axis0_0"] == jax.sharding.PartitionSpec(None, "fsdp", "tensor", None)
 
 
+@pytest.mark.long
 def test_parameters_that_are_not_given_start_as_if_none_were():
     task, mesh, optimizer = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2), optax.scale_by_adam()
     objective = param_groups.freeze(task, FREEZE)

@@ -167,6 +167,7 @@ def test_the_furthest_numbers_come_first(tmp_path):
     assert (tmp_path / "scores-dev.png").stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_class_weights_weigh_the_loss_and_its_mean(files):
     config = tiny_config(20)
     plain, weighted = Classification(config, 2), Classification(config, 2, class_weights=(1.0, 3.0))

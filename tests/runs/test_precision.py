@@ -48,6 +48,7 @@ def _with_dtype(load, dtype):
     return changed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trained, target, dtype",
     [("bfloat16", CPU, "float32"), ("bfloat16", TPU, "bfloat16"), ("float32", TPU, "float32")],

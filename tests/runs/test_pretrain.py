@@ -45,6 +45,7 @@ def test_the_metrics_of_a_run(trained):
     assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(lines[-1])
 
 
+@pytest.mark.long
 def test_what_it_says(pretrain, trained, records):
     code, output, error = pretrain(trained, steps=6, log_every=2)
     assert (code, error) == (0, "")
@@ -90,6 +91,7 @@ def test_many_epochs_of_little_data_are_told(records, tmp_path, continued, steps
     ]
 
 
+@pytest.mark.long
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
@@ -101,11 +103,13 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     assert losses[1] < losses[0]  # of the first step
 
 
+@pytest.mark.long
 def test_going_on_from_another_run(pretrain, trained, tmp_path):
     code, output, _ = pretrain(steps=7, resume_from=trained)
     assert code == 0 and f"went on from {trained}/checkpoints/6, step 6" in output
 
 
+@pytest.mark.long
 def test_records_without_an_evaluation_split(pretrain, records, tmp_path):
     code, output, _ = pretrain(steps=6, **{"data.eval_split": ""})
     assert code == 0 and "no evaluation: the records have no split for it" in output

@@ -116,6 +116,7 @@ def test_a_vocabulary_that_is_not_the_records_own(pretrain, records, tmp_path):
     assert "vocab.txt is not the vocabulary that the records beside it" in error_of(pretrain(data=data))
 
 
+@pytest.mark.long
 def test_a_work_directory_of_another_model(pretrain, trained):
     error = error_of(pretrain(trained, steps=6, **{"model.num_hidden_layers": 3}))
     assert "belongs to another run: model.num_hidden_layers is 2 there and 3 here" in error
@@ -171,6 +172,7 @@ def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
     assert "the config has no masking.copies, masking.count, masking.exc" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_another_run_that_has_done_all_steps_is_not_gone_on_from(pretrain, trained, tmp_path):
     message = f"resume_from={trained} is at step 6, and the run has steps=6; set more steps"
     assert message in error_of(pretrain(tmp_path / "run", steps=6, resume_from=trained))
@@ -178,6 +180,7 @@ def test_another_run_that_has_done_all_steps_is_not_gone_on_from(pretrain, train
     assert code == 0 and "went on from" in output
 
 
+@pytest.mark.long
 def test_another_vocabulary_is_told_after_an_attempt_that_failed(pretrain, trained, tmp_path):
     shape = {"model.intermediate_size": 128}
     assert "another model" in error_of(pretrain(tmp_path / "run", steps=7, resume_from=trained, **shape))
@@ -186,6 +189,7 @@ def test_another_vocabulary_is_told_after_an_attempt_that_failed(pretrain, train
     assert f"resume_from={trained} was trained with another vocabulary" in error
 
 
+@pytest.mark.long
 def test_weights_that_are_not_used(pretrain, trained):
     code, output, _ = pretrain(steps=7, resume_from=trained, init_from=trained)
     assert code == 0 and f"of {trained} only the architecture is used, not the weights" in output

@@ -164,6 +164,7 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
     assert "name their vocabulary in data.vocab" in error_of(pretrain(**{"data.replay": tmp_path / "masked"}))
 
 
+@pytest.mark.long
 def test_records_of_others_with_masks(pretrain, records, tmp_path):
     made = [google_records.example(masks=((1, n % 95 + 5), (4, 8))) for n in range(16)]
     vocab = google_records.write_vocabulary(tmp_path / "others.txt", 100)

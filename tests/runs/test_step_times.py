@@ -29,6 +29,7 @@ def test_the_kinds_of_steps_are_counted():
     assert step_times.count_kinds(small_config(10, batch_size=16)) == Counter({Kind(16, 0, False): 10})
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(st.floats(0.5, 50), st.floats(0.01, 2), st.floats(0.01, 2))
 def test_no_further_step_fits_into_the_budget(seconds, early, late):

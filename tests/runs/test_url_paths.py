@@ -61,6 +61,7 @@ def test_a_run_with_remote_files(run, workdir, arguments, written, begins):
     assert files.read(f"{ROOT}/{written}").startswith(begins)
 
 
+@pytest.mark.long
 def test_models_between_places(run, workdir):
     assert run("convert", f"--input={workdir}", f"--output={ROOT}/hf", "--to=huggingface")[0] == 0
     assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json"} <= set(

@@ -131,6 +131,7 @@ def test_the_embeddings_of_openai(server, folders):
     assert server.ask("/v1/models")[1]["data"][0]["id"] == "model"
 
 
+@pytest.mark.long
 def test_words_for_masks(server, folders):
     text = "the [MASK] is [MASK] ."
     status, found = server.ask("/fill-mask", {"texts": [text], "top": 2})

@@ -72,6 +72,7 @@ def test_compilation_and_scores_may_take_longer_than_the_limit(evaluate):
     assert evaluate(predict) == [] and batches == 3 * [(8, 4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["dispatch", "outputs"])
 def test_a_batch_that_blocks_ends_the_process(evaluate, where):
     batches, wake = [], threading.Event()

@@ -204,6 +204,7 @@ def fields_of(task):
     return [name for name, field in fields.fields().items() if tasks.get(task).task in field.users]
 
 
+@pytest.mark.long
 def test_a_new_field_that_nothing_reads_is_found(
     task_files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
 ):

@@ -96,6 +96,7 @@ def check_row(tokenizer, row, first_length, first, second):
         assert inputs["position_ids"][0, : len(row)].tolist() == list(range(len(row)))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(tokenizer=tokenizers, a=texts, b=texts, max_seq_length=st.integers(12, 40), pair=st.booleans())
 def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
@@ -155,6 +156,7 @@ def test_the_place_of_an_answer(tokenizer, question, context, data):
             assert own[target, 0] >= 0 and row[target] in second
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(tokenizer=tokenizers, length=st.integers(16, 40), nsp=st.sampled_from(pairs.NSP_MODES))
 def test_sequences_of_records(tokenizer, length, nsp):
@@ -174,6 +176,7 @@ def test_sequences_of_records(tokenizer, length, nsp):
     assert max(map(len, rows)) <= room
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(tokenizer=tokenizers, length=st.integers(18, 40), seed=st.integers(0, 99))
 def test_sequences_of_google_records(tokenizer, length, seed):

@@ -17,6 +17,7 @@ from bert_jax.workdir.run_directory import WorkDir
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.long
 def test_an_evaluator_of_ones_own_has_its_own_steps_and_lines(whole, tmp_path):
     run, recorder = Run(tmp_path / "run"), Recorder(every=5)
     run.evaluators = [recorder]

@@ -105,6 +105,7 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(one), jax.device_get(other))
 
 
+@pytest.mark.long
 def test_saved_once_and_resumed(tmp_path):
     said = []
     straight = fit(tmp_path / "straight", 8, said=said)
@@ -164,6 +165,7 @@ def test_damage_sets_no_step_aside(tmp_path):
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {"2", "4", "frozen"}
 
 
+@pytest.mark.long
 def test_another_run_goes_on_from_the_state(tmp_path):
     fit(tmp_path / "first", 4)
     said = []

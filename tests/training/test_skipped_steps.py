@@ -133,6 +133,7 @@ def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_
     assert not run.logged("going back") or batch == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "every, keep, stop, step",
     [(4, 2, 6, 4), (4, 1, 6, 8), (0, 2, 6, 0), (4, 2, 10, 4), (4, 2, 11, 4)],
@@ -155,6 +156,7 @@ def test_a_run_that_was_stopped_goes_back_to_the_same_step(tmp_path, every, keep
         assert run.logged(f"going back to step {step}, without the next {11 - step} batches")
 
 
+@pytest.mark.long
 def test_a_step_that_a_stop_has_saved_takes_the_place_of_no_other(tmp_path):
     run = Run(tmp_path / "run", eval__every=0)
     for stop in (6, 9, 10):

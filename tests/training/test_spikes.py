@@ -59,6 +59,7 @@ def test_a_spike_of_the_gradient(tmp_path):
     assert [line["step"] for line in run.lines("train") if line["spike"]] == [8]
 
 
+@pytest.mark.long
 def test_a_rule_for_spikes_is_turned_on_and_off_between_two_starts(tmp_path):
     run = with_spikes(Run(tmp_path / "run", steps=4, checkpoint__every=0))
     run.config.spikes.factor = 0.0

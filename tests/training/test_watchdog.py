@@ -45,6 +45,7 @@ def evaluate():
     return evaluate
 
 
+@pytest.mark.long
 def test_the_program_of_an_evaluation_may_take_longer_to_compile_than_the_limit(evaluate):
     assert evaluate(Slow(), lambda own, step: (make_batch(n, rows) for n, rows in enumerate((16, 8)))) == []
 

@@ -165,6 +165,7 @@ def test_what_is_no_albert_is_not_written_as_one():
         bert.FAMILY.write_config(small().replace(model_type="bert"), "none")
 
 
+@pytest.mark.long
 def test_it_is_a_checkpoint_like_any_other(capsys):
     assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
     printed = capsys.readouterr().out

@@ -91,6 +91,7 @@ def both():
     return model.replace(generator=convert.Model(config, params | shared, "masked_lm", source="generator"))
 
 
+@pytest.mark.long
 def test_a_tf1_checkpoint_holds_both_networks(both):
     variables = tensorflow1.to_variables(both)
     assert {name.split("/")[0] for name in variables} == {

@@ -111,6 +111,7 @@ def test_a_tensor_of_another_shape_is_named_once(tmp_path):
     assert FAMILY.from_files(tensors, model.config, "huggingface", "none").missing == [name]
 
 
+@pytest.mark.long
 def test_it_is_a_checkpoint_like_any_other(capsys):
     assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
     assert "parts: encoder, mlm" in capsys.readouterr().out

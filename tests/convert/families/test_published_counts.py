@@ -58,6 +58,7 @@ COUNTS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_published_parameter_counts(name):
     family, (columns, sizes) = FAMILIES[name], COUNTS[name]

@@ -19,6 +19,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 
 
+@pytest.mark.long
 def test_without_tensorflow_it_says_what_to_install(tmp_path):
     (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
     (tmp_path / "bert_config.json").write_text("{}")

@@ -50,6 +50,7 @@ def encode(rows):
     return [buffer[low + 12 : high - 4].tobytes() for low, high in itertools.pairwise(edges)]
 
 
+@pytest.mark.long
 def test_the_bytes_of_a_row(example_message):
     (record,) = encode([([2, 9, 4, 3, 300, 3], 4, [2, 4], [150, 300], 1)])
     assert record == example(first=(9, 4), second=(300,), masks=((2, 150), (4, 300)))

@@ -34,12 +34,14 @@ def run(tmp_path):
     return run_program
 
 
+@pytest.mark.long
 def test_the_second_process_loads_what_the_first_compiled(run, tmp_path):
     cache = str(tmp_path / "cache")
     assert run(NUMBA_CACHE_DIR=cache) == ["0", "1"]
     assert run(NUMBA_CACHE_DIR=cache) == ["1", "0"]
 
 
+@pytest.mark.long
 def test_what_was_kept_and_is_torn_is_compiled_again(run, tmp_path):
     assert run(NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["0", "1"]
     kept = [*tmp_path.glob("cache/**/*.nbc"), *tmp_path.glob("cache/**/*.nbi")]
@@ -48,6 +50,7 @@ def test_what_was_kept_and_is_torn_is_compiled_again(run, tmp_path):
     assert len(kept) == 2 and run(NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["0", "1"]
 
 
+@pytest.mark.long
 def test_without_a_place_to_keep_it(run, tmp_path):
     (tmp_path / "__pycache__").touch()  # in place of a folder
     nowhere = os.path.join(os.devnull, "cache")

@@ -78,6 +78,7 @@ def test_workers_import_no_jax():
         assert pool.run(modules, [(None, 0)])[0]["modules"] == []
 
 
+@pytest.mark.long
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     program = (
         "import time, os\n"

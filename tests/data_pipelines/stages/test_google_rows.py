@@ -98,6 +98,7 @@ def google_options(corpus, vocabulary, tmp_path):
     return made
 
 
+@pytest.mark.long
 def test_defaults_are_the_references(google_options):
     manifest = build.build(google_options()).manifest
     assert (manifest["dupe_factor"], manifest["max_predictions_per_seq"], manifest["masked_lm_prob"]) == (
@@ -245,6 +246,7 @@ def expected_records(documents, tokenizer, fields, rng):
     return content, order
 
 
+@pytest.mark.long
 @given(documents=DOCUMENTS, fields=SETTINGS, seed=st.integers(0, 1 << 40), block=st.sampled_from([1, 300]))
 @settings(deadline=None, max_examples=300)
 def test_compiled_instances_are_those_of_plain_python(tokenizer, documents, fields, seed, block):

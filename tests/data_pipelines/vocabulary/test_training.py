@@ -114,6 +114,7 @@ def test_cased(text, tmp_path):
     assert tokenizer.decode(ids) == "Été"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind, name", [("wordpiece", "vocab.txt"), ("sentencepiece", "vocab.model"), ("bpe", "tokenizer.json")]
 )
@@ -352,6 +353,7 @@ def test_the_exponent_levels_the_languages(two_languages):
     assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
 
 
+@pytest.mark.long
 def test_each_language_is_measured(two_languages, tmp_path, capsys):
     large, small = two_languages
     output = str(tmp_path / "vocab.txt")

@@ -75,6 +75,7 @@ def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, 
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.long
 def test_probabilities_are_dropped_by_the_mask_of_the_plain_form():
     length = 64
     query, key, *_ = inputs(2, length, 2, length)
@@ -141,6 +142,7 @@ def test_other_sequences_are_not_computed():
         assert not jnp.isnan(x[:, :128]).any()
 
 
+@pytest.mark.long
 def test_devices_that_split_rows_and_heads_compute_the_same():
     given = inputs(4, 32, 4, 16)
     expected = value_and_gradients(attention._triton, False, 0, 0.3, *given)
@@ -150,6 +152,7 @@ def test_devices_that_split_rows_and_heads_compute_the_same():
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "causal, window, rate, slopes",
     [(True, 0, 0.3, []), (False, 20, 0.0, []), (False, 0, 0.1, [np.float32([0.25])])],

@@ -34,6 +34,7 @@ def slopes_of(heads):
     return np.float32(2.0 ** -np.arange(1, heads + 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batch, length, heads, head_size, causal, window, rate, turned",
     [
@@ -62,6 +63,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batch, length, heads, head_size, causal, window, rate",
     [
@@ -107,6 +109,7 @@ def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, an
         np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows, length, window", [(2, 192, 30), (1, 100, 20)])
 def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
     query, key, value, _, _, ids = inputs(rows, length, 2, 16)
@@ -130,6 +133,7 @@ def test_devices_that_split_heads_have_their_slopes(implementation):
     np.testing.assert_allclose(split[2:], expected, atol=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length, window", [(384, 0), (640, 0), (384, 64)])
 def test_masks_where_products_of_integers_are_slow(length, window, monkeypatch):
     query, key, value, _, biases, ids = inputs(1, length, 2, 64)
@@ -139,6 +143,7 @@ def test_masks_where_products_of_integers_are_slow(length, window, monkeypatch):
     np.testing.assert_array_equal(call(jax.random.key(5)), expected)
 
 
+@pytest.mark.long
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     query, key, value, _weights, biases, ids = inputs(2, 128, 2, 64)
     exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
@@ -177,6 +182,7 @@ def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
     assert resources.rows_a_step(batch, length, heads) == rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", ["xla", "pallas", "triton"])
 def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
     query, key, value, _, biases, ids = inputs(3, 128, 2, 64)

@@ -58,6 +58,7 @@ def logits_by_hand(params, sides, attends):
     return np.tanh(features @ dense["kernel"] + dense["bias"]) @ out["kernel"] + out["bias"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pairs, attends", [(False, False), (True, False), (True, True)], ids=["text", "pair", "attention"]
 )

@@ -50,6 +50,7 @@ def test_layers_are_summed_in_float32():
     np.testing.assert_array_equal(found, whole.reshape(2, 6, 4, 8).sum(axis=2).astype(np.float16))
 
 
+@pytest.mark.long
 def test_a_weighted_sum_is_that_of_elmo():
     """The softmax of the weights, times one factor; at the start the mean of the layers."""
     features = np.random.default_rng(2).normal(size=(2, 5, 12)).astype(np.float32)

@@ -44,6 +44,7 @@ def model():
     return make()
 
 
+@pytest.mark.long
 def test_a_packed_row_gives_what_its_sequences_give_alone(model):
     task, params = model
     batch = packed_batch(rows=6)
@@ -88,6 +89,7 @@ def test_scan_unroll_and_remat_change_nothing(model):
             np.testing.assert_allclose(a, b, atol=2e-5, err_msg=str(change))
 
 
+@pytest.mark.long
 def test_causal_tokens_see_no_later_token():
     task, params = make(causal=True)
     batch = packed_batch(rows=3, slots=1)
@@ -131,6 +133,7 @@ def test_a_head_of_a_causal_model_reads_the_last_token():
     assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
+@pytest.mark.long
 def test_bfloat16_is_close_and_keeps_float32_parameters():
     task, params = make(dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
@@ -148,6 +151,7 @@ def test_every_parameter_has_logical_names():
         assert all(isinstance(name, str) for name in box.names), path
 
 
+@pytest.mark.long
 def test_classification_reads_the_first_token():
     model = ClassificationModel(tiny_config(), num_labels=3)
     ids = jnp.ones((2, 16), jnp.int32)
@@ -156,6 +160,7 @@ def test_classification_reads_the_first_token():
     assert jax.jit(model.apply)({"params": params}, ids, ids, ids, ids).shape == (2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_type", ["neobert", "crammed-bert"])
 def test_masked_lm_heads_of_one_matrix(model_type):
     """NeoBERT's has a matrix of its own and a bias; crammed-BERT's is the word embeddings."""

@@ -54,6 +54,7 @@ def test_each_segment_is_read_by_itself(reverse):
         np.testing.assert_allclose(found[0, places], expected, atol=1e-5)
 
 
+@pytest.mark.long
 def test_initialization_factorizes_no_batch_of_matrices():
     """Two batches at once would wait forever for each other on a CPU with two cores (jaxlib 0.10)."""
     x = np.zeros((1, 2, 3), np.float32)
@@ -78,6 +79,7 @@ def test_dropout_comes_once(family):
         assert head.with_lstm(3).drop_in == NO_DROPOUT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head", [SEQUENCE, TOKENS, SPANS], ids=["sequences", "tokens", "spans"])
 def test_a_head_reads_the_states_of_a_bilstm(head):
     """By hand from the states of the encoder, for each sequence of packed rows."""

@@ -138,6 +138,7 @@ def test_a_query_finds_its_document_among_those_of_the_batch(name):
     assert metrics["accuracy"][0] == np.sum(right)
 
 
+@pytest.mark.long
 def test_predictions_are_the_vectors_of_all_tokens():
     data = groups(np.arange(6).reshape(3, 2), [5, 9, 12, 4, 6, 11])
     objective = LateInteraction(CONFIG, size=8, query_length=QUERY)

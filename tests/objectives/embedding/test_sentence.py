@@ -108,6 +108,7 @@ def test_an_anchor_finds_its_positive_among_the_texts_of_the_batch(name, symmetr
     assert metrics["accuracy"][0] == right.sum() and metrics["accuracy"][1] == GROUPS
 
 
+@pytest.mark.long
 def test_sizes_have_the_mean_of_the_losses_of_their_dimensions():
     data = groups(TEXTS["different"], [6] * 18)
     order = np.arange(GROUPS)
@@ -126,6 +127,7 @@ def check_same_sums(a, b):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * scale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["contrastive", "cosent", "classes"])
 def test_packed_rows_have_the_same_gradient(kind):
     rng = np.random.default_rng(2)
@@ -157,6 +159,7 @@ def test_cosent_compares_all_pairs_that_differ():
     np.testing.assert_allclose(total / count, np.log1p(np.sum(terms)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_classes_are_predicted_from_both_vectors_and_their_distance():
     texts = np.arange(8).reshape(4, 2)
     targets = np.array([2, 0, 1, 1], np.int32)
@@ -175,6 +178,7 @@ def test_a_vector_of_zeros_has_a_gradient():
     np.testing.assert_allclose(np.linalg.norm(normalize(jnp.ones((2, 4))), axis=-1), 1, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_dropout_makes_two_vectors_of_the_same_text():
     config = CONFIG.replace(hidden_dropout_prob=0.1)
     objective = SentenceEmbedding(config)

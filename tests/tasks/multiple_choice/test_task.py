@@ -67,6 +67,7 @@ def test_a_question_is_a_group_of_rows(vocabulary, files):
             assert data.targets["targets"][row] == examples.labels[number]
 
 
+@pytest.mark.long
 def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     found = make_task(vocabulary)
     data = found.encode(found.read(str(files / "dev.tsv")))
@@ -150,6 +151,7 @@ def long_questions():
     )
 
 
+@pytest.mark.long
 def test_a_long_text_has_windows_with_every_choice(vocabulary):
     found = make_task(vocabulary, max_seq_length=12, doc_stride=4)
     examples = long_questions()

@@ -77,6 +77,7 @@ def test_a_bilstm_learns_them_too(files, pretrained, tmp_path):
     assert json.loads((tmp_path / "best.json").read_text())["scores"]["f1"] > 90
 
 
+@pytest.mark.long
 def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):
     capsys.readouterr()
     output = tmp_path / "predictions.json"
@@ -108,6 +109,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     assert "no 'question'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_answers_do_not_depend_on_the_batch(finetuned, files):
     found = []
     for size in (3, 40):
@@ -119,6 +121,7 @@ def test_answers_do_not_depend_on_the_batch(finetuned, files):
     np.testing.assert_allclose(*found, atol=1e-4)
 
 
+@pytest.mark.long
 def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     model = Predictor(str(finetuned))
     examples = model.task.read(str(files / "dev-v2.0.json"))

@@ -45,6 +45,7 @@ def shape_for(data, length, rows=(1,), multiple=1):
     return packing.Packing(length, length // int(data.lengths.min()), rows, multiple, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["classification", "weighted", "windows", "regression", "multilabel", "causal"]
 )

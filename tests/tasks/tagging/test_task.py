@@ -72,6 +72,7 @@ def test_a_run_learns(finetuned):
     assert first["loss"] == pytest.approx(np.log(5), abs=0.1)
 
 
+@pytest.mark.long
 def test_evaluation_has_a_table_and_writes_what_conlleval_reads(finetuned, files, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["evaluate", f"--workdir={finetuned}", "--json", f"--output={tmp_path}/dev.conll"]) == 0
@@ -92,6 +93,7 @@ def test_evaluation_has_a_table_and_writes_what_conlleval_reads(finetuned, files
     assert [line.split()[0] for line in table[1:]] == ["NUM", "THING"]
 
 
+@pytest.mark.long
 def test_predictions_keep_the_sentences(finetuned, tmp_path):
     words = [["the", "red", "cat", "is"], ["\u200b", "two", "the"], ["one"] * 40 + ["the"]]
     (tmp_path / "new.txt").write_text("\n".join("".join(f"{word}\n" for word in line) for line in words))
@@ -121,6 +123,7 @@ def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned
     assert cli.main([*command, "--format=conll"]) == 0
 
 
+@pytest.mark.long
 def test_a_file_with_a_sentence_a_line_is_not_predicted(finetuned, files, tmp_path, capsys):
     (tmp_path / "new.txt").write_text("the red cat is\na dog is here\n")
     command = ["predict", f"--workdir={finetuned}", f"--output={tmp_path}/o.conll"]
@@ -131,6 +134,7 @@ def test_a_file_with_a_sentence_a_line_is_not_predicted(finetuned, files, tmp_pa
     assert cli.main([*command, f"--input={files}/eng.testa", "--overwrite"]) == 0
 
 
+@pytest.mark.long
 def test_files_to_predict_have_the_format_of_the_run(finetuned, tmp_path, capsys):
     (tmp_path / "new.data").write_text('{"words": ["the", "red", "cat"]}\n')
     copy = tmp_path / "run"
@@ -148,6 +152,7 @@ def test_files_to_predict_have_the_format_of_the_run(finetuned, tmp_path, capsys
     assert "error: --format=csv: expected auto, conll, jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "head, mix, cached",
     [("linear", "weighted", False), pytest.param("bilstm", "concat", True, marks=pytest.mark.slow)],
@@ -292,6 +297,7 @@ def test_a_stream_without_context_gets_a_warning(vocabulary, tmp_path):
     assert "a sentence is read without those around it" in lines[-1]
 
 
+@pytest.mark.long
 def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
     text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
     (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)

@@ -79,6 +79,7 @@ def test_frozen_weights_have_no_gradient_and_nothing_below_the_first_trained_has
     assert adapted(64) == pytest.approx(products)
 
 
+@pytest.mark.long
 def test_the_rate_of_a_cpu_is_measured():
     assert 1e8 < flops.peak_flops(jax.devices("cpu")[0], "float32") < 1e14
 

@@ -178,6 +178,7 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_the_reader_of_its_output(tmp_path):
     code = f"""
 import time

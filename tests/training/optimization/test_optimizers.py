@@ -231,6 +231,7 @@ def test_others_have_no_norms_of_single_parameters(name):
         np.testing.assert_allclose(mine, jnp.stack(theirs), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_muon_orthogonalizes_the_matrices_of_each_layer():
     """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's, whose
     rate is another by a regular expression."""

@@ -183,6 +183,7 @@ def largest_difference(name, schedule, exact, dtype):
     return worst
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype, bound", [(np.float64, 1e-6), (np.float32, 1e-5)], ids=["float64", "float32"])
 @pytest.mark.parametrize(
     "name, schedule, rate",

@@ -125,6 +125,7 @@ def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
         param_groups.layer_decay_scales(params, layers, 0.9)
 
 
+@pytest.mark.long
 def test_lamb_of_shared_layers_has_one_ratio_and_one_rate_a_tensor():
     """The first update of every parameter is the formula's, of a tensor that layers share as of any other."""
     task = tiny_task(num_hidden_layers=4, layer_groups=2, embedding_size=16)
