@@ -17,7 +17,7 @@ with optional_imports("cleaning"):
 
 STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
 # Raised after a change of the text that a step leaves; records of versions before the first change have none.
-_VERSIONS = {"mojibake": 2, "unicode": 2}
+_VERSIONS = {"mojibake": 2, "unicode": 2, "length": 2}
 PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
 
 
@@ -28,7 +28,7 @@ class Settings:
     Attributes:
         steps: names in STEPS, in their order.
         min_document_characters, max_document_characters: the step `length` drops documents of fewer or more
-            characters.
+            characters; of a document that is read in parts, the parts from the one that exceeds the maximum.
         min_passage_characters, max_passage_characters: the step `length` drops passages (sentences or
             paragraphs) of fewer or more characters.
         max_word_characters: the step `length` removes longer runs of letters, digits and punctuation of the

@@ -1,12 +1,14 @@
 """Cleans documents one by one.
 
-A step is a pure function from a document to an `Outcome`: the cleaned document or None, and what was dropped
-and why. The steps that compare documents with each other are in module `duplicates`.
+A step is a function from a document to an `Outcome`: the cleaned document or None, and what was dropped and
+why. Only `Length` depends on what came before: on the earlier parts of the same document. The steps that
+compare documents with each other are in module `duplicates`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from typing import Any
 from bert_jax.errors import optional_imports
 from data_pipelines.cleaning import report
 from data_pipelines.cleaning.settings import Settings, language_identifier
-from data_pipelines.readers import Document
+from data_pipelines.readers import Beginnings, Document
 
 with optional_imports("cleaning"):
     import ftfy
@@ -101,27 +103,42 @@ def _clean_unicode(passage: str) -> tuple[str, str]:
     return text, "undecodable" if text.count("\ufffd") > _MAX_REPLACEMENT_SHARE * len(text) else ""
 
 
-def clean_length(document: Document, settings: Settings) -> Outcome:
-    """Removes overlong words, and drops passages and documents whose length is out of bounds."""
-    long_word = _long_word(settings.max_word_characters)
+class Length:
+    """Removes overlong words, and drops passages and documents whose length is out of bounds.
 
-    def bounded(passage: str) -> tuple[str, str]:
-        text = passage
-        if len(text) > settings.max_word_characters and long_word.search(text):
-            text = _SPACES.sub(" ", long_word.sub("", text)).strip()
-        if len(text) < settings.min_passage_characters:
-            return "", "short passage" if text == passage else "long word"
-        return text, "long passage" if len(text) > settings.max_passage_characters else ""
+    It is called with the parts of a document in their order, and compares the characters up to the end of
+    each part with the bounds. The parts before the one that exceeds a bound stay: to hold them back until
+    the document ends would take as much memory as the largest document.
+    """
 
-    outcome = _passages(document, bounded)
-    if outcome.document is None:
+    def __init__(self) -> None:
+        self._documents = Beginnings()
+        self._characters = 0
+
+    def __call__(self, document: Document, settings: Settings) -> Outcome:
+        """Returns the outcome for a document, or for one part of it."""
+        if self._documents.begins(document):
+            self._characters = 0
+        outcome = _passages(document, functools.partial(_clean_length, settings=settings))
+        if outcome.document is None:
+            return outcome
+        self._characters += sum(map(len, outcome.document.passages))
+        if self._characters < settings.min_document_characters:
+            return Outcome(None, (("short document", "\n".join(document.passages)),))
+        if self._characters > settings.max_document_characters:
+            return Outcome(None, (("long document", "\n".join(document.passages)),))
         return outcome
-    characters = sum(map(len, outcome.document.passages))
-    if characters < settings.min_document_characters:
-        return Outcome(None, (("short document", "\n".join(document.passages)),))
-    if characters > settings.max_document_characters:
-        return Outcome(None, (("long document", "\n".join(document.passages)),))
-    return outcome
+
+
+def _clean_length(passage: str, settings: Settings) -> tuple[str, str]:
+    text = passage
+    if len(text) > settings.max_word_characters:
+        long_word = _long_word(settings.max_word_characters)
+        if long_word.search(text):
+            text = _SPACES.sub(" ", long_word.sub("", text)).strip()
+    if len(text) < settings.min_passage_characters:
+        return "", "short passage" if text == passage else "long word"
+    return text, "long passage" if len(text) > settings.max_passage_characters else ""
 
 
 def _long_word(most: int) -> re.Pattern[str]:
@@ -157,17 +174,17 @@ def folded_text(passages: Sequence[str]) -> str:
     return " ".join(" ".join(passages).casefold().split())
 
 
-_FUNCTIONS: dict[str, Callable[[Document, Settings], Outcome]] = {
+_Step = Callable[[Document, Settings], Outcome]
+_FUNCTIONS: dict[str, _Step] = {
     "mojibake": clean_mojibake,
     "unicode": clean_unicode,
-    "length": clean_length,
     "language": clean_language,
     "exact": clean_repeated_passages,
 }
 
 
 class Cleaner:
-    """Cleans documents and counts what was changed and dropped.
+    """Cleans documents, in the order of the corpus, and counts what was changed and dropped.
 
     Attributes:
         counts: `documents` and `bytes` (of their text) that were read, and `steps`, the counts of each step
@@ -176,6 +193,8 @@ class Cleaner:
 
     def __init__(self, settings: Settings):
         self._settings = settings
+        functions: dict[str, _Step] = {**_FUNCTIONS, "length": Length()}
+        self._steps = {step: functions[step] for step in settings.steps if step in functions}
         self.counts: dict[str, Any] = {
             "documents": 0,
             "bytes": 0,
@@ -186,10 +205,8 @@ class Cleaner:
         """Returns the cleaned document, or None if it is dropped."""
         self.counts["documents"] += 1
         self.counts["bytes"] += report.size(document.passages)
-        for step in self._settings.steps:
-            if step not in _FUNCTIONS:
-                continue
-            outcome = _FUNCTIONS[step](document, self._settings)
+        for step, clean in self._steps.items():
+            outcome = clean(document, self._settings)
             counts = self.counts["steps"][step]
             whole = outcome.document is None
             for reason, text in outcome.dropped:

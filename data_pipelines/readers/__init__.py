@@ -15,6 +15,7 @@ from bert_jax.io import tfds
 from data_pipelines.readers.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
+    Beginnings,
     Controls,
     Document,
     Fields,
@@ -48,6 +49,7 @@ __all__ = [
     "FORMATS",
     "MAX_DOCUMENT_BYTES",
     "MAX_LINE_BYTES",
+    "Beginnings",
     "Controls",
     "Document",
     "Fields",

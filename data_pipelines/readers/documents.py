@@ -27,6 +27,24 @@ class Document:
     presplit: bool
     part: int = 0
 
+    @property
+    def whole_key(self) -> str:
+        """The key of the document of which this is a part."""
+        return self.key.removesuffix(f"#{self.part}") if self.part else self.key
+
+
+class Beginnings:
+    """Recognizes where documents begin in a stream of their parts, of which any may have been dropped."""
+
+    def __init__(self) -> None:
+        self._key, self._part = "", 0
+
+    def begins(self, document: Document) -> bool:
+        """Returns whether this is the first part of its document in the stream."""
+        key, part = self._key, self._part
+        self._key, self._part = document.whole_key, document.part
+        return document.part <= part or document.whole_key != key
+
 
 @dataclasses.dataclass(frozen=True)
 class Fields:

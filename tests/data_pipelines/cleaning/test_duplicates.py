@@ -163,7 +163,7 @@ def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_
         build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
     assert cleaning.Settings(("length", "exact")).described().keys() == {
         *("steps", "min_document_characters", "max_document_characters", "min_passage_characters"),
-        *("max_passage_characters", "max_word_characters"),
+        *("max_passage_characters", "max_word_characters", "length_version"),
     }
 
 

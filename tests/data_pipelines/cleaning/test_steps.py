@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
-from data_pipelines import cleaning
+from data_pipelines import cleaning, readers
 from data_pipelines.cleaning import report as reports
 from data_pipelines.cleaning import steps
 from data_pipelines.readers import Document
@@ -85,7 +85,7 @@ def test_length_bounds():
     settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
 
     def passages(*texts):
-        found = steps.clean_length(document(*texts), settings).document
+        found = steps.Length()(document(*texts), settings).document
         return found and found.passages
 
     assert passages("ab", "abcd efghij") == ("abcd efghij",)
@@ -96,7 +96,39 @@ def test_length_bounds():
     assert passages("東京東京東京東京東京東京東京") == (
         "東京東京東京東京東京東京東京",
     )  # no words to measure
-    assert steps.clean_length(document("short"), settings).dropped == (("short document", "short"),)
+    assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
+
+
+def test_the_length_of_a_document_is_that_of_all_its_parts():
+    settings = cleaning.Settings(("length",), 10, 40, 1, 30, 30)
+    text = "twelve chars"
+
+    def kept(*parts):
+        step = steps.Length()
+        return [step(one, settings).document is not None for one in parts]
+
+    def part(number, passage=text, key="a"):
+        return Document(f"{key}#{number}" if number else key, (passage,), True, number)
+
+    assert kept(part(0), part(1), part(2), part(3), part(4)) == [True, True, True, False, False]
+    assert kept(part(0), part(1), part(2, "the end")) == [True] * 3  # no short document of its own
+    assert kept(part(0, "short"), part(1, "short")) == [False, True]
+    # Another document begins at 0, also where its first part was dropped by an earlier step.
+    assert kept(*map(part, range(4)), part(0, key="b"), part(1, key="b")) == [True] * 3 + [False] + [True] * 2
+    assert kept(*map(part, range(4)), part(1, key="b"), part(1, key="c")) == [True] * 3 + [False] + [True] * 2
+
+
+@pytest.mark.parametrize("size", [50, 300, 5000])
+def test_the_parts_that_stay_do_not_depend_on_the_ranges_of_a_file(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
+    documents = ["the river walks under the stone.\n" * lines for lines in (2, 20, 3, 9)]
+    (tmp_path / "a.txt").write_text("\n".join(documents))
+    settings = cleaning.Settings(("length",), 65, 200)
+    kept = []
+    for range_ in readers.split_ranges([str(tmp_path / "a.txt")], size):
+        cleaner = cleaning.Cleaner(settings)
+        kept += [one.part for one in readers.read_documents(range_, "text") if cleaner(one)]
+    assert kept == [0, 1, 0, 0, 1]  # of the second, third and fourth; the first one is short
 
 
 def test_language():
