@@ -20,7 +20,7 @@ from data_pipelines.recorded_settings import difference
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
 SETTINGS = "settings.json"  # in it
 _LOCK = "lock"  # in it
-_FORM = "form 3"  # of the unfinished work; another one after a change of what it holds
+_FORM = "form 4"  # of the unfinished work; another one after a change of what it holds
 _REPLACED = "replaced"  # in it: the manifest of records that are being removed
 
 

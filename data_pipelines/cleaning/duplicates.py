@@ -151,7 +151,7 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     return (
         result
         | counts
-        | {name: marked[name] for name in ("histogram", "smallest_keys")}
+        | {name: marked[name] for name in ("documents", "histogram", "smallest_keys")}
         | {"cleaning": result["cleaning"] | {"steps": steps}}
         | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
     )
@@ -312,13 +312,13 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     A document that repeats another one exactly is counted for the step `exact` only.
 
     Returns:
-        `histogram` and `smallest_keys` of the remaining documents, as `tokenizing.tokenize` returns them;
+        `documents`, `histogram` and `smallest_keys` of what remains, as `tokenizing.tokenize` returns them;
         `dropped`, the counts of what was dropped; `steps`, the counts and examples of each step.
     """
-    sums = ("documents", "sentences", "tokens", "unknown_tokens")
     left = sorted_runs.new_histogram()
-    dropped_counts = dict.fromkeys(sums, 0)
+    dropped_counts = dict.fromkeys(("sentences", "tokens", "unknown_tokens"), 0)
     smallest: list[int] = []
+    left_numbers = [np.zeros(0, np.uint32)]
     steps = {step: _StepFound(reason) for step, reason in _REASONS.items() if step in task.steps}
     for number in range(task.first, task.end):
         run = task.runs[number]
@@ -330,8 +330,9 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
                 new = ~dropped[places]
                 dropped[places] = True
                 steps[step].add(task.runs, number, marks, places[new], kept[new])
-        for name in sums:
+        for name in dropped_counts:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
+        left_numbers.append(np.unique(marks["document"][~dropped]))
         keys, tokens = marks["key"][~dropped], marks["tokens"][~dropped]
         bins = (keys >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
         np.add.at(left[:, 0], bins, 1)
@@ -341,6 +342,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     sorted_runs.write_histogram(f"{task.output}.histogram", left)
     return {
         "dropped": dropped_counts,
+        "documents": len(np.unique(np.concatenate(left_numbers))),  # parts of one may lie in several runs
         "smallest_keys": smallest,
         "histogram": files.name(f"{task.output}.histogram"),
         "steps": {step: found.result() for step, found in steps.items()},

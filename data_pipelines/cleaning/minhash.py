@@ -44,7 +44,7 @@ MARK = np.dtype(
         ("sentences", "<u4"),
         ("unknown_tokens", "<u4"),
         ("bytes", "<u4"),
-        ("documents", "u1"),  # 1; 0 for a later part of a long document
+        ("document", "<u4"),  # number of the document in its task; all parts of a long one have the same
         ("name_end", "<u8"),  # offset in the file of names at which the name of this document ends
     ]
 )
@@ -145,12 +145,20 @@ class Writer:
         self._names: list[bytes] = []
         self.size = 0
 
-    def add(self, key: int, document: Document, sentences: Sequence[Sequence[int]], unknown_id: int) -> None:
-        """Adds a document that was added to the run.
+    def add(
+        self,
+        key: int,
+        document: Document,
+        number: int,
+        sentences: Sequence[Sequence[int]],
+        unknown_id: int,
+    ) -> None:
+        """Adds a document, or a part of one, that was added to the run.
 
         Args:
             key: the key of the document.
             document: the document.
+            number: the number of the document in its task, the same for all its parts.
             sentences: the token ids of its sentences.
             unknown_id: the id of [UNK].
         """
@@ -165,9 +173,7 @@ class Writer:
         self._names.append(json.dumps([document.key, begin[:most]]).encode())
         unknown = sum(sentence.count(unknown_id) for sentence in sentences)
         size = report.size(document.passages)
-        self._marks.append(
-            (key, 0, 0, sum(map(len, sentences)), len(sentences), unknown, size, document.part == 0, 0)
-        )
+        self._marks.append((key, 0, 0, sum(map(len, sentences)), len(sentences), unknown, size, number, 0))
         self.size += 2 * MARK.itemsize + 4 * PERMUTATIONS * self._near + len(self._names[-1])
 
     def write(self, run: str) -> None:

@@ -71,6 +71,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
+    beginnings = readers.Beginnings()
     if cleaner:
         documents = filter(None, map(cleaner, documents))
     for document, encoded in _encoded(documents, tokenizer, task.sentence_language):
@@ -81,13 +82,13 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         tokens = sum(map(len, encoded))
         histogram[key >> sorted_runs.BIN_SHIFT] += (1, tokens)
         keys = sorted([*keys, key])[:2]
-        counts["documents"] += document.part == 0
+        counts["documents"] += beginnings.begins(document)
         counts["sentences"] += len(encoded)
         counts["tokens"] += tokens
         counts["unknown_tokens"] += sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
         writer.add(key, encoded)
         if marks:
-            marks.add(key, document, encoded, tokenizer.unk_id)
+            marks.add(key, document, counts["documents"], encoded, tokenizer.unk_id)
         full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
         if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
             writer, marks = flush()

@@ -120,6 +120,20 @@ def test_the_smallest_key_of_each_group_stays(planted_options, planted, kept_key
     assert manifest["cleaning"]["steps"] == clean.split(",")
 
 
+@pytest.mark.parametrize("run_documents", [1, 1 << 19])
+def test_a_long_document_counts_while_any_of_its_parts_stays(options, tmp_path, monkeypatch, run_documents):
+    monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(tokenizing, "_RUN_DOCUMENTS", run_documents)
+    key = sorted_runs.document_key
+    # Of equal parts the one with the smallest key stays; this name makes it another one than the first.
+    name = next(name for name in map(str, range(99)) if key(f"{name}:0#1") < key(f"{name}:0"))
+    lines = [f"the {word} walks under the stone." for word in ("river", "stone", "winds")]
+    (tmp_path / name).write_text("\n".join(lines * 4))
+    one = dataclasses.replace(options, input=(str(tmp_path / name),), nsp="none", clean="exact")
+    text = build.build(one).manifest["text"]
+    assert (text["documents"], text["sentences"]) == (1, 3)
+
+
 @pytest.mark.long
 def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_options, tmp_path, monkeypatch):
     build.build(planted_options)
@@ -177,8 +191,8 @@ def test_no_document_left_is_one_line(planted_options):
 def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
     """Fingerprints of (key, text) as of one run."""
     writer, run = minhash.Writer(steps, threshold), str(tmp_path / f"run-{number}")
-    for key, text in documents:
-        writer.add(key, readers.Document(f"d{key}", (text,), True), [[7] * 5], 1)
+    for place, (key, text) in enumerate(documents):
+        writer.add(key, readers.Document(f"d{key}", (text,), True), place, [[7] * 5], 1)
     writer.write(run)
     return run
 
