@@ -22,6 +22,7 @@ from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
+    from bert_jax.data import inspection
     from data_pipelines import build, cleaning, pools, readers, settings
 
 
@@ -145,6 +146,9 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
     found += readers.left_out(text)
     if of_format:
         found += readers.suspicions(text)
+    for name, split in manifest["splits"].items():
+        unusual = inspection.unusual_labels(manifest["nsp"], split["random_next_share"], split["sequences"])
+        found += [f"{name}: {unusual}"] if unusual else []
     fraction, field = manifest["eval_fraction"], manifest.get("id_field")
     held_out = manifest["splits"].get("eval", {"documents": 0})["documents"]
     # Documents with ids of their own do not exceed this by chance. At least two of a language are held out.

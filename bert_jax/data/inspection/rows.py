@@ -37,6 +37,23 @@ _HIGH_DUPLICATE_SHARE = 0.01
 _FEW_SEQUENCES = 200  # below this number a share is not judged
 
 
+def unusual_labels(nsp: str, share: float, sequences: int) -> str:
+    """Returns what is wrong with the labels of a split's sequences, or "" if nothing is.
+
+    Args:
+        nsp: what the second segments are, as --nsp names it.
+        share: the share of label 1 among the sequences with a label.
+        sequences: the number of sequences; a share of fewer than 200 is not judged.
+    """
+    low, high, what = _SHARES.get(nsp, (0.0, 1.0, ""))
+    if low <= share <= high or sequences < _FEW_SEQUENCES:
+        return ""
+    return (
+        f"{share:.1%} {what}, where {low:.0%} to {high:.0%} is usual: are the documents very short, or "
+        "sentences as long as a row?"
+    )
+
+
 class Counts:
     """Accumulates counts over the rows of a split; each schema has a subclass.
 
@@ -55,11 +72,11 @@ class Counts:
     def __init__(self, manifest: dict[str, Any]):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.template = templates.of(manifest["vocabulary"])
-        self.labels = LABELS.get(manifest.get("nsp", "next"))
+        self._nsp = manifest.get("nsp", "next")
+        self.labels = LABELS.get(self._nsp)
         # Each pass over a document masks other tokens of the same rows in google records.
         passes = 1 if manifest.get("schema") == "google" else manifest.get("dupe_factor", 1)
         self._repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
-        self._usual = _SHARES.get(manifest.get("nsp", "next"))
         self.sums: collections.Counter[str] = collections.Counter()
         self._sequence_lengths = np.zeros(self.length + 1, np.int64)
         self._rows = DistinctSample()
@@ -112,13 +129,8 @@ class Counts:
     def problems(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yields the problems that concern the rows of the split as a whole, given its `facts`."""
         unknown = facts["unknown_share"]
-        if self._usual and facts["sequences"] >= _FEW_SEQUENCES:
-            share, (low, high, what) = facts["random_next_share"], self._usual
-            if not low <= share <= high:
-                yield (
-                    f"{share:.1%} {what}, where {low:.0%} to {high:.0%} is usual: are the documents very "
-                    "short, or sentences as long as a row?"
-                )
+        if unusual := unusual_labels(self._nsp, facts.get("random_next_share", 0.0), facts["sequences"]):
+            yield unusual
         if unknown > _HIGH_UNKNOWN_SHARE:
             yield (
                 f"{unknown:.1%} of the tokens are [UNK]: was the vocabulary made for another language or "
