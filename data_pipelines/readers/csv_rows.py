@@ -1,6 +1,7 @@
 """Reads the format `csv`: one column of the rows is the text of a document.
 
-In .tsv files, tabs separate the fields, and quotes have no special meaning, as in GLUE's files.
+In .tsv files, tabs separate the fields, a row ends at a newline only, and quotes have no special meaning, as
+in GLUE's files and in the files of tasks.
 """
 
 import collections
@@ -25,7 +26,8 @@ def read(
     The first row names the columns. In CSV, quotes delimit fields, which may contain newlines (RFC 4180).
 
     Raises:
-        UserError: the file has no column for the text or the id, a quote is left open, or a line is too long.
+        UserError: the file has no column for the text or the id, a quote is left open, a line is too long, or
+            carriage returns alone end the lines of a .tsv file.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
@@ -33,15 +35,17 @@ def read(
     with compression.opened(range_.path) as file:
         check_head(file.read(HEAD_BYTES), range_.path)
     with compression.opened(range_.path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-        reader = csv.reader(
-            _lines(text, range_.path),
-            delimiter="\t" if is_tsv else ",",
-            quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
-            strict=True,
-        )
+        newline = "\n" if is_tsv else ""
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline=newline)
+        lines = _lines(text, range_.path)
+        reader = _plain_rows(lines) if is_tsv else csv.reader(lines, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
+            if is_tsv and any("\r" in name for name in header):
+                raise UserError(
+                    f"{range_.path}: its first row has a carriage return inside; expected rows that end in "
+                    "newlines: if carriage returns alone end them, convert it with `tr '\\r' '\\n'`"
+                )
             place, id_place = _places(header, fields, range_.path)
             for number, row in enumerate(reader, 1):
                 if len(row) != len(header):
@@ -61,6 +65,13 @@ def _lines(text: Any, path: str) -> Iterator[str]:
         if len(line) == _LONGEST and not line.endswith("\n"):
             raise UserError(f"{path}: a line of over {_LONGEST:,} characters; is it a table?")
         yield line
+
+
+def _plain_rows(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yields the fields of the lines of a file without quotes; a blank line has none."""
+    for line in lines:
+        line = line.removesuffix("\n").removesuffix("\r")
+        yield line.split("\t") if line else []
 
 
 def _places(header: list[str], fields: Fields, path: str) -> tuple[int, int | None]:

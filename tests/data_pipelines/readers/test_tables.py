@@ -9,6 +9,7 @@ from pyarrow import parquet
 
 from bert_jax.errors import UserError
 from bert_jax.io import columnar
+from bert_jax.tasks.readers.tables import Columns, read_examples
 from data_pipelines import readers
 from data_pipelines.readers import Fields
 
@@ -120,6 +121,25 @@ def test_quotes_are_characters_where_tabs_separate_fields(tmp_path, suffix):
     documents, counts = read(tmp_path / f"x.{suffix}", format="csv", fields=Fields("text", "name"))
     assert [(one.key, *one.passages) for one in documents] == [(f"d{i}", one) for i, one in enumerate(texts)]
     assert counts["bad_lines"] == 1
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_rows_with_tabs_end_at_newlines_only(tmp_path, end):
+    lines = ["name\ttext", "a\tOne\rtwo.", "b\tThree\u2028four\x85five.", "", "c\tSix."]
+    (tmp_path / "x.tsv").write_bytes(end.join(line.encode() for line in [*lines, ""]))
+    documents, counts = read(tmp_path / "x.tsv", format="csv", fields=Fields("text", "name"))
+    found = [(one.key, *one.passages) for one in documents]
+    assert found == [("a", "One two."), ("b", "Three\u2028fourfive."), ("c", "Six.")]
+    assert not counts["bad_lines"]
+    tasks = read_examples(str(tmp_path / "x.tsv"), Columns("text", label="name"))  # the same rows
+    assert [one.key for one in documents] == tasks.labels
+
+
+def test_a_table_whose_lines_end_in_carriage_returns_is_refused(tmp_path):
+    (tmp_path / "x.tsv").write_bytes(b"text\tlabel\rOne.\t1\rTwo.\t0\r")
+    with pytest.raises(UserError, match=r"x\.tsv: its first row has a carriage return inside") as error:
+        read(tmp_path / "x.tsv", format="csv")
+    assert "\n" not in str(error.value)
 
 
 def test_rows_without_an_id_are_known_by_their_place(tmp_path):
