@@ -211,7 +211,7 @@ class Cleaner:
             whole = outcome.document is None
             for reason, text in outcome.dropped:
                 counts["documents_dropped" if whole else "passages_dropped"] += 1
-                counts["bytes_dropped"] += report.size([text])
+                counts["bytes_dropped"] += report.size(document.passages if whole else [text])
                 counts["reasons"][reason] = counts["reasons"].get(reason, 0) + 1
                 if len(counts["examples"]) < report.MOST_EXAMPLES:
                     counts["examples"].append(report.example(document.key, reason, text))

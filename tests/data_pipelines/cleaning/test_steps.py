@@ -162,6 +162,13 @@ def test_what_is_counted():
     assert "examples" not in cleaning.without_examples(report)["steps"]["length"]
 
 
+def test_no_more_bytes_are_dropped_than_read():
+    cleaner = cleaning.Cleaner(cleaning.Settings(("length",), 50))
+    assert cleaner(document("three", "short", "lines")) is None
+    report = reports.with_shares(cleaner.counts)
+    assert report["bytes"] == 15 and report["steps"]["length"]["bytes_dropped_share"] == 1
+
+
 @pytest.mark.parametrize(
     "clean, values, message",
     [
