@@ -113,7 +113,7 @@ def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
         found.append(services.Embedding(embedder))
         filling = engine.masked_lm_of(model)
         if filling is not None and not filling.config.causal:
-            filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: None, flags.dtype)
+            filler = fill_mask.MaskFiller(model, log, flags.dtype, beside=embedder.engine)
             found.append(services.FillMask(filler))
     if flags.workdir:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)

@@ -134,7 +134,7 @@ class Embedder:
             types=types,
         )
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
-        lengths = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
+        lengths: dict[str, Any] = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
         self.engine = Engine(model, self.config, groups, compute, **lengths, log=log)
 
     @property

@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,10 +51,15 @@ class Row:
         return self.full_length > len(self.token_ids)
 
 
-def tokenizer_of(model: Model) -> Tokenizer:
-    """Returns the tokenizer of a model. Raises UserError if the model has none, or is no `Model`."""
+def _check_model(model: Any) -> None:
+    """Raises UserError for anything but a `Model`."""
     if not isinstance(model, Model):  # bert_jax.load returns another class, and people give a path
         raise UserError(f"model is {type(model).__name__}: expected what bert_jax.convert.load(PATH) returns")
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Returns the tokenizer of a model. Raises UserError if the model has none, or is no `Model`."""
+    _check_model(model)
     if model.tokenizer is None:
         raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt beside it")
     return model.tokenizer
@@ -65,7 +71,8 @@ def masked_lm_of(model: Model) -> Model | None:
 
 
 def with_masked_lm(model: Model) -> Model:
-    """Returns what `masked_lm_of` does. Raises UserError without such a head."""
+    """Returns what `masked_lm_of` does. Raises UserError without such a head, or if it is no `Model`."""
+    _check_model(model)
     found = masked_lm_of(model)
     if found is None:
         source = (model.generator or model).source
@@ -139,6 +146,8 @@ class Engine:
         max_seq_length: the maximum number of tokens of a row.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
             number that suits the platform.
+        beside: an engine with parameters on the devices. If it is of the same model and dtype, those that it
+            has are used here too, and are on the devices once.
         log: called with each line to be logged.
     """
 
@@ -151,6 +160,7 @@ class Engine:
         *,
         max_seq_length: int,
         batch_tokens: int = 0,
+        beside: Engine | None = None,
         log: Callable[[str], None] = print,
     ):
         kernel_check.ensure(config, log)
@@ -162,10 +172,19 @@ class Engine:
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-        self._params = placement.place(params, layered, mesh, config.execution.dtype)
+        # A weak reference: on accelerators, the arrays of the host are freed when nobody else needs them.
+        self._model, self._dtype = weakref.ref(model), config.execution.dtype
+        there = beside._placed(model, self._dtype) if beside else {}
+        shared = {name: there[name] for name in params if name in there}
+        new = {name: x for name, x in params.items() if name not in shared}
+        self._params = shared | placement.place(new, layered, mesh, self._dtype)
         self._groups = tuple(groups)
         self._adapted: dict[str, Any] = {"": nest(self._params)}
         self._compute = functools.partial(compute, config=placement.config_for(config, mesh))
+
+    def _placed(self, model: Model, dtype: str) -> Mapping[str, Any]:
+        """Returns the parameters on the devices by name; none if they are of another model or dtype."""
+        return self._params if self._model() is model and self._dtype == dtype else {}
 
     def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
         """Adds parameters that `outputs` takes beside, or in place of, those of the model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import convert
+from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
-from bert_jax.io import progress
+from bert_jax.io import files, progress
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
@@ -79,25 +81,34 @@ def masks_of(row: Row, mask_id: int) -> np.ndarray:
 
 
 class MaskFiller:
-    """Fills masks with a pre-trained checkpoint, which is loaded on construction.
+    """Fills masks with a pre-trained model, on all devices of this process.
 
     Args:
-        path: the path of a checkpoint in any supported format.
+        model: the model, with a tokenizer, or the path of a checkpoint in any supported format.
         log: called with each line to be logged.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
+        beside: an engine of the model that has parameters on the devices already; see `Engine`.
 
     Attributes:
         tokenizer: the tokenizer of the model.
         mask: the spelling of a mask in a text: "[MASK]", or "<mask>" for RoBERTa.
 
     Raises:
-        UserError: there is no checkpoint at `path`, it has no masked LM head or no vocabulary, or its
+        UserError: there is no checkpoint at a path, the model has no masked LM head or no vocabulary, or its
             attention is causal.
     """
 
-    def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
-        model = with_masked_lm(convert.load(path, log=log))
+    def __init__(
+        self,
+        model: Model | files.PathLike,
+        log: Callable[[str], None] = print,
+        dtype: str = "auto",
+        beside: Engine | None = None,
+    ):
+        if isinstance(model, str | os.PathLike):
+            model = convert.load(model, log=log)
+        model = with_masked_lm(model)
         if model.config.causal:
             raise UserError(
                 f"{model.source} reads left to right and predicts the next token, so it fills no masks: "
@@ -114,7 +125,7 @@ class MaskFiller:
             return probabilities(params, batch["input_ids"], lengths, positions, config=config, **options)
 
         lengths = dict(max_seq_length=self._limit, batch_tokens=_BATCH_TOKENS)
-        self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, log=log)
+        self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, beside=beside, log=log)
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
         """Returns the candidates for each mask of each text, the most likely first.

@@ -10,6 +10,7 @@ from support.embeddings import of_row, tiny_model
 from bert_jax import cli, convert
 from bert_jax.errors import UserError
 from bert_jax.inference import fill_mask
+from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
 from bert_jax.parallel import pipelining
 
@@ -34,6 +35,18 @@ def test_a_head_that_is_the_word_embeddings_alone(tmp_path, monkeypatch):
     logits = states[-1, 2] @ model.params["encoder/embeddings/word_embeddings"].T
     assert found.token == model.tokenizer.tokens[logits.argmax()]
     assert found.probability == pytest.approx(special.softmax(logits).max(), abs=1e-5)
+
+
+def test_a_loaded_model_is_filled_as_its_checkpoint_is_and_is_on_the_devices_once(filler):
+    model, (text,) = convert.load("a checkpoint", log=print), ["the [MASK] is [MASK]"]
+    embedder = Embedder(model, dtype="float32")
+    given = fill_mask.MaskFiller(model, dtype="float32", beside=embedder.engine)
+    assert given([text]) == filler([text])
+    placed, shared = given._engine._params, embedder.engine._params
+    assert [name for name in placed if name not in shared] == [x for x in placed if x.startswith("mlm/")]
+    assert all(placed[name] is shared[name] for name in shared)
+    other = fill_mask.MaskFiller(model.replace(source="another"), beside=embedder.engine)._engine._params
+    assert not any(other[name] is shared[name] for name in shared)
 
 
 def test_each_mask_has_the_most_likely_tokens(filler):
@@ -113,3 +126,5 @@ def test_mistakes(filler):
         filler(["[MASK]", "a dog"])
     with pytest.raises(UserError, match=r"has 53 tokens and the model 40 positions; shorten it"):
         filler(["[MASK]", "[MASK] " + "cat " * 50])
+    with pytest.raises(UserError, match=r"model is int: expected what bert_jax.convert.load\(PATH\) returns"):
+        fill_mask.MaskFiller(3)

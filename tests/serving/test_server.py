@@ -97,6 +97,16 @@ def test_compiling_shows_its_progress(monkeypatch, capsys):
     assert "compiling /embed: 2 of 3 programs" in capsys.readouterr().err
 
 
+def test_a_checkpoint_is_loaded_once(folders, monkeypatch):
+    loaded, load = [], convert.load
+    monkeypatch.setattr(convert, "load", lambda path, **options: loaded.append(path) or load(path, **options))
+    flags = types.SimpleNamespace(checkpoint=folders[0], workdir="", dtype="float32", batch_size=1)
+    embed, fill = serve._services(flags)
+    assert (embed.name, fill.name, loaded) == ("embed", "fill-mask", [folders[0]])
+    placed, shared = fill.filler._engine._params, embed.embedder.engine._params
+    assert all(placed[name] is shared[name] for name in shared)
+
+
 @pytest.mark.long
 def test_vectors_are_those_of_embed(server, folders):
     embedder = Embedder(convert.load(folders[0], log=lambda line: None), log=lambda line: None)
