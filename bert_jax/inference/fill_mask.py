@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of, with_masked_lm
 from bert_jax.io import files, progress
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
@@ -138,7 +138,7 @@ class MaskFiller:
             For each text, a list with the candidates of each of its masks, in the order of the text.
 
         Raises:
-            UserError: a text has no mask, or more tokens than the model has positions.
+            UserError: a text has no mask, or more tokens than the model has positions, or is a pair.
         """
         rows = self._rows(texts)
         for text, row in zip(texts, rows, strict=True):
@@ -164,22 +164,24 @@ class MaskFiller:
     def _rows(self, texts: Sequence[str]) -> list[Row]:
         return list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
 
-    def _problem(self, text: str, row: Row) -> str:
+    def _problem(self, text: Text, row: Row) -> str:
         return problem_of(text, row, self.mask, self._limit)
 
     def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
         return {"positions": mask_positions(rows, self.tokenizer.mask_id, size)}
 
 
-def problem_of(text: str, row: Row, mask: str, limit: int) -> str:
+def problem_of(text: Text, row: Row, mask: str, limit: int) -> str:
     """Returns why the masks of a text cannot be filled, or "".
 
     Args:
-        text: the text.
+        text: the text. A pair has a problem.
         row: its tokens, at most `limit`.
         mask: the spelling of a mask.
         limit: the number of positions of the model.
     """
+    if not isinstance(text, str):  # `text_rows` takes pairs too
+        return f"{_shorten(repr(text))} is a pair: expected a single text with {mask} in it"
     if mask not in text:
         return f"no {mask} in {_shorten(text)!r}: put it where a word should be filled in"
     if row.cut:

@@ -126,5 +126,8 @@ def test_mistakes(filler):
         filler(["[MASK]", "a dog"])
     with pytest.raises(UserError, match=r"has 53 tokens and the model 40 positions; shorten it"):
         filler(["[MASK]", "[MASK] " + "cat " * 50])
+    for pair in [("a [MASK]", "a dog"), ("[MASK]", "a dog")]:
+        with pytest.raises(UserError, match=r"'a dog'\) is a pair: expected a single text with \[MASK\]"):
+            filler(["[MASK]", pair])
     with pytest.raises(UserError, match=r"model is int: expected what bert_jax.convert.load\(PATH\) returns"):
         fill_mask.MaskFiller(3)
