@@ -134,15 +134,25 @@ class TablePredictions(Predictions):
         return [self.examples.texts_a[i], self.examples.texts_b[i] if self.examples.texts_b else ""]
 
 
+def digits(value: float, sign: str = "-") -> str:
+    """Returns a float32 number with 7 significant digits, the precision of float32.
+
+    Args:
+        value: the number.
+        sign: "+" to have one before positive numbers, too.
+    """
+    return f"{value:{sign}.7g}"
+
+
 def rounded(values: np.ndarray) -> list[float]:
-    """Returns float32 numbers [N] rounded to 7 significant digits, the precision of float32."""
-    return [float(f"{value:.7g}") for value in values.tolist()]
+    """Returns float32 numbers [N] rounded as `digits` does."""
+    return [float(digits(value)) for value in values.tolist()]
 
 
 def _text(value: str | float | Sequence[str]) -> str:
     """Returns a value of a record as a field of a table."""
     if isinstance(value, float):
-        return f"{value:.7g}"
+        return digits(value)
     return value if isinstance(value, str) else LABEL_SEPARATOR.join(value)
 
 
@@ -219,7 +229,7 @@ class NumberPredictions(TablePredictions):
         """Yields all examples, those with the largest absolute error first."""
         difference = self.predicted - self.targets
         for i in np.argsort(-np.abs(difference), kind="stable"):
-            shown = (f"{self.targets[i]:g}", f"{self.predicted[i]:#.5g}", f"{difference[i]:+#.5g}")
+            shown = (digits(self.targets[i]), digits(self.predicted[i]), digits(difference[i], "+"))
             yield self.examples.lines[i], *shown, *self.texts(i)
 
     def plot(self, path: str) -> None:

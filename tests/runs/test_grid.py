@@ -163,7 +163,7 @@ def test_the_furthest_numbers_come_first(tmp_path):
     outputs = np.float32([[1.0], [5.0], [2.5]])
     predictions.NumberPredictions(examples, outputs, np.float32([1.5, 2.0, 2.4])).report(tmp_path)
     rows = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
-    assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3.0000"
+    assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3"
     assert (tmp_path / "scores-dev.png").stat().st_size > 1000
 
 

@@ -72,8 +72,11 @@ def test_numbers_of_any_scale_keep_seven_digits(tmp_path, scale):
     found.report(str(tmp_path))
     errors = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
     assert [row[0] for row in errors] == ["4", "3", "2"]  # the largest error first
-    shown = np.array([[float(cell) for cell in row[2:4]] for row in errors])
-    np.testing.assert_allclose(shown, np.stack([outputs, outputs - targets], axis=1)[::-1], rtol=1e-4)
+    shown = np.array([[float(cell) for cell in row[1:4]] for row in errors])
+    expected = np.stack([targets, outputs, outputs - targets], axis=1)[::-1]
+    np.testing.assert_allclose(shown, expected, rtol=5e-7)
+    assert [row[2] for row in errors] == [line.split("\t")[1] for line in reversed(lines)]
+    assert all(row[3].startswith("+") for row in errors)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.objectives.embedding import late_interaction
 from bert_jax.tasks import error_analysis
-from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, rounded
+from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, digits, rounded
 
 _CHUNK = 1024  # anchors whose scores with all texts are computed at a time
 _SAME = 1e-3  # difference of scores up to which they are the same
@@ -39,7 +39,7 @@ class SimilarityPredictions(NumberPredictions):
         ranks = [_ranks(self.targets), _ranks(self.predicted)]
         for i in np.argsort(-np.abs(ranks[0] - ranks[1]), kind="stable"):
             shown = (
-                f"{self.targets[i]:g}",
+                digits(self.targets[i]),
                 f"{self.predicted[i]:.4f}",
                 *(f"{rank[i]:.3f}" for rank in ranks),
             )
