@@ -205,7 +205,7 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
 
 def _gain(text: str) -> int:
     try:
-        return int(text)
+        return labels.numeral(text, int)
     except ValueError:
         raise Malformed(f"the score {text!r:.40} is no whole number, such as 0 or 1") from None
 

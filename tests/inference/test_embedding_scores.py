@@ -157,6 +157,7 @@ def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
         ("query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no query has a relevant document"),
         ("query-id\tcorpus-id\tscore\nq0\tq0\t1\n", "of the query 'q0' has the same id, and"),
         ("query-id\tcorpus-id\tscore\nq0\td0\tyes\n", "test.tsv:2: the score 'yes' is no whole number"),
+        ("query-id\tcorpus-id\tscore\nq0\td0\t1_0\n", "test.tsv:2: the score '1_0' is no whole number"),
         ("query-id\tcorpus-id\tscore\nq0\td0\t1.0\n", "test.tsv:2: the score '1.0' is no whole number"),
         (
             "query-id\tcorpus-id\tscore\nq0\te0\t1\n",

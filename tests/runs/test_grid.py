@@ -208,7 +208,7 @@ def test_class_weights_as_they_are_given():
     assert parse_class_weights("", labels, [0, 1]) == ()
     assert parse_class_weights("balanced", labels, [0, 0, 0, 1]) == pytest.approx((4 / 6, 2))
     assert parse_class_weights("yes=2.5", labels, [0, 1]) == (1.0, 2.5)
-    for text in ("maybe=2", "yes=0", "yes=much", "yes"):
+    for text in ("maybe=2", "yes=0", "yes=much", "yes=1_0", "yes"):
         with pytest.raises(UserError, match="not LABEL=WEIGHT"):
             parse_class_weights(text, labels, [0, 1])
     with pytest.raises(UserError, match="'yes' has two weights; expected each label once"):

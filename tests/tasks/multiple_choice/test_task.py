@@ -249,12 +249,13 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
             {},
             r":2: label 'yes' is neither the number nor the letter of a choice",
         ),
+        ("q\ta\tb\ty\nx\t1\t2\t0_1\n", {}, r":2: label '0_1' is neither the number nor the letter"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choice, expected 2 or more"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": ""}, "which columns hold the choices"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the label"),
     ],
-    ids=["outside", "letter", "negative", "no-number", "one", "none", "missing", "unlabeled"],
+    ids=["outside", "letter", "negative", "no-number", "underscore", "one", "none", "missing", "unlabeled"],
 )
 def test_mistakes(vocabulary, tmp_path, content, columns, message):
     path = tmp_path / "q.tsv"

@@ -266,7 +266,7 @@ def test_labels_are_inferred_in_a_stable_order():
         infer_labels([str(i / 3) for i in range(30)], "f")
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5"])
+@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5", "1_000"])
 def test_numbers(text):
     assert parse_number(" 3.5 ") == 3.5
     with pytest.raises(ValueError):
