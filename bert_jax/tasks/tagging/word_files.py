@@ -27,6 +27,7 @@ WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objec
 
 _WORD_A_LINE = "expected one word per line, and an empty line after each sentence"
 _SENTENCE_A_LINE = "; sentences of a line each are read from standard input, --input=- < FILE"
+_COMMENTS = "; if the lines that begin with # are comments, as in CoNLL-U, remove them: grep -v '^#' FILE"
 _ANY_WIDTH = ", and --text_a={} reads that one of any number of columns"
 
 
@@ -164,7 +165,7 @@ def _column_sentences(path, lines, word, tag, tagged, out, expected) -> Iterator
     word, tag = _column("text_a", word, 0, path), _column("label", tag, -1, path)
     columns = {"text_a": word} | ({"label": tag} if tagged else {})
     document = 0
-    sentence, error = _Sentence(document), None
+    sentence, error, first = _Sentence(document), None, ""
     for number, line in enumerate(lines, 1):
         fields = _fields(line)
         if not fields or fields[0] == DOCUMENT_START:
@@ -178,16 +179,18 @@ def _column_sentences(path, lines, word, tag, tagged, out, expected) -> Iterator
                 sentence = _Sentence(document)
             error = None
             continue
-        out.width = out.width or len(fields)
+        out.width, first = out.width or len(fields), first or fields[0]
+        # The width is wrong in all other lines if the first one is a comment.
+        hint = _COMMENTS if "#" in (first[:1], fields[0][:1]) else ""
         if not tagged and expected and out.width > expected:
             raise UserError(
                 f"{path}:{number}: {counted(out.width, 'column')}, {expected} in the training file; "
-                f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_ANY_WIDTH.format(word)}"
+                f"{_WORD_A_LINE}{hint or _SENTENCE_A_LINE + _ANY_WIDTH.format(word)}"
             )
         try:
             if number in lines.undecodable:
                 raise Malformed("not UTF-8")
-            values = _values(fields, out.width, columns)
+            values = _values(fields, out.width, columns, hint)
         except Malformed as malformed:
             error = error or (number, malformed)
             continue
@@ -217,11 +220,11 @@ def _fields(line):
     return [field for field in line.split(" ") if field]
 
 
-def _values(fields, width, columns):
+def _values(fields, width, columns, hint):
     if "label" in columns and len(fields) < 2:
-        raise Malformed("1 column, expected a word and its tag")
+        raise Malformed(f"1 column, expected a word and its tag{hint}")
     if len(fields) != width:
-        hint = "" if "label" in columns else _SENTENCE_A_LINE
+        hint = hint or ("" if "label" in columns else _SENTENCE_A_LINE)
         raise Malformed(f"{counted(len(fields), 'column')}, {width} in the first line; {_WORD_A_LINE}{hint}")
     values = {}
     for field, column in columns.items():

@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -69,6 +70,28 @@ def test_running_text_is_no_file_of_words(tmp_path):
         read_sentences(written(tmp_path, "Peter went home\nMary works\n"), tagged=False)
     one_word = "SOCCER NN B-NP O\n\nJapan NNP B-NP O\nwins VBZ B-VP O\n"
     assert read_sentences(written(tmp_path, one_word), tagged=False).words == [["SOCCER"], ["Japan", "wins"]]
+
+
+@pytest.mark.parametrize(
+    "comment, line, found",
+    [
+        ("# sent_id = 1", 2, "3 columns, 4 in the first line"),
+        ("#\thttp://de.wikipedia.org/wiki/Manfred_Korfmann\t[2009-10-17]\tx", 2, "3 columns, 4"),
+        ("#", 1, "1 column, expected a word and its tag"),
+    ],
+)
+def test_comments_are_named_where_they_have_other_columns(tmp_path, comment, line, found):
+    hint = re.escape(
+        "if the lines that begin with # are comments, as in CoNLL-U, remove them: grep -v '^#' FILE"
+    )
+    path = written(tmp_path, f"{comment}\n1 Peter B-PER\n2 # O\n\n" * 2)
+    with pytest.raises(UserError, match=f":{line}: {found}.*; {hint}"):
+        read_sentences(path, word="1")
+    path = written(tmp_path, "1 Peter B-PER\n2 # O\n\n# sent_id = 2\n1 Ann B-PER\n")
+    with pytest.raises(UserError, match=f":4: 4 columns, 3 in the first line.*; {hint}"):
+        read_sentences(path, word="1")
+    with pytest.raises(UserError, match=f"columns, 2 in the training file.*; {hint}"):
+        read_sentences(written(tmp_path, "# sent_id = 1\nPeter O\n"), tagged=False, columns=2)
 
 
 def test_json(tmp_path):
