@@ -113,9 +113,14 @@ def retrieval(
         reranker: orders the first documents of each query again.
 
     Raises:
-        UserError: a file is missing or malformed, an id is not unique, a judgment names an unknown query, or
-            no relevant document is in the corpus.
+        UserError: `directory` is a file, a file in it is missing or malformed, an id is not unique, a
+            judgment names an unknown query, or no relevant document is in the corpus.
     """
+    if files.is_file(directory):
+        raise UserError(
+            f"--retrieval={directory} is a file: expected a folder with corpus.jsonl, queries.jsonl and "
+            f"qrels/{split}.tsv"
+        )
     judged = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
     documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
     queries = {one.id: one.text for one in _read_distinct(os.path.join(directory, "queries.jsonl"))}

@@ -174,6 +174,13 @@ def test_mistakes_in_judgments(checkpoint, tmp_path, capsys, content, message):
     assert message in evaluate(capsys, checkpoint, f"--retrieval={folder}", code=2)
 
 
+def test_a_file_in_place_of_a_folder_is_named_as_one(checkpoint, tmp_path, capsys):
+    path = write_beir(tmp_path / "beir") / "corpus.jsonl"
+    message = evaluate(capsys, checkpoint, f"--retrieval={path}", "--split=dev", code=2)
+    expected = "expected a folder with corpus.jsonl, queries.jsonl and qrels/dev.tsv"
+    assert f"--retrieval={path} is a file: {expected}" in message
+
+
 @pytest.mark.parametrize("name, repeated", [("corpus", "d3"), ("queries", "q1")])
 def test_an_id_of_two_texts_is_refused(checkpoint, tmp_path, capsys, name, repeated):
     folder = write_beir(tmp_path / "beir")
