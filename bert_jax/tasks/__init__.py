@@ -4,6 +4,6 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.fields import default_config
 from bert_jax.tasks.glue import GLUE
 from bert_jax.tasks.readers.tables import Columns
-from bert_jax.tasks.registry import TaskSpec, get, spelled, tasks
+from bert_jax.tasks.registry import TaskSpec, chosen, get, tasks
 
-__all__ = ("GLUE", "Columns", "FinetuneTask", "TaskSpec", "default_config", "get", "spelled", "tasks")
+__all__ = ("GLUE", "Columns", "FinetuneTask", "TaskSpec", "chosen", "default_config", "get", "tasks")

@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -97,6 +97,23 @@ def tasks() -> Mapping[str, TaskSpec]:
 def spelled(name: str) -> str:
     """Returns the name of a task as `tasks` has it: "SST-2" is "sst2"."""
     return name.lower().replace("-", "").replace("_", "")
+
+
+def chosen(config: str, given: str, names: Collection[str]) -> str:
+    """Returns the task that the argument of a config names, as `tasks` has it.
+
+    Args:
+        config: the config, such as "finetune/hour".
+        given: its argument, in any spelling; see `spelled`.
+        names: the tasks that the config has.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    name = spelled(given)
+    if name in names:
+        return name
+    raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK with one of {', '.join(names)}")
 
 
 def get(name: str) -> TaskSpec:

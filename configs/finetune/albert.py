@@ -13,7 +13,6 @@ tasks of GLUE. For both versions of SQuAD its README has 5e-5 and two epochs of 
 """
 
 from bert_jax import tasks
-from bert_jax.errors import UserError
 
 # Rows of the training file; learning rate, batch, dropout of the encoder, steps, warm-up, tokens of a row.
 SETTINGS = {
@@ -32,12 +31,7 @@ SETTINGS = {
 
 
 def get_config(task: str = ""):
-    name = tasks.spelled(task)
-    if name not in SETTINGS:
-        raise UserError(
-            f"finetune/albert{task and ':'}{task}: expected finetune/albert:TASK with one of "
-            f"{', '.join(SETTINGS)}"
-        )
+    name = tasks.chosen("finetune/albert", task, SETTINGS)
     c = tasks.default_config("base", name)
     rows, c.optimizer.learning_rate, c.batch_size, dropout, steps, warmup, c.max_seq_length = SETTINGS[name]
     c.epochs = round(steps * c.batch_size / rows, 2)

@@ -20,10 +20,7 @@ ENCODERS = {"": "bilstm", "attention": "bilstm_attention"}
 
 def get_config(arguments: str = ""):
     task, _, attention = arguments.partition(",")
-    task = tasks.spelled(task)
-    names = [spec.name for spec in tasks.GLUE]
-    if task not in names:
-        raise UserError(f"which task of GLUE? --config=finetune/bilstm:TASK with one of {', '.join(names)}")
+    task = tasks.chosen("finetune/bilstm", task, [spec.name for spec in tasks.GLUE])
     if attention not in ENCODERS:
         raise UserError(f"finetune/bilstm:{arguments}: expected finetune/bilstm:{task} or {task},attention")
     c = tasks.default_config("base", task)

@@ -12,18 +12,12 @@ DistilBERT.
 """
 
 from bert_jax import tasks
-from bert_jax.errors import UserError
 
 TASKS = [spec.name for spec in tasks.GLUE if spec.name != "stsb"] + ["squad", "squad2"]
 
 
 def get_config(task: str = ""):
-    name = tasks.spelled(task)
-    if name not in TASKS:
-        raise UserError(
-            f"finetune/distilbert{task and ':'}{task}: expected finetune/distilbert:TASK with one of "
-            f"{', '.join(TASKS)}"
-        )
+    name = tasks.chosen("finetune/distilbert", task, TASKS)
     c = tasks.default_config("base", name)
     c.optimizer.learning_rate = 3e-5 if name.startswith("squad") else 2e-5
     return c

@@ -17,10 +17,7 @@ SIZES = {"small": (3e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
 
 def get_config(arguments: str = ""):
     task, _, size = arguments.partition(",")
-    task = tasks.spelled(task)
-    names = [spec.name for spec in tasks.GLUE]
-    if task not in names:
-        raise UserError(f"which task of GLUE? --config=finetune/electra:TASK with one of {', '.join(names)}")
+    task = tasks.chosen("finetune/electra", task, [spec.name for spec in tasks.GLUE])
     if size and size not in SIZES:
         raise UserError(f"size {size!r} of ELECTRA is unknown; choose one of {', '.join(SIZES)}")
     c = tasks.default_config("base", task)

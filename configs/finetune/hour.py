@@ -10,16 +10,10 @@ tasks have the settings that were good for most.
 """
 
 from bert_jax import tasks
-from bert_jax.errors import UserError
 
 
 def get_config(task: str = ""):
-    name = tasks.spelled(task)
-    if name not in tasks.tasks():
-        raise UserError(
-            f"finetune/hour{task and ':'}{task}: expected finetune/hour:TASK with one of "
-            f"{', '.join(tasks.tasks())}"
-        )
+    name = tasks.chosen("finetune/hour", task, tasks.tasks())
     c = tasks.default_config("base", name)
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.schedule = "warmup_then_decay"

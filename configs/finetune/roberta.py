@@ -11,7 +11,6 @@ is then its work directory.
 """
 
 from bert_jax import tasks
-from bert_jax.errors import UserError
 
 # Rows of the training file; learning rate, batch, updates, warm-up.
 SETTINGS = {
@@ -29,12 +28,7 @@ SETTINGS = {
 
 
 def get_config(task: str = ""):
-    name = tasks.spelled(task)
-    if name not in SETTINGS:
-        raise UserError(
-            f"finetune/roberta{task and ':'}{task}: expected finetune/roberta:TASK with one of "
-            f"{', '.join(SETTINGS)}"
-        )
+    name = tasks.chosen("finetune/roberta", task, SETTINGS)
     c = tasks.default_config("base", name)
     rows, c.optimizer.learning_rate, c.batch_size, updates, c.optimizer.warmup_steps = SETTINGS[name]
     c.epochs = round(updates * c.batch_size / rows, 2)
