@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -84,6 +85,10 @@ class TaskSpec:
         )
 
 
+# The versions of SQuAD as finetune/squad and the files of its data set name them.
+_SQUAD = re.compile(r"squad:?v?(?P<version>[12])(\.[01])?")
+
+
 @functools.cache
 def tasks() -> Mapping[str, TaskSpec]:
     """Returns all tasks by name; those for the user's own files come first."""
@@ -113,7 +118,11 @@ def chosen(config: str, given: str, names: Collection[str]) -> str:
     name = spelled(given)
     if name in names:
         return name
-    raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK with one of {', '.join(names)}")
+    version = _SQUAD.fullmatch(name)
+    meant = ("squad2" if version["version"] == "2" else "squad") if version else name
+    hint = did_you_mean(meant, names, f"{config}:")
+    listed = ", ".join(names)
+    raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK with one of {listed}{hint}")
 
 
 def get(name: str) -> TaskSpec:

@@ -39,6 +39,23 @@ def test_a_task_in_the_spelling_of_its_folder_is_the_same(given, name):
     assert config_files.load(given).to_dict() == config_files.load(name).to_dict()
 
 
+@pytest.mark.parametrize(
+    "given, meant",
+    [
+        ("hour:squad:v1", "hour:squad"),
+        ("hour:squad:v2", "hour:squad2"),
+        ("roberta:SQuAD-v2.0", "roberta:squad2"),
+        ("albert:squad1.1", "albert:squad"),
+        ("hour:multiplchoice", "hour:multiplechoice"),
+        ("electra:mprc,large", "electra:mrpc"),
+    ],
+)
+def test_an_unknown_task_of_a_config_is_answered_with_the_one_that_is_meant(given, meant):
+    with pytest.raises(UserError, match=rf"expected finetune/\w+:TASK .*; did you mean finetune/{meant}\?$"):
+        config_files.load(f"finetune/{given}")
+    config_files.load(f"finetune/{meant}")
+
+
 @pytest.mark.parametrize("name", config_files.names())
 def test_every_config_opens_with_one_line_and_its_command_by_name(name):
     source = config_files.find(name).read_text(encoding="utf-8")
