@@ -243,7 +243,7 @@ def inspect_model(path: str):
         report.problems.append(str(error))
         return report
     report.facts["head"] = model.head
-    report.facts["parameters"] = sum(array.size for array in model.params.values())
+    report.facts["parameters"] = model.parameter_count
     shapes = {name: list(array.shape) for name, array in model.params.items()}
     report.facts |= _architecture(shapes) | _family(model.config, model.tokenizer) | {"shapes": shapes}
     return report

@@ -145,8 +145,5 @@ def _may_be_replaced(output: str) -> bool:
 
 
 def _describe(model: Model) -> str:
-    count = sum(array.size for array in model.params.values())
-    config = model.config
-    size = f"{counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, {count:,} parameters"
     head = "no head" if model.head == "none" else f"head {model.head}"
-    return f"{size}, {head}" + (f" of {counted(len(model.labels), 'label')}" if model.labels else "")
+    return f"{model.size}, {head}" + (f" of {counted(len(model.labels), 'label')}" if model.labels else "")

@@ -16,7 +16,7 @@ from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import Found
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.io.wording import some
+from bert_jax.io.wording import counted, some
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
@@ -120,6 +120,17 @@ class Model:
         """The number of outputs of the classifier; 0 if the model has none."""
         bias = self.params.get(families.CLASSIFIER)
         return 0 if bias is None else bias.shape[0]
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of parameters, as scalars."""
+        return sum(array.size for array in self.params.values())
+
+    @property
+    def size(self) -> str:
+        """The size in words, such as "12 layers of 768, 109,482,240 parameters"."""
+        layers = counted(self.config.num_hidden_layers, "layer")
+        return f"{layers} of {self.config.hidden_size}, {self.parameter_count:,} parameters"
 
     @property
     def has_masked_lm(self) -> bool:

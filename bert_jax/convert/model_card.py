@@ -54,14 +54,13 @@ def make(model: Model, source: str, command: str, usage: tuple[str, Sequence[str
     if pipeline:
         head.append(f"pipeline_tag: {pipeline}")
     config = model.config
-    parameters = sum(array.size for array in model.params.values())
     lines = [
         *head,
         "---",
         "",
         f"# {model.family.name}, {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}",
         "",
-        f"{parameters:,} parameters: {counted(config.num_hidden_layers, 'layer')}, hidden size "
+        f"{model.parameter_count:,} parameters: {counted(config.num_hidden_layers, 'layer')}, hidden size "
         f"{config.hidden_size}, {counted(config.num_attention_heads, 'head')}, feed-forward size "
         f"{config.intermediate_size}, {config.max_position_embeddings} positions, {config.vocab_size:,} "
         "embeddings"
