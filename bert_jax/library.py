@@ -67,6 +67,7 @@ class LoadedModel:
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
         self._source, self._sentence = model.source, model.sentence or SentenceVectors()
+        self._size = f"{model.family.name}, {model.size}"
         warn_unsupported(model, log)
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
@@ -81,6 +82,10 @@ class LoadedModel:
             both = {**model.params, **stored}
             poolers = assemble({each: x for each, x in both.items() if each.startswith("pooler/")})
             self._poolers[name] = nest(poolers).get("pooler")
+
+    def __repr__(self) -> str:
+        """Returns the source, the architecture and the number of parameters."""
+        return f"LoadedModel({self._source!r}: {self._size})"
 
     def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.

@@ -45,6 +45,12 @@ def test_encode_gives_what_embed_gives(folder, pooling):
     )
 
 
+def test_a_model_is_shown_with_its_source_its_size_and_no_arrays(folder):
+    model = bert_jax.load(folder)
+    count = sum(array.size for array in jax.tree.leaves(model.params))
+    assert repr(model) == f"LoadedModel({str(folder)!r}: BERT, 3 layers of 16, {count:,} parameters)"
+
+
 def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
     lines = []
     sentence = SentenceVectors(normalize=True, max_seq_length=8, unsupported="the module Dense")
