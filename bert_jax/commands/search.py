@@ -148,7 +148,24 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
                 f"--index={flags.index}: made from {what} {found.settings[name]}{unit}, and now it is "
                 f"{value}{unit}; choose another directory, or make it anew with --overwrite"
             )
+    _check_content(found, flags)
     return found
+
+
+def _check_content(found: index.Index, flags: absl_flags.FlagValues) -> None:
+    """Raises a UserError if a corpus of the size of that of an index has another content.
+
+    The content is compared only if the corpus was modified at another time, as copies are, too.
+    """
+    before, now = found.settings.get("modified", 0), index.corpus_modified(flags.corpus)
+    if not before or not now or before == now:
+        return
+    number = found.first_difference(corpus.read(flags.corpus, flags.text))
+    if number is not None:
+        raise UserError(
+            f"--index={flags.index}: made from another content of {flags.corpus}, whose document {number} "
+            "(from 0) is not that of the index; choose another directory, or make it anew with --overwrite"
+        )
 
 
 def _is_unfinished(directory: str) -> bool:

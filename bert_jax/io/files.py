@@ -261,6 +261,11 @@ def size(path: PathLike) -> int:
         return int(system.size(bare))
 
 
+def modified(path: PathLike) -> int:
+    """Returns when a local file was last modified, in nanoseconds since 1970; 0 for a remote file."""
+    return 0 if is_remote(path) else os.stat(path).st_mtime_ns
+
+
 def version(path: PathLike) -> str:
     """Returns a text that differs once a remote file has changed, if its file system can know that."""
     with _remote(path) as (system, bare):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import sys
 
 import numpy as np
@@ -315,6 +316,22 @@ def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
     expected = search("--query=one", "--json")
     search("--query=one", "--overwrite", corpus=corpus, code=2)
+    assert search("--query=one", "--json", corpus="") == expected
+
+
+def test_a_corpus_with_another_content_of_the_same_size_is_refused(search, tmp_path):
+    path = tmp_path / "docs.txt"
+    expected, content = search("--query=one", "--json"), path.read_text()
+    os.utime(path, (1, 1))
+    assert search("--query=one", "--json") == expected  # the same content, as of a copy
+    path.write_text(content.replace("small green dog", "small green dig"))
+    error = search("--query=one", code=2).err
+    number = DOCUMENTS.index("the small green dog")
+    assert f"another content of {path}, whose document {number} (from 0)" in error and "--overwrite" in error
+    path.write_text(content[:-1] + ".")  # no line is left out at the end
+    assert f"document {len(DOCUMENTS) - 1} (from 0)" in search("--query=one", code=2).err
+    path.write_text(content.replace("the", "th\n", 1))
+    assert "document 0 (from 0)" in search("--query=one", code=2).err
     assert search("--query=one", "--json", corpus="") == expected
 
 

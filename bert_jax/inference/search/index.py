@@ -41,6 +41,7 @@ _SCHEMA = {
     "documents": int,
     "prefix": str,
     "field?": str,
+    "modified?": int,
     **fingerprint.SCHEMA,
 }
 _VERSION = 1
@@ -130,6 +131,19 @@ class Index:
                 f"{os.path.join(self.directory, TEXTS)}: the line of document {number} is damaged; {ANEW}"
             ) from None
 
+    def first_difference(self, documents: Iterable[Document]) -> int | None:
+        """Returns the number of the first document that is not that of the index; None without one.
+
+        Args:
+            documents: all documents of a corpus. One that the index has beyond them differs, too.
+        """
+        number = 0
+        for number, document in enumerate(documents, 1):
+            begin, end = self._offsets[number - 1 : number + 1] if number <= len(self) else (0, 0)
+            if self._texts[begin:end].tobytes() != _line(document):
+                return number - 1
+        return None if number == len(self) else number
+
     def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
         """Yields the documents with the largest inner products for each query, the largest first.
 
@@ -202,7 +216,8 @@ def make(
     Raises:
         UserError: the corpus has no document.
     """
-    size = corpus_bytes(corpus)  # before it is read, so that what is appended meanwhile is noticed later
+    # Before it is read, so that a change meanwhile is noticed later.
+    size, modified = corpus_bytes(corpus), corpus_modified(corpus)
     documents = iter(documents)
     first = next(documents, None)  # a corpus that cannot be read is found before anything is written
     if first is None:
@@ -211,7 +226,7 @@ def make(
 
     def texts(out):
         for document in itertools.chain([first], documents):
-            line = json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
+            line = _line(document)
             out.write(line)
             offsets.append(offsets[-1] + len(line))
             yield document.text
@@ -242,6 +257,7 @@ def make(
         "documents": count,
         "prefix": prefix,
         "field": field,
+        "modified": modified,
         **made_by,
     }
     atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
@@ -253,6 +269,16 @@ def make(
 def corpus_bytes(path: str) -> int:
     """Returns the size of the file of a corpus; 0 for standard input, or without a file."""
     return files.size(path) if files.is_file(path) else 0
+
+
+def corpus_modified(path: str) -> int:
+    """Returns when the file of a corpus was modified, in nanoseconds; 0 without a local file with content."""
+    return files.modified(path) if corpus_bytes(path) and not files.is_remote(path) else 0
+
+
+def _line(document: Document) -> bytes:
+    """Returns the line of a document in `TEXTS`."""
+    return json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
 
 
 def _make_graph(directory: str, width: int) -> None:

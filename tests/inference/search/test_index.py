@@ -99,3 +99,20 @@ def test_a_text_that_is_damaged_is_named(tmp_path):
             UserError, match=r"texts\.jsonl: the line of document 3 is damaged; make the index"
         ):
             list(index.Index(str(tmp_path / "index")).search(np.eye(8, dtype=np.float32)[3:4], 1))
+
+
+def test_the_first_document_that_differs(tmp_path):
+    texts = ["text 0", "text 1", "é 2"]
+    made = make(tmp_path / "index", texts, False)
+
+    def difference(*texts):
+        return made.first_difference(Document(str(i), text) for i, text in enumerate(texts))
+
+    assert difference(*texts) is None
+    assert [difference(), difference("text 0"), difference("text 0", "1"), difference(*texts, "3")] == [
+        0,
+        1,
+        1,
+        3,
+    ]
+    assert made.first_difference([Document("a", "text 0")]) == 0
