@@ -152,11 +152,7 @@ class TfdsSource(Source):
 
     def check(self, fields: Fields) -> None:
         """Raises UserError if its records lack a field."""
-        features = tfds.builder(self.path).info.features
-        for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
-            if field and field not in features:
-                shown = ", ".join(sorted(features))
-                raise UserError(f"--{flag}={field}: {self.name(0)} has no such field; it has {shown}")
+        _wanted(fields, sorted(tfds.builder(self.path).info.features), self.name(0), "field")
 
     def folders(self) -> list[str] | None:
         """Returns None: its name has no folders."""
@@ -265,13 +261,29 @@ def _columns(table: columnar.Table, fields: Fields) -> list[str]:
     Raises:
         UserError: the table lacks one of them, or the values of the first one are never text.
     """
-    wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
-    for flag, field in wanted.items():
-        if field not in table.columns:
-            shown = ", ".join(table.columns)
-            raise UserError(f"--{flag}={field}: {table.path} has no such column; it has {shown}")
+    wanted = _wanted(fields, table.columns, table.path, "column")
     if kind := table.types.get(fields.text):
         raise UserError(not_text(table.path, fields.text, f"values of type {kind}", table.columns))
+    return wanted
+
+
+def _wanted(fields: Fields, known: Sequence[str], name: str, what: str) -> list[str]:
+    """Returns the fields to read: that of the text and, if there is one, that of the id.
+
+    Args:
+        fields: their names.
+        known: the fields that there are.
+        name: the name of the source, for the message.
+        what: what the source calls a field.
+
+    Raises:
+        UserError: the source lacks one of them.
+    """
+    wanted = {"text_field": fields.text} | ({"id_field": fields.id} if fields.id else {})
+    for flag, field in wanted.items():
+        if field not in known:
+            shown = ", ".join(known)
+            raise UserError(f"--{flag}={field}: {name} has no such {what}; it has {shown}")
     return list(wanted.values())
 
 
