@@ -273,7 +273,7 @@ def corpus_bytes(path: str) -> int:
 
 def corpus_modified(path: str) -> int:
     """Returns when the file of a corpus was modified, in nanoseconds; 0 without a local file with content."""
-    return files.modified(path) if corpus_bytes(path) and not files.is_remote(path) else 0
+    return files.modified(path) if corpus_bytes(path) else 0
 
 
 def _line(document: Document) -> bytes:
