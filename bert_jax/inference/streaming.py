@@ -40,8 +40,8 @@ def serve(
         out: the stream that the answers are written to. It is flushed after each batch.
         adapters: {name: predictor and reader} of other models. If there are any, the field `adapter` of a
             JSON object names the one that answers it; lines without the field are for `model`.
-        prepare: called once, before the first line that is valid, or while there is no line to read. What a
-            stream without a valid line says is thus told at once, however long this takes.
+        prepare: called once, before the first valid line is answered, or while there is no line to read. The
+            errors of a stream without a valid line are thus reported at once, however long this takes.
 
     Returns:
         (number of lines, number of malformed lines).
