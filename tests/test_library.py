@@ -51,6 +51,7 @@ def test_a_model_is_shown_with_its_source_its_size_and_no_arrays(folder):
     assert repr(model) == f"LoadedModel({str(folder)!r}: BERT, 3 layers of 16, {count:,} parameters)"
 
 
+@pytest.mark.long
 def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
     lines = []
     sentence = SentenceVectors(normalize=True, max_seq_length=8, unsupported="the module Dense")

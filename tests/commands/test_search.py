@@ -78,6 +78,7 @@ def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(sear
             np.testing.assert_allclose([x["score"] for x in one["results"]], scores[row], atol=1e-5)
 
 
+@pytest.mark.long
 def test_queries_of_flags_and_of_standard_input_and_what_the_terminal_shows(search, model, monkeypatch):
     first = search("--query=a red cat", "--query=one", "--top=2")
     lines = first.out.splitlines()
@@ -220,6 +221,7 @@ def test_an_index_is_searched_with_the_weights_that_it_was_made_with(search, tmp
     assert search("--query=one", "--json", corpus="") == expected
 
 
+@pytest.mark.long
 def test_an_index_is_searched_only_with_a_model_that_makes_its_vectors(search, tmp_path, model):
     search("--query=one")
     config = model.config

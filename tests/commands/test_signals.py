@@ -64,6 +64,7 @@ def test_a_signal_ends_a_command_with_nothing_to_save(command, number, code, lin
     assert time.monotonic() - began < 20  # the body would take a minute
 
 
+@pytest.mark.long
 def test_a_signal_that_was_swallowed_counts_still():
     """An exception may come inside a library that drops it: the process ends nonetheless."""
     process = start("pretrain", BODIES["swallowed"])
@@ -86,6 +87,7 @@ def wait_until_caught(process):
             caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.0, 0.7, 2.2])
 def test_sigterm_while_a_run_starts(records, tmp_path, seconds):
     """While modules are imported and the program is compiled: the code is 3, and the same command goes on."""

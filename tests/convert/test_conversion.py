@@ -31,6 +31,7 @@ def test_round_trip_of_the_command(export, tmp_path, capsys):
     assert loaded.head == "pretraining" and loaded.tokenizer.tokens == model.tokenizer.tokens
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_replaced_only_when_asked_and_nothing_else_is(export, tmp_path, capsys):
     folder, _ = export()
     out, other = tmp_path / "out", tmp_path / "other"
@@ -179,6 +180,7 @@ def test_mistakes_get_one_line(export, tmp_path, capsys, monkeypatch, flags, mes
     assert message in error and error.count("\n") == 1 and not (tmp_path / "o").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
 def test_the_model_is_changed_on_its_way(export, tmp_path, capsys, to):
     folder, model = export()

@@ -64,6 +64,7 @@ def test_other_classifiers_are_as_they_were(converted, length):
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 16
 
 
+@pytest.mark.long
 def test_models_without_a_classifier_have_no_scores(converted):
     models, folder = converted(10, as_version_4, IDENTITY, head="masked_lm")
     assert [model.scores for model in models] == [PairScores()] * 2

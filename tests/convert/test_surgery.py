@@ -60,6 +60,7 @@ def logits(model, batch=None, **config):
     return forward_pass({"params": nest(model.params)}, **(batch or inputs()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_padding_changes_no_real_logit_and_gives_the_rest_no_probability(model, dtype):
     padded = surgery.pad_vocabulary(model, 128)

@@ -82,6 +82,7 @@ def rows_of_steps(n, batch_size, seed, steps):
     return [batch["row"] for batch in take(batches, steps)]
 
 
+@pytest.mark.long
 @given(n=st.integers(1, 60), batch=st.integers(1, 150), seed=SEEDS)
 @settings(deadline=None, max_examples=40)
 def test_epochs_cover_every_row_once(n, batch, seed):

@@ -21,6 +21,7 @@ def test_encoded_examples_are_what_protobuf_reads(example_message, features):
     }
 
 
+@pytest.mark.long
 @given(st.lists(FEATURES, max_size=6))
 @settings(deadline=None, max_examples=50)
 def test_decoder_reads_what_protobuf_writes(example_message, messages):

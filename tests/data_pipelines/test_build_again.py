@@ -283,6 +283,7 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
     assert contents(options.output_dir) == contents(expected.output_dir)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clean", ["", "exact"])
 def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkeypatch, clean):
     """From another working directory, and after it was renamed."""

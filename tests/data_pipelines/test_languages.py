@@ -77,6 +77,7 @@ def words_by_language(found):
     return counts
 
 
+@pytest.mark.long
 def test_shares_are_those_of_the_exponent(options, tokens):
     manifest = build.build(options).manifest
     found = list(sequences(options.output_dir, "train", tokens))
@@ -115,6 +116,7 @@ def test_shares_are_those_of_the_exponent(options, tokens):
     assert words_by_language(held_out[fifth:-fifth]).keys() == SIZES.keys()  # the smallest have a row each
 
 
+@pytest.mark.long
 def test_copies_have_an_order_of_their_own(options, tokens):
     build.build(dataclasses.replace(options, max_sequences_per_row=1))
     owners = [

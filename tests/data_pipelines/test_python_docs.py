@@ -93,6 +93,7 @@ def test_the_corpus_is_large_enough(corpus):
     assert len({document.package for document in corpus}) > 100
 
 
+@pytest.mark.long
 def test_documents(corpus):
     assert len({document.key for document in corpus}) == len(corpus)
     sentences = [sentence.lower() for document in corpus for sentence in document.sentences]

@@ -61,6 +61,7 @@ PIECES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=20), language=st.sampled_from(["en", "de", "zh", "ar"]))
 def test_nothing_is_lost(pieces, language):

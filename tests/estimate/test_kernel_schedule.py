@@ -79,6 +79,7 @@ def test_the_grid_of_a_kernel_and_the_cores_that_share_it():
     assert math.isinf(kernel_schedule.read_code(code_of(program(double_often))).turns)
 
 
+@pytest.mark.long
 def test_without_a_schedule_one_line_says_so(monkeypatch):
     monkeypatch.setattr(kernel_schedule, "_OPTIONS", "--no_such_option={}")
     lines = []

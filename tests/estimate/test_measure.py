@@ -96,6 +96,7 @@ def test_temporary_memory_is_what_is_alive_at_once(step):
     assert (memory["padding"], memory["temporary"], memory["total"]) == (100, 5_000, mine + 5_170)
 
 
+@pytest.mark.long
 def test_flops(step, result):
     model = 16 * flops.RowFlops.of(benchmark.make_task(step.model, 32))(32, step.predictions)
     assert result["flops"]["model"] == model

@@ -79,6 +79,7 @@ def folders():
         yield pytest.param(str(folder), marks=marks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", list(folders()))
 def test_every_family(folder, tmp_path):
     compare(convert.load(TESTDATA / folder, log=lambda line: None), tmp_path)

@@ -59,6 +59,7 @@ def test_a_run_of_earlier_code_goes_on_to_the_same_end(runs, name):
     assert not difference, difference
 
 
+@pytest.mark.long
 def test_a_model_of_earlier_code_is_evaluated_and_predicts_as_before(tmp_path):
     workdirs.copy_runs(tmp_path)  # A copy that no other test continues.
     difference = workdirs.check_predictions(recorded.read("predictions"), workdirs.predictions(tmp_path))

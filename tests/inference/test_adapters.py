@@ -127,6 +127,7 @@ def test_adapters_are_computed_in_the_dtype_of_the_flag(runs, tmp_path, monkeypa
     assert dtypes == ["bfloat16", "bfloat16"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags, message",
     [

@@ -66,6 +66,7 @@ def test_several_layers_stand_end_to_end_in_the_order_given(model):
     np.testing.assert_allclose([states[0].ravel() for states in tokens], both, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
     embedder = Embedder(model, pooling=pooling)

@@ -43,6 +43,7 @@ def vectors(checkpoint, texts, prefix=""):
     return Embedder(checkpoint[1], pooling="max", normalize=True).embed(texts, prefix)
 
 
+@pytest.mark.long
 def test_cosines_of_pairs_are_correlated_with_their_scores(checkpoint, tmp_path, capsys):
     first, second = list(DOCUMENTS.values())[:6], [*QUERIES.values(), "a dog", "the bird"]
     scores = [1, 5, 2, 2.5, 0, 4]

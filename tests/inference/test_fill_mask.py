@@ -26,6 +26,7 @@ def filler(tmp_path, monkeypatch):
     return fill_mask.MaskFiller("a checkpoint")
 
 
+@pytest.mark.long
 def test_a_head_that_is_the_word_embeddings_alone(tmp_path, monkeypatch):
     model = tiny_model(tmp_path, ("encoder",), "masked_lm", model_type="crammed-bert")
     monkeypatch.setattr(convert, "load", lambda path, log: model)
@@ -37,6 +38,7 @@ def test_a_head_that_is_the_word_embeddings_alone(tmp_path, monkeypatch):
     assert found.probability == pytest.approx(special.softmax(logits).max(), abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_loaded_model_is_filled_as_its_checkpoint_is_and_is_on_the_devices_once(filler):
     model, (text,) = convert.load("a checkpoint", log=print), ["the [MASK] is [MASK]"]
     embedder = Embedder(model, dtype="float32")

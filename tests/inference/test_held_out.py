@@ -145,6 +145,7 @@ def test_a_causal_model_predicts_every_next_token(evaluate, model, directory):
     assert "nsp_loss" not in found
 
 
+@pytest.mark.long
 def test_mistakes(evaluate, model, directory, tmp_path):
     encoder = {name: x for name, x in model.params.items() if name.startswith("encoder/")}
     other = processes.write_records(tmp_path / "other", words=94)

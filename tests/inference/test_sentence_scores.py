@@ -59,6 +59,7 @@ def pseudo_log_likelihood(model, sentence):
     return total
 
 
+@pytest.mark.long
 def test_the_sum_over_tokens_masked_one_at_a_time(score, tmp_path):
     model = make_model(tmp_path)
     found = score(model, SENTENCES)

@@ -177,6 +177,7 @@ def test_a_stream_without_a_valid_line_waits_for_no_compilation(run_of, predict,
     assert all(error in answer["error"] for error, answer in zip(errors, answers, strict=True))
 
 
+@pytest.mark.long
 def test_a_stream_that_comes_later_finds_the_model_ready(run_of):
     model = predictor.Predictor(str(run_of("classification")))
     source, ours = os.pipe()
@@ -198,6 +199,7 @@ def test_a_closed_standard_input_is_told(run_of, monkeypatch, capsys):
     assert "--input=-: standard input is closed; expected lines" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_compiling_shows_its_progress(run_of, predict, monkeypatch):
     monkeypatch.setattr("bert_jax.io.progress._SECONDS_BETWEEN_LINES", 0.0)
     said = predict("the cat\n", f"--workdir={run_of('classification')}")[2]
@@ -210,6 +212,7 @@ def test_other_names_for_columns(run_of, predict):
     assert code == 0 and answers[0]["id"] == "a"
 
 
+@pytest.mark.long
 def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
     model = predictor.Predictor(str(run_of("classification")))
     assert model.warm_up() == 2  # a row a device, and a batch

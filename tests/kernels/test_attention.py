@@ -75,6 +75,7 @@ def test_attention_without_dropout_is_that_of_the_probabilities(window, slopes):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_window_has_as_many_keys_as_published():
     """ModernBERT's local_attention of 128 is 64 tokens to each side, and the token itself."""
     length, eye = 300, jnp.eye(300)[None, :, None]

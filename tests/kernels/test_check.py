@@ -92,6 +92,7 @@ def test_kernels_that_are_right_are_used(dtype):
     assert chosen() == "pallas"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "break_it, problem",
     [

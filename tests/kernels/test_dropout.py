@@ -60,6 +60,7 @@ def test_elements_are_independent_beyond_pairs():
     assert abs(fours.mean()) < 5 * fours.std() / np.sqrt(fours.size)
 
 
+@pytest.mark.long
 def test_the_definition_of_a_mask():
     found = keep_mask(np.array([11, 22], np.uint32), (3, 2, 300), 0.4)
 
@@ -131,6 +132,7 @@ def test_the_gradient_passes_where_the_value_does():
     assert dropout(x, None, 0.1) is x
 
 
+@pytest.mark.long
 def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
     key, whole, ids = jax.random.key(2), jnp.ones((12, 300)), np.array([7, 1, 10])
     expected, words = dropout(whole, key, 0.3)[ids], kernel_words(key, 12)[ids]

@@ -138,6 +138,7 @@ def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name
         np.testing.assert_allclose(one, two, atol=1e-4 * max(1, np.abs(one).max()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unroll", [0, 1, 2])
 def test_layers_that_are_computed_again_take_less_memory(unroll):
     """Whether they are a loop or not; XLA merges what is computed twice if nothing stops it."""
@@ -243,6 +244,7 @@ def test_one_type_is_every_tokens():
     np.testing.assert_array_equal(apply(types), apply(0 * types))
 
 
+@pytest.mark.long
 def test_layers_are_read_from_the_names_of_axes():
     made = make("albert")
     boxed = parameters.abstract(Encoder(made))

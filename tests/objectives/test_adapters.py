@@ -38,6 +38,7 @@ def test_parts_are_assembled_in_the_order_of_their_indices(module, axis, first):
         np.testing.assert_array_equal(found["a"], whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pattern", ["encoder/embeddings/.*", "encoder/layers/1/.*", "encoder/layers/[02]/.*"]
 )

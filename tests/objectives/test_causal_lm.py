@@ -217,6 +217,7 @@ def test_a_marked_batch_in_parts_is_the_whole_one():
     assert parts[1]["clm_loss"] == pytest.approx(whole[1]["clm_loss"], rel=1e-5)
 
 
+@pytest.mark.long
 def test_each_phase_counts_its_own_predictions():
     objective, *_ = two_phases()
     masked = flops.row_flops(objective.masked)

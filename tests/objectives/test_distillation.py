@@ -117,6 +117,7 @@ def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
     np.testing.assert_allclose(query.reshape(of_query.shape), of_query, atol=2e-5)
 
 
+@pytest.mark.long
 def test_logits_of_the_masked_tokens_alone():
     found = distilled({"logits": 1.0, "task": 1.0}, every_token=False)
     means = compute(found, batch(every_token=False), grad=False)[1]
@@ -134,6 +135,7 @@ def test_all_comparisons_have_gradients_in_bfloat16(every_token):
     assert {x.dtype for x in jax.tree.leaves((total, gradient))} == {jnp.dtype("float32")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names, options",
     [

@@ -66,6 +66,7 @@ def test_masks_are_new_in_each_step_by_default():
     assert all(same(first, masks(tiny_task(), FORWARD, epoch=0, step=0)))
 
 
+@pytest.mark.long
 def test_two_sets_of_masks_alternate_by_epoch():
     twice = task(2)
     epochs = [masks(twice, FORWARD if epoch % 2 else BACKWARD, epoch, step=10 * epoch) for epoch in range(5)]
@@ -75,6 +76,7 @@ def test_two_sets_of_masks_alternate_by_epoch():
             assert any(same(epochs[epoch], epochs[other])) == (epoch % 2 == other % 2)
 
 
+@pytest.mark.long
 def test_rows_with_the_same_text_have_masks_of_their_own():
     batch = batch_of(np.zeros(ROWS, np.int64), 1, 0)
     batch["mask_keys"] = loader.mask_keys(np.arange(ROWS), np.zeros(ROWS, np.int64), SEED)

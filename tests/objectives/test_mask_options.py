@@ -205,6 +205,7 @@ def test_shares_of_replacements(strategy, shares):
         assert wanted or share == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_only_masks_only_random_and_nothing_at_all(strategy):
     ids = np.random.default_rng(0).integers(5, VOCAB, (200, 64))
@@ -304,6 +305,7 @@ def test_counts_of_google_and_electra():
     assert sizes == [19, 79, 130]
 
 
+@pytest.mark.long
 def test_counts_of_fairseq():
     """floor(0.15 x 30 + U) is 4 and 5 with equal shares; 0.15 x 40 = 6 is always 6."""
     counts = mask(np.full((20_000, 30), 7), MaskingOptions(count="fairseq")).weights.sum(axis=1)

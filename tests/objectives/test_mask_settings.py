@@ -22,6 +22,7 @@ def test_the_share_goes_from_the_first_to_the_last():
     assert prob_at(MaskingOptions(), 7) is None and linear.largest_prob == 0.3
 
 
+@pytest.mark.long
 def test_the_step_of_training_sets_the_share_and_evaluation_has_its_own_masks():
     masking = MaskingOptions(0.5, final_prob=0.1, schedule="linear", total_steps=10, max_predictions=16)
     evaluation = MaskingOptions(0.25, replace=(1, 0, 0), max_predictions=8)

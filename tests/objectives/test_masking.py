@@ -149,6 +149,7 @@ def test_spans_are_runs_of_whole_words_of_the_published_lengths():
     assert 2.6 < np.mean(runs) < 3.8
 
 
+@pytest.mark.long
 def test_masks_depend_on_the_rows_key_and_tokens_alone():
     ids, lengths = rows(8)
     whole = mask(ids, lengths)
@@ -158,6 +159,7 @@ def test_masks_depend_on_the_rows_key_and_tokens_alone():
     assert not np.array_equal(whole.positions, mask(ids, lengths, seed=2).positions)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["token", "whole_word", "span"])
 def test_masks_are_the_same_on_one_device_and_on_eight(strategy):
     ids, lengths = rows(16)

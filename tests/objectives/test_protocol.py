@@ -250,6 +250,7 @@ def test_devices_that_add_up_their_own_rows_are_one_device(name):
     states.assert_close_runs((lines, state.params), (alone, state_of_one.params))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MAKE)
 def test_the_loss_is_the_scaled_sum(name):
     objective, _ = objective_and_batches(name)
@@ -283,6 +284,7 @@ def test_low_rank_matrices_start_as_the_frozen_one():
     assert np.any(np.asarray(trained.params["b"])) and trained.params["b"].shape == (2, CLASSES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["denoising", "denoising, packed"])
 def test_deletions_depend_on_the_row_and_not_on_the_mesh(name):
     lines, _, _, evaluation = train(name)
@@ -300,6 +302,7 @@ def test_samples_depend_on_the_row_and_not_on_the_mesh():
         assert mine["proposed"] == reference["proposed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["contrastive", "late interaction"])
 def test_texts_are_compared_with_those_of_all_devices(name):
     alone = train(name, sizes=(1, 1, 1))[0]

@@ -92,6 +92,7 @@ def test_parts_and_meshes_change_nothing(parts, sizes):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), params, expected)
 
 
+@pytest.mark.long
 def test_the_loss_is_the_generators_plus_50_times_the_discriminators():
     for line in train()[0]:
         expected = line["generator_loss"] + 50 * line["discriminator_loss"]
@@ -178,6 +179,7 @@ def replaced_rows(objective, batch, params, monkeypatch):
     return {name: np.asarray(metrics[name][0]) for name in ("input_ids", "replaced", "counted")}
 
 
+@pytest.mark.long
 def test_samples_replace_masked_tokens_and_a_right_guess_is_original(monkeypatch):
     objective = make()
     given = packed_batch(rows=ROWS)
@@ -223,6 +225,7 @@ def test_samples_differ_by_step_and_row_and_not_by_place_in_the_batch():
     np.testing.assert_array_equal(prepare(part, jax.random.key(1), True)["sample_keys"], first[3:5])
 
 
+@pytest.mark.long
 def test_a_packed_sequence_is_computed_as_alone(monkeypatch):
     """With the same masks and noise, the sums over a packed row are those over its sequences."""
     objective = make(rate=0.0)
@@ -289,6 +292,7 @@ def test_variants(variant):
     assert all(np.any(x) != name.startswith("generator/") for name, x in gradient.items())
 
 
+@pytest.mark.long
 def test_the_copy_mechanism_by_hand():
     objective = make("all_tokens_mlm", rate=0.0)
     batch, params = prepared_and_params("all_tokens_mlm")

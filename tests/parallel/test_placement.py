@@ -70,6 +70,7 @@ def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_devices", [False, True])
 def test_kernels_are_cast_once_to_the_dtype_of_their_products(of_devices):
     config = CONFIG.replace(dtype="bfloat16")

@@ -78,11 +78,13 @@ def test_losses_are_those_of_one_device(mesh_sizes):
         assert abs(evaluation[name] - value) < 1e-5, name
 
 
+@pytest.mark.long
 def test_training_moved():
     losses = [line["loss"] for line in run((1, 1, 1))[0]]
     assert len(set(losses)) == 4 and losses[0] == pytest.approx(np.log(VOCAB) + np.log(2), abs=0.15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh_sizes", SPLITS)
 def test_parameters_and_moments_are_really_sharded(mesh_sizes):
     _, fsdp, tensor = mesh_sizes

@@ -22,6 +22,7 @@ def drawn(path):
     return pixels.shape
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "layer, head, least, most",
     [

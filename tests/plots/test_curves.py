@@ -67,6 +67,7 @@ def test_smoothing_keeps_a_line_a_line():
     assert set(curves._smooth(np.full(100, 0.6))) == {0.6}  # or the axis would show the rounding errors
 
 
+@pytest.mark.long
 def test_picture(tmp_path):
     write_metrics(tmp_path)
     output = tmp_path / "deep" / "curves.png"
@@ -98,6 +99,7 @@ def test_the_command_counts_one_row(tmp_path, capsys):
     assert capsys.readouterr().out == f"wrote {trial}/curves.png (1 row, steps 1 to 1)\n"
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     assert cli.main(["plot", f"--workdir={tmp_path}"]) == 2
     assert "it contains no metrics" in capsys.readouterr().err
@@ -116,6 +118,7 @@ def test_the_command(tmp_path, capsys):
         assert message in error and error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_several_runs_in_one_picture(tmp_path, capsys):
     for name in ("a,1", "b"):
         (tmp_path / name).mkdir()

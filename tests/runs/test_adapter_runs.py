@@ -86,6 +86,7 @@ def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
     check(convert.load(tmp_path / "hf").params, pretrained)
 
 
+@pytest.mark.long
 def test_the_updates_are_exported_to_peft_and_read_again(adapted, tmp_path):
     """The conversion itself compares the merged parameters bit for bit."""
     command = ["convert", f"--input={adapted}", f"--output={tmp_path}/peft", "--to=peft"]

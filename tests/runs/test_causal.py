@@ -50,6 +50,7 @@ def test_what_is_said_of_labels(pretrain):
     assert output.endswith("checkpoints/1\n")
 
 
+@pytest.mark.long
 def test_masks_are_not_filled(causal, capsys):
     assert cli.main(["fill-mask", f"--checkpoint={causal}", "word1 [MASK]"]) == 2
     error = capsys.readouterr().err

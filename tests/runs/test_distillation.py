@@ -55,6 +55,7 @@ def test_the_student_starts_with_layers_of_the_teacher(run, trained):
     assert 0 < np.max(np.abs(model.params[words] - teacher.params[words])) < 0.01  # after 4 small steps
 
 
+@pytest.mark.long
 def test_the_teacher_is_saved_once(run, trained):
     steps = [checkpoint.describe(run / "checkpoints" / str(step)) for step in (2, 4)]
     assert not any("teacher" in name for names in steps for name in names)
@@ -96,6 +97,7 @@ def test_a_run_does_not_go_on_with_another_teacher(run, records, trained, tmp_pa
     assert cli.main([*command(other, records, same), "--allow_changes"]) == 0
 
 
+@pytest.mark.long
 def test_mistakes(run, records, trained, pretrained, tmp_path, capsys):
     for fields, message in (
         (

@@ -94,6 +94,7 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
     assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_server_fills_masks_with_the_generator(run):
     flags = types.SimpleNamespace(checkpoint=str(run), workdir=None, dtype="auto")
     assert [service.name for service in serve._services(flags)] == ["embed", "fill-mask"]

@@ -55,6 +55,7 @@ def test_they_are_those_of_the_checkpoint(filled, step):
         assert [float(share.removesuffix("%")) for share in shares] == pytest.approx(probabilities, abs=0.06)
 
 
+@pytest.mark.long
 def test_tensorboard_shows_them_at_each_evaluation(filled):
     found = [text for tag, _, text in tensorboard.read(filled / "tensorboard") if "fills" in tag]
     assert tensorboard.steps(filled / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]

@@ -260,6 +260,7 @@ def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, 
     assert "is not the vocabulary of the checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_labels_outside_the_set(finetuned, tmp_path, capsys):
     path = tmp_path / "dev.csv"
     path.write_text("review,color\na dog,red\na cat,yellow\n")

@@ -20,6 +20,7 @@ from bert_jax.workdir import run_directory
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.long
 def test_what_is_in_the_work_directory(trained, records):
     names = {path.name for path in trained.iterdir()}
     assert names == {".lock", "checkpoints", "config.json", "metrics.jsonl", "tensorboard", "vocab.txt"}

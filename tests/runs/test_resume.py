@@ -211,6 +211,7 @@ def test_killed_from_left_to_right_and_in_masked_lm(records, tmp_path):
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
     one, several = ([line["loss"] for line in metrics(whole(n))] for n in (1, devices))

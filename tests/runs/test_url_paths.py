@@ -45,6 +45,7 @@ def run(tmp_path, monkeypatch, capsys):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments, written, begins",
     [

@@ -96,6 +96,7 @@ def test_items_of_clients_that_hang_up_are_not_computed_and_leave_their_places()
         wait_for(port, 'bert_jax_requests_total{path="/predict",status="200"} 1')
 
 
+@pytest.mark.long
 def test_a_request_that_stops_to_arrive_is_refused_and_delays_no_end(monkeypatch):
     monkeypatch.setattr(app, "_STALLED_SECONDS", 0.5)
     head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n"
@@ -122,6 +123,7 @@ def test_a_request_that_stops_to_arrive_is_refused_and_delays_no_end(monkeypatch
     assert time.monotonic() - began < 10  # the server has stopped, without its time limit of any request
 
 
+@pytest.mark.long
 def test_a_stop_that_has_waited_long_enough_answers_what_is_not_computed():
     service = Echo()
     service.release.clear()

@@ -97,6 +97,7 @@ def test_compiling_shows_its_progress(monkeypatch, capsys):
     assert "compiling /embed: 2 of 3 programs" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_loaded_once(folders, monkeypatch):
     loaded, load = [], convert.load
     monkeypatch.setattr(convert, "load", lambda path, **options: loaded.append(path) or load(path, **options))
@@ -117,6 +118,7 @@ def test_vectors_are_those_of_embed(server, folders):
     np.testing.assert_allclose(found["vectors"], embedder.embed(TEXTS, "the cat "), atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_paths_of_the_server_are_logged(server):
     assert server.paths.split(", ") == [
         *("/health", "/metrics", "/embed", "/fill-mask", "/predict", "/v1/embeddings", "/v1/models"),

@@ -49,6 +49,7 @@ def test_constant_correlations_are_zero(predictions, targets):
     assert metrics.spearman(np.array(predictions), np.array(targets)) == 0
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=30))
 def test_two_class_scores_against_their_definition(rows):

@@ -120,6 +120,7 @@ def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
     windows.check_stride(2, max_seq_length, room, pair)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(tokenizer=tokenizers, words=st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=12))
 def test_the_first_piece_of_each_word(tokenizer, words):

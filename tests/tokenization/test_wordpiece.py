@@ -113,6 +113,7 @@ def tokens_of(tokenizer, text):
     return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(text=SENTENCES)
 def test_equals_the_oracle_on_any_unicode(tokenizer, text):
@@ -316,6 +317,7 @@ def test_character_class_matches_exactly_its_points():
     assert [c for c in "]-^abcABC\\\U0010ffff" if pattern.match(c)] == list("]-^ab\U0010ffff")
 
 
+@pytest.mark.long
 def test_a_ten_megabyte_word_is_one_unknown_token(vocabulary):
     tokenizer = tokenization.load(vocabulary)
     assert tokens_of(tokenizer, "a" * 10_000_000) == ["[UNK]"]

@@ -83,6 +83,7 @@ def spent(tmp_path_factory):
     return run, run.fit()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", [6, 7])
 def test_a_budget_ends_a_run_at_the_step_that_spends_it(spent, tmp_path, stop):
     whole, state = spent

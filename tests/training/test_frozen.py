@@ -126,6 +126,7 @@ def test_saved_once_and_resumed(tmp_path):
     assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4, 6, 8]
 
 
+@pytest.mark.long
 def test_others_are_refused_and_nothing_is_lost(tmp_path):
     fit(tmp_path, 2)
     with pytest.raises(UserError, match="frozen/layer: the frozen parameters are not those"):

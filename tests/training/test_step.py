@@ -43,6 +43,7 @@ def test_one_batch_is_learned_by_heart(run):
     )  # from 5.3
 
 
+@pytest.mark.long
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(run):
     _, state, step = run
     poisoned = state.replace(params=jax.tree.map(lambda x: x, state.params))
@@ -120,6 +121,7 @@ def test_metrics_count_real_tokens(run):
     )
 
 
+@pytest.mark.long
 def test_evaluation_is_without_dropout_and_the_same_each_time(run):
     task, state, _ = run
     evaluate = jax.jit(make_eval_step(task, 0))

@@ -50,6 +50,7 @@ def test_the_program_of_an_evaluation_may_take_longer_to_compile_than_the_limit(
     assert evaluate(Slow(), lambda own, step: (make_batch(n, rows) for n, rows in enumerate((16, 8)))) == []
 
 
+@pytest.mark.long
 def test_batches_of_an_evaluation_that_do_not_arrive_end_the_process(evaluate):
     def batches(own, step):
         yield make_batch(0)

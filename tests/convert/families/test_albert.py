@@ -180,6 +180,7 @@ def test_layers_that_share_their_parameters_cannot_be_chosen():
         surgery.select_layers(convert.load(FOLDER / "none"), [0, 2])
 
 
+@pytest.mark.long
 def test_a_conversion_warns_of_text_that_transformers_normalizes_in_another_way(tmp_path):
     """Its only class for SentencePiece vocabularies with BERT's rows treats text as ALBERT does."""
     source, lines = tmp_path / "source", []

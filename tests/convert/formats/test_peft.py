@@ -41,6 +41,7 @@ def logits(model, arrays):
     return np.asarray(outputs["classifier"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_merged_weights_are_those_of_peft(name):
     model = read(name)

@@ -49,6 +49,7 @@ def registered(monkeypatch):
     return formats.register(Npz())
 
 
+@pytest.mark.long
 def test_a_registered_format_is_converted_loaded_inspected_and_used(registered, export, tmp_path, capsys):
     folder, model = export("pretraining")
     npz, back = tmp_path / "npz", tmp_path / "back"

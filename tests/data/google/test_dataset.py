@@ -77,6 +77,7 @@ def test_the_bytes_of_a_row(example_message):
     )
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)
 def test_rows_come_back(tmp_path_factory, data):

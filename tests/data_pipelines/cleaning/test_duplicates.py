@@ -242,6 +242,7 @@ def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
     assert set(drops["kept"].tolist()) == {3 << 32}  # the one with the key 10
 
 
+@pytest.mark.long
 def test_a_template_of_many_documents_is_few_pairs(tmp_path, monkeypatch):
     """So the memory of a task is bounded: of n documents that are all alike it would find 64 n pairs."""
     rng = random.Random(6)

@@ -126,6 +126,7 @@ def usable(data):
     return False
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     data=FILES.filter(usable),

@@ -107,6 +107,7 @@ def test_defaults_are_the_references(google_options):
     assert list(manifest["splits"]) == ["train"] and manifest["splits"]["train"]["documents"] == 60
 
 
+@pytest.mark.long
 def test_several_buckets_on_several_workers(google_options, monkeypatch):
     """Each bucket is shuffled by itself; the bytes are the same whoever works, and all are sound."""
     first = google_options(num_shards=3, dupe_factor=2)
@@ -194,6 +195,7 @@ def test_masks(tokenizer, first, second, seed, rule, most):
             assert not joined or (position in masked.positions) == (position - 1 in masked.positions)
 
 
+@pytest.mark.long
 def test_replacements_of_grams_are_alike_and_sizes_are_weighted(tokenizer):
     mask = masker(tokenizer, 0, max_ngram=3, masked_lm_prob=0.03)
     rng, sizes, kinds = random.Random(0), collections.Counter(), collections.Counter()

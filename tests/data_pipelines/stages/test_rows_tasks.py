@@ -8,6 +8,7 @@ from bert_jax.data import manifests
 from data_pipelines import build
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", ["packed", "google"])
 def test_the_list_of_sources_is_not_sent_with_every_bucket(options, monkeypatch, schema):
     sent, run = [], build._Build._run

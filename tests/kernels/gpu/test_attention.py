@@ -40,6 +40,7 @@ def value_and_gradients(form, causal, window, rate, query, key, value, weights, 
     return out, *pull(weights)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batch, length, heads, head_size, causal, window, rate",
     [
@@ -86,6 +87,7 @@ def test_probabilities_are_dropped_by_the_mask_of_the_plain_form():
     np.testing.assert_array_equal(np.asarray(dropped) != 0, np.swapaxes(kept, 1, 2))
 
 
+@pytest.mark.long
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     *arrays, ids = inputs(2, 64, 2, 16)
     exact = value_and_gradients(plain, False, 0, 0.1, *arrays, ids)
@@ -199,6 +201,7 @@ def test_what_triton_is_given_computes_the_same(causal, window, rate, slopes):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.long
 def test_no_array_of_all_pairs_is_written_for_a_gpu():
     x, ids = jax.ShapeDtypeStruct((2, 512, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 512), jnp.int32)
 

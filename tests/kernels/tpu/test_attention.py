@@ -121,6 +121,7 @@ def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
     assert np.abs(found - attention.attention(query, key, value, ids, window=window)).max() > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", ["pallas", "triton"])
 def test_devices_that_split_heads_have_their_slopes(implementation):
     query, key, value, _, biases, ids = inputs(2, 128, 4, 64)

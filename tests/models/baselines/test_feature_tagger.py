@@ -39,6 +39,7 @@ def test_the_layers_that_are_named_are_concatenated():
     np.testing.assert_allclose(whole[..., 24:], last, rtol=2e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_layers_are_summed_in_float32():
     ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
     inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))

@@ -63,6 +63,7 @@ def test_a_packed_row_gives_what_its_sequences_give_alone(model):
     np.testing.assert_allclose(apply(task, params, alone)[1][:, 0], packed[rows, slots], atol=1e-6)
 
 
+@pytest.mark.long
 def test_padding_changes_nothing(model):
     task, params = model
     batch = packed_batch(rows=4)

@@ -81,6 +81,7 @@ def test_packed_rows_have_the_same_loss_and_gradient(params):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradient, other)
 
 
+@pytest.mark.long
 def test_predictions_and_metrics_are_those_of_the_task_alone(params):
     _, alone = batches()
     plain = Classification(CONFIG, 3)

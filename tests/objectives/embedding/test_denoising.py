@@ -210,6 +210,7 @@ def test_the_loss_is_that_of_numpy_and_so_is_its_gradient(packed):
         np.testing.assert_allclose(sum(jax.tree.leaves(products)), slope, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_the_decoder_reads_the_damaged_text():
     """The gradient of the cross-attention is not zero, and the loss changes with the damaged text alone."""
     params, prepared = drawn(), prepare(make(), texts())

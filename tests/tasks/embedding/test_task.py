@@ -180,6 +180,7 @@ def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["contrastive", "denoising"])
 def test_single_texts_are_not_predicted(files, vocabulary, tmp_path, capsys, loss):
     run = make_run(tmp_path / "run", vocabulary, "embedding", None, {"loss": loss}, text_a="first")
@@ -328,6 +329,7 @@ def folder(pretrained, tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_the_pooling_is_that_of_the_folder_of_sentence_transformers(files, folder):
     prompts = {"query": "q ", "document": "d "}
     sentences.write(SentenceVectors("cls", True, 12, prompts), 32, 64, folder)

@@ -224,6 +224,7 @@ def test_the_threshold_is_also_that_of_adapters(vocabulary, tmp_path, capsys):
     assert "every question has an answer unless v2=true" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags, message",
     [

@@ -110,6 +110,7 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
     assert entity == {"type": "THING", "start": 1, "end": 3, "text": "red cat"} and 0.5 < probability <= 1
 
 
+@pytest.mark.long
 def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned, tmp_path, capsys):
     (tmp_path / "new.csv").write_text("the\nred\n")
     command = [

@@ -46,6 +46,7 @@ def arguments(files, workdir, pretrained, *more, encoder="bilstm_attention"):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "task, fields, data, given, instead",
     [

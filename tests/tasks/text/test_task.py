@@ -49,6 +49,7 @@ def test_inputs_of_the_model():
     assert prepared["tokens"].sum() == 9 and prepared["sequences"].sum() == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head", [SEQUENCE, SEQUENCE.with_lstm(5)], ids=["linear", "bilstm"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_padding_changes_nothing(kind, head):
