@@ -49,6 +49,17 @@ def transposed(x: jax.Array) -> jax.Array:
     return _by_rows(x.T)
 
 
+def dot(
+    left: jax.Array,
+    right: jax.Array,
+    summed: tuple[int, int],
+    dtype: jax.typing.DTypeLike | None = jnp.float32,
+) -> jax.Array:
+    """Returns the product of two matrices as it stands, also inside a kernel; arguments as of `product`."""
+    dimensions = (((summed[0],), (summed[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
+
+
 def product(
     left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
@@ -60,16 +71,11 @@ def product(
         summed: the dimension of each that is summed over.
         dtype: the dtype of the result; None for that of the operands.
     """
-
-    def of(left, summed, dtype):
-        dimensions = (((summed[0],), (summed[1],)), ((), ()))
-        return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
-
     if not _needs_form(left):
-        return of(left, summed, dtype)
+        return dot(left, right, summed, dtype)
     if summed[0] == 0:
         left, summed = transposed(left), (1, summed[1])
-    return of(left, summed, jnp.float32).astype(dtype or left.dtype)
+    return dot(left, right, summed).astype(dtype or left.dtype)
 
 
 def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:

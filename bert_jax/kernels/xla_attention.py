@@ -10,9 +10,9 @@ from bert_jax.kernels import platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.products import einsum, materialize
 
-# google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax is exactly 0
-# either way.
-_MASKED = -1e9
+# The logit of a masked pair. google-research/bert adds -10000 to the logits of masked positions; in float32
+# the softmax is exactly 0 either way.
+MASKED = -1e9
 
 # Blocks of keys that a block of queries reads in `_banded`: its own, and one to each side.
 _BLOCKS = 3
@@ -52,7 +52,7 @@ def _by_heads(query, key, value, sequence_ids, causal, window, slopes):
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = materialize(tuple(x.swapaxes(1, 2) for x in (query, key, value)))
-    mask = jnp.where(allowed_pairs(sequence_ids, causal, window), 0.0, _MASKED)
+    mask = jnp.where(allowed_pairs(sequence_ids, causal, window), 0.0, MASKED)
     logits = einsum("bnqd,bnkd->bnqk", query, key, jnp.float32) + mask
     if slopes is not None:
         logits += _bias(slopes, _distances(sequence_ids.shape[1]))
@@ -90,7 +90,7 @@ def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropo
     logits = einsum("bcqnd,bcknd->bncqk", query, neighbors(key), jnp.float32)
     if slopes is not None:
         logits += _bias(slopes, distance)[:, None]
-    logits = jnp.where(allowed[:, None], logits, _MASKED)
+    logits = jnp.where(allowed[:, None], logits, MASKED)
     weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, rate)
     out = einsum("bncqk,bcknd->bcqnd", weights, neighbors(value), value.dtype)
     return out.reshape(rows, -1, *sizes)[:, :length]
@@ -147,4 +147,4 @@ def attention_logits(
     logits = einsum("bqnd,bknd->bnqk", query, key, jnp.float32)
     if slopes is not None:
         logits += _bias(slopes, _distances(query.shape[1]))
-    return jnp.where(allowed_pairs(sequence_ids, causal, window), logits, _MASKED)
+    return jnp.where(allowed_pairs(sequence_ids, causal, window), logits, MASKED)

@@ -29,12 +29,13 @@ from etils import epy
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase
 from bert_jax.kernels.dropout import keep, line_words, place_words, threshold
+from bert_jax.kernels.products import dot
+from bert_jax.kernels.xla_attention import MASKED
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
-_MASKED = -1e9
 # Number of products of D by each pair of a query and a key, forward and backward.
 _FORWARD, _BACKWARD = 2, 7
 # Start of the name scope of a kernel, which ends with the FLOPs of its products. The kernel is opaque to XLA,
@@ -272,12 +273,12 @@ def _attention_forward(how, blocks, words, spans, ids, *arrays):
         exponentials, before = jnp.exp2(logits - largest[:, None]), jnp.exp2(most - largest)
         kept = _kept(how, of_row, queries, keys, key.shape[0])
         dropped = _drop(how, exponentials, kept).astype(value.dtype)
-        context = context * before[:, None] + _product(dropped, value[keys.slice], (1, 0))
+        context = context * before[:, None] + dot(dropped, value[keys.slice], (1, 0))
         return largest, total * before + jnp.sum(exponentials, axis=1), context
 
     # A step in which a query has no key adds to its sums what the next one with a key multiplies by 0.
     zeros = jnp.zeros(q.shape, jnp.float32)
-    start = (jnp.full(q.shape[:1], _MASKED, jnp.float32), jnp.zeros(q.shape[:1], jnp.float32), zeros)
+    start = (jnp.full(q.shape[:1], MASKED, jnp.float32), jnp.zeros(q.shape[:1], jnp.float32), zeros)
     most, total, context = jax.lax.fori_loop(spans[block, 0], spans[block, 1], add, start)
     out[...] = (context / total[:, None]).astype(out.dtype)
     totals[...] = most + jnp.log2(total)
@@ -297,9 +298,9 @@ def _attention_backward(how, blocks, words, spans, ids, *arrays):
         of_step = key[keys.slice]
         weights = jnp.exp2(_logits(how, slope, q, of_step, own, keys) - total_of_own)
         kept = _kept(how, of_row, own, keys, length)
-        d_weights = _drop(how, _product(g, value[keys.slice], (1, 1)), kept)
+        d_weights = _drop(how, dot(g, value[keys.slice], (1, 1)), kept)
         d_logits = (weights * (d_weights - inner_of_own)).astype(dtype)
-        return sums + _product(d_logits, of_step, (1, 0))
+        return sums + dot(d_logits, of_step, (1, 0))
 
     def add_queries(number, sums):
         # The pairs are [keys, queries] here, so that no product needs the transpose of a result.
@@ -309,10 +310,10 @@ def _attention_backward(how, blocks, words, spans, ids, *arrays):
         logits = _logits(how, slope, k, of_step, queries, own, keys_first=True)
         weights = jnp.exp2(logits - total_of_step)
         kept = _kept(how, of_row, queries, own, length, keys_first=True)
-        d_v = sums[1] + _product(_drop(how, weights, kept).astype(dtype), g, (1, 0))
-        d_weights = _drop(how, _product(v, g, (1, 1)), kept)
+        d_v = sums[1] + dot(_drop(how, weights, kept).astype(dtype), g, (1, 0))
+        d_weights = _drop(how, dot(v, g, (1, 1)), kept)
         d_logits = (weights * (d_weights - inner_of_step)).astype(dtype)
-        return sums[0] + _product(d_logits, of_step, (1, 0)), d_v
+        return sums[0] + dot(d_logits, of_step, (1, 0)), d_v
 
     d_q = jax.lax.fori_loop(spans[block, 0], spans[block, 1], add_keys, zeros)
     d_query[...] = (d_q * scale).astype(dtype)
@@ -354,7 +355,7 @@ def _pairs(queries, keys, keys_first):
 
 def _logits(how, slope, left, right, queries, keys, keys_first=False):
     """Returns the logits of all pairs as powers of 2, float32 [queries, keys], or transposed."""
-    logits = _product(left, right, (1, 1)) * (left.shape[1] ** -0.5 * math.log2(math.e))
+    logits = dot(left, right, (1, 1)) * (left.shape[1] ** -0.5 * math.log2(math.e))
     query_ids, key_ids = _pairs(queries.ids, keys.ids, keys_first)
     allowed = query_ids == key_ids
     query, key = _pairs(queries.places, keys.places, keys_first)
@@ -364,7 +365,7 @@ def _logits(how, slope, left, right, queries, keys, keys_first=False):
         allowed &= jnp.abs(key - query) <= how.window
     if how.has_slopes:
         logits -= slope * jnp.abs(key - query).astype(jnp.float32)
-    return jnp.where(allowed, logits, _MASKED)
+    return jnp.where(allowed, logits, MASKED)
 
 
 def _kept(how, of_row, queries, keys, length, keys_first=False):
@@ -379,8 +380,3 @@ def _kept(how, of_row, queries, keys, length, keys_first=False):
 
 def _drop(how, x, kept):
     return x if kept is None else jnp.where(kept, x * (1 / (1 - how.rate)), 0.0)
-
-
-def _product(left, right, contracted):
-    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
-    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)

@@ -25,13 +25,14 @@ from etils import epy
 from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.dropout import PAIR, keep_by_parts, line_words, place_words, threshold
+from bert_jax.kernels.products import dot
 from bert_jax.kernels.tpu.lanes import in_rows, widened
+from bert_jax.kernels.xla_attention import MASKED
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-_MASKED = -1e9
 _LN_2 = math.log(2)
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ def attend(
         denominators = jnp.sum(exponentials, axis=0, keepdims=True)
         statistics.append(largest + log2(denominators))
         exponentials = drop(head, exponentials).astype(value.dtype)
-        context = _product(values[features(how, head)], exponentials, (1, 0))
+        context = dot(values[features(how, head)], exponentials, (1, 0))
         contexts.append((context / (denominators * (1 - how.rate))).astype(query.dtype))
     return jnp.concatenate(contexts).T, statistics
 
@@ -132,7 +133,7 @@ def attend_running(
         exponentials = jnp.exp2(logits[head] - now)
         denominators[each] = denominators[each] * factor + jnp.sum(exponentials, axis=0, keepdims=True)
         exponentials = drop(head, exponentials).astype(value.dtype)
-        contexts[lanes] = contexts[lanes] * factor + _product(values[lanes], exponentials, (1, 0))
+        contexts[lanes] = contexts[lanes] * factor + dot(values[lanes], exponentials, (1, 0))
 
 
 def differentiate(
@@ -168,7 +169,7 @@ def differentiate(
         The gradient of the query, float32 [queries, 128].
     """
     logits = _logits(how, query, key, mask)
-    d_weights = [_product(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(how)]
+    d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(how)]
     yield
     transposed, d_queries = key.T, []
     for head, lanes in enumerate(_heads(how)):
@@ -176,9 +177,9 @@ def differentiate(
         d_probabilities = drop(head, d_weights[head])
         sums = jnp.sum(weights * d_probabilities, axis=0, keepdims=True) if inner is None else inner(head)
         d_logits = (weights * (d_probabilities - sums)).astype(query.dtype)
-        d_queries.append(_product(transposed[features(how, head)], d_logits, (1, 0)))
-        add(head, 0, _product(d_logits, _only(query, lanes), (1, 0)))
-        add(head, 1, _product(drop(head, weights).astype(query.dtype), _only(gradient, lanes), (1, 0)))
+        d_queries.append(dot(transposed[features(how, head)], d_logits, (1, 0)))
+        add(head, 0, dot(d_logits, _only(query, lanes), (1, 0)))
+        add(head, 1, dot(drop(head, weights).astype(query.dtype), _only(gradient, lanes), (1, 0)))
     return jnp.concatenate(d_queries).T * (how.head_size**-0.5 * how.value_scale)
 
 
@@ -289,9 +290,9 @@ def masker(
         if how.window:
             allowed &= jnp.abs(key - query) <= how.window
     if slopes is None:
-        return lambda head, x: jnp.where(allowed, x, _MASKED)
+        return lambda head, x: jnp.where(allowed, x, MASKED)
     distance = jnp.abs(key - query).astype(jnp.float32)
-    return lambda head, x: jnp.where(allowed, x - distance * slopes[head], _MASKED)
+    return lambda head, x: jnp.where(allowed, x - distance * slopes[head], MASKED)
 
 
 def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[jax.Array]]:
@@ -356,11 +357,6 @@ def _only(x, lanes):
     return jnp.where(lanes, x, jnp.zeros_like(x))
 
 
-def _product(left, right, contracted):
-    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
-    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
-
-
 def _logits(how, query, key, mask):
     """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries] for each head."""
-    return [mask(head, _product(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(how))]
+    return [mask(head, dot(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(how))]
