@@ -165,7 +165,8 @@ def gradients(args) -> None:
     import numpy as np
     import optax
 
-    from bert_jax.models.config import EncoderConfig, Execution
+    from bert_jax.models.config import EncoderConfig
+    from bert_jax.models.execution import Execution
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
 

@@ -247,6 +247,12 @@ KERNELS = (
     Kernel("residual", "triton", "gpu", _triton_residual),
 )
 
+
+def choices(operation: str) -> tuple[str, ...]:
+    """Returns the values of the configuration field of an operation: "auto", "xla", and its kernels."""
+    return ("auto", "xla", *(kernel.implementation for kernel in KERNELS if kernel.operation == operation))
+
+
 _PLATFORM_NAMES = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 

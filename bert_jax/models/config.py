@@ -1,4 +1,4 @@
-"""Configuration of an encoder (`EncoderConfig`) and how it is computed (`Execution`)."""
+"""Configuration of an encoder: what it computes. How it is computed is in `execution`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
 from bert_jax.models.config_checks import check_fields, field, refuse
-
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-POSITIONS = ("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi")
-NORM_PLACEMENTS = ("post", "pre")
-NORMS = ("layernorm", "rmsnorm")
-FEED_FORWARDS = ("mlp", "glu")
-INITIALIZERS = ("truncated_normal", "megatron", "normal")
-ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "triton", "pallas", "splash")
-RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas", "triton")
-REMAT_POLICIES = ("none", "full", "dots")
+from bert_jax.models.execution import Execution
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
 # "gelu_new".
@@ -31,78 +22,6 @@ _SIZE: dict[str, Any] = {"shape": True, "size": True}
 
 def _optional_rate(where: str, **metadata: Any) -> Any:
     return field(None, f"dropout rate {where}", **_RATE, optional=float, **metadata)
-
-
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """Settings for how a model is computed; none of them changes the parameters or the function."""
-
-    dtype: str = field(
-        "auto",
-        "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
-        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
-        "that resumes on another platform keeps it. "
-        "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
-        "bfloat16 pass",
-        choices=dispatch.DTYPES,
-    )
-    attention: str = field(
-        "auto",
-        "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
-        "up to 128), `triton` (the same GPUs; any dtype, rows of a multiple of 16, heads of 16, 32, 64 or "
-        "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers, "
-        "heads of 16, 32, 64 or 128), "
-        "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
-        "has no `local_window`, and neither has `alibi`. `auto` takes the first that can compute "
-        "the case, else `xla`; one that is named and cannot is refused",
-        choices=ATTENTION_IMPLEMENTATIONS,
-        resume="free",
-    )
-    residual: str = field(
-        "auto",
-        "dropout, sum and norm at the end of each half of a layer, or with `norm_placement=pre` the norm at "
-        "its start: `xla`, or as one kernel, for a multiple of 128 features up to 1,024, `pallas` (TPU, rows "
-        "of a multiple of 128 tokens) or `triton` (NVIDIA from Ampere on, rows of a multiple of 16 tokens); "
-        "both need `norm=layernorm` if the norm is at the end",
-        choices=RESIDUAL_IMPLEMENTATIONS,
-        resume="free",
-    )
-    remat: str = field(
-        "none",
-        "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
-        "backward pass, `dots` also the results of matrix products",
-        choices=REMAT_POLICIES,
-        resume="free",
-    )
-    scan_unroll: int = field(
-        1,
-        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
-        "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
-        "1, because only a loop frees memory",
-        bounds=(0, 10_000),
-        resume="free",
-    )
-
-    def __post_init__(self):
-        check_fields(self)
-
-    def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
-        """Returns the settings for computing a checkpoint on a device, wherever it was trained.
-
-        Kernels are chosen again for the device, unless the checkpoint was trained without kernels, and there
-        is no rematerialization. By default the dtype is the one used in training, or the device's default if
-        that was "auto"; CPUs and GPUs without bfloat16 products always compute in float32.
-
-        Args:
-            target: the device.
-            dtype: "auto", "float32" or "bfloat16".
-        """
-        if dtype == "auto":
-            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
-            if dtype != "float32" and self.dtype != "auto":
-                dtype = self.dtype
-        attention, residual = ("xla" if name == "xla" else "auto" for name in (self.attention, self.residual))
-        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention, residual=residual)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +45,7 @@ class EncoderConfig:
         "gelu",
         "activation of the feed-forward block: `gelu` (exact, by erf), `gelu_tanh` (its approximation), "
         "`relu`, `silu`",
-        choices=ACTIVATIONS,
+        choices=("gelu", "gelu_tanh", "relu", "silu"),
     )
     hidden_dropout_prob: float = field(
         0.1, "dropout rate wherever no other rate is given", **_RATE, of_run=True
@@ -173,7 +92,7 @@ class EncoderConfig:
         "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
         "added to the embeddings, `rotary` (Su et al. 2021) rotates queries and keys, `alibi` (Press et al. "
         "2022) adds a bias to the attention logits that depends on the distance in either direction; `none`",
-        choices=POSITIONS,
+        choices=("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi"),
         shape=True,
     )
     position_offset: int = field(
@@ -209,13 +128,13 @@ class EncoderConfig:
         "describe them",
     )
     norm_placement: str = field(
-        "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=NORM_PLACEMENTS
+        "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=("post", "pre")
     )
     final_norm: bool = field(False, "a norm after the last layer", shape=True)
     embedding_norm: bool = field(True, "a norm after the sum of the embeddings", shape=True)
     first_attention_norm: bool = field(True, "a norm before the attention of the first layer", shape=True)
     norm: str = field(
-        "layernorm", "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)", choices=NORMS
+        "layernorm", "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)", choices=("layernorm", "rmsnorm")
     )
     norm_bias: bool = field(True, "norms add a bias", shape=True)
     attention_bias: bool = field(True, "the dense layers of attention have a bias", shape=True)
@@ -225,7 +144,7 @@ class EncoderConfig:
         "mlp",
         "`mlp`, or `glu`: one half of the first dense layer's output is activated and multiplied by the "
         "other half (Shazeer 2020)",
-        choices=FEED_FORWARDS,
+        choices=("mlp", "glu"),
         shape=True,
     )
     layer_groups: int = field(
@@ -267,18 +186,17 @@ class EncoderConfig:
         0,
         "width of a bottleneck adapter after the attention of each layer (Houlsby et al. 2019); 0: none. "
         "`adapter.kind` sets it",
-        minimum=0,
-        maximum=2**20,
+        bounds=(0, 2**20),
         shape=True,
     )
     output_adapter: int = field(
-        0, "width of one after the feed-forward block; 0: none", minimum=0, maximum=2**20, shape=True
+        0, "width of one after the feed-forward block; 0: none", bounds=(0, 2**20), shape=True
     )
     initializer: str = field(
         "truncated_normal",
         "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "
         "deviation divided by sqrt(2 layers) for the last product of each half of a layer",
-        choices=INITIALIZERS,
+        choices=("truncated_normal", "megatron", "normal"),
     )
 
     execution: Execution = Execution()

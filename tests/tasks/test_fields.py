@@ -22,7 +22,8 @@ from support.tiny_tasks import configured
 import bert_jax
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.models import config as bert_config
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.execution import Execution
 from bert_jax.runs import finetune
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed import finetune_config
@@ -44,6 +45,7 @@ CHECKS = {
     PACKAGE / "settings" / "typed" / "run_config.py",
     PACKAGE / "models" / "config.py",
     PACKAGE / "models" / "config_checks.py",
+    PACKAGE / "models" / "execution.py",
 }
 assert all(path.is_file() for path in CHECKS)
 
@@ -54,7 +56,7 @@ def reads(monkeypatch):
     seen = {}
     note_run_fields(monkeypatch, seen)
     note_task_fields(monkeypatch, seen)
-    for part in (bert_config.EncoderConfig, bert_config.Execution):
+    for part in (EncoderConfig, Execution):
         monkeypatch.setattr(part, "__getattribute__", noting_model(part.__getattribute__, seen))
     return seen
 

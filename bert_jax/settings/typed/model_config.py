@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bert_jax.models.config import EncoderConfig, Execution, from_dict
+from bert_jax.models.config import EncoderConfig, from_dict
+from bert_jax.models.execution import Execution
 from bert_jax.settings.config_fields import Field, Part
 
 

@@ -1,0 +1,81 @@
+"""How an encoder is computed: the dtype of products, kernels, rematerialization and loops."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import Target
+from bert_jax.models.config_checks import check_fields, field
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """Settings for how a model is computed; none of them changes the parameters or the function."""
+
+    dtype: str = field(
+        "auto",
+        "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
+        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
+        "that resumes on another platform keeps it. "
+        "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
+        "bfloat16 pass",
+        choices=dispatch.DTYPES,
+    )
+    attention: str = field(
+        "auto",
+        "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
+        "up to 128), `triton` (the same GPUs; any dtype, rows of a multiple of 16, heads of 16, 32, 64 or "
+        "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers, "
+        "heads of 16, 32, 64 or 128), "
+        "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
+        "has no `local_window`, and neither has `alibi`. `auto` takes the first that can compute "
+        "the case, else `xla`; one that is named and cannot is refused",
+        choices=dispatch.choices("attention"),
+        resume="free",
+    )
+    residual: str = field(
+        "auto",
+        "dropout, sum and norm at the end of each half of a layer, or with `norm_placement=pre` the norm at "
+        "its start: `xla`, or as one kernel, for a multiple of 128 features up to 1,024, `pallas` (TPU, rows "
+        "of a multiple of 128 tokens) or `triton` (NVIDIA from Ampere on, rows of a multiple of 16 tokens); "
+        "both need `norm=layernorm` if the norm is at the end",
+        choices=dispatch.choices("residual"),
+        resume="free",
+    )
+    remat: str = field(
+        "none",
+        "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
+        "backward pass, `dots` also the results of matrix products",
+        choices=("none", "full", "dots"),
+        resume="free",
+    )
+    scan_unroll: int = field(
+        1,
+        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
+        "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
+        "1, because only a loop frees memory",
+        bounds=(0, 10_000),
+        resume="free",
+    )
+
+    def __post_init__(self):
+        check_fields(self)
+
+    def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
+        """Returns the settings for computing a checkpoint on a device, wherever it was trained.
+
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels, and there
+        is no rematerialization. By default the dtype is the one used in training, or the device's default if
+        that was "auto"; CPUs and GPUs without bfloat16 products always compute in float32.
+
+        Args:
+            target: the device.
+            dtype: "auto", "float32" or "bfloat16".
+        """
+        if dtype == "auto":
+            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
+            if dtype != "float32" and self.dtype != "auto":
+                dtype = self.dtype
+        attention, residual = ("xla" if name == "xla" else "auto" for name in (self.attention, self.residual))
+        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention, residual=residual)
