@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -212,28 +212,10 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     Raises:
         UserError: there is no such optimizer, or it does not accept the arguments.
     """
-    make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
-    is_function = inspect.isfunction(make) or isinstance(make, functools.partial)
-    taken = inspect.signature(make).parameters if is_function else {}
-    if "learning_rate" not in taken:
-        raise UserError(
-            f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
-            f"optax, such as {', '.join(_EXAMPLES)}{did_you_mean(name, (*_OWN, *_EXAMPLES))}"
-        )
-    if reason := _UNUSABLE.get(name):
-        raise UserError(
-            f"optimizer.name={name!r} cannot be used: {reason}; choose another, such as {_EXAMPLES[0]}"
-        )
+    make, taken = _function_of_optax(name)
     given = _arguments(args)
     for argument in given:
-        if argument in _FIELD_OF:
-            raise UserError(
-                f"optimizer.args={args!r}: set optimizer.{_FIELD_OF[argument]} instead of {argument}"
-                f"{_EXAMPLE_OF.get(argument, '')}"
-            )
-        if argument not in taken:
-            known = ", ".join(known for known in taken if known not in _FIELD_OF)
-            raise UserError(f"optimizer.args={args!r}: {name} has no {argument}; it has {known}")
+        _check_argument(name, args, argument, taken)
     refused = f"optimizer.name={name!r}{f' with optimizer.args={args!r}' if args else ''} cannot be used"
     options = {"weight_decay": 0.0} if "weight_decay" in taken else {}
     try:
@@ -251,6 +233,35 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         )
     optimizer = with_rate(learning_rate=1.0)
     return optax.chain(by_layer(optimizer, layers) if name in _BY_LAYER else optimizer, optax.scale(-1.0))
+
+
+def _function_of_optax(name: str) -> tuple[Callable[..., optax.GradientTransformation], Collection[str]]:
+    """Returns the function of optax or optax.contrib that makes an optimizer, and the names of its arguments."""
+    make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
+    is_function = inspect.isfunction(make) or isinstance(make, functools.partial)
+    taken = tuple(inspect.signature(make).parameters) if is_function else ()
+    if "learning_rate" not in taken:
+        raise UserError(
+            f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
+            f"optax, such as {', '.join(_EXAMPLES)}{did_you_mean(name, (*_OWN, *_EXAMPLES))}"
+        )
+    if reason := _UNUSABLE.get(name):
+        raise UserError(
+            f"optimizer.name={name!r} cannot be used: {reason}; choose another, such as {_EXAMPLES[0]}"
+        )
+    return make, taken
+
+
+def _check_argument(name: str, args: str, argument: str, taken: Collection[str]) -> None:
+    """Raises UserError if an argument in `optimizer.args` is a field of its own, or not one of `taken`."""
+    if argument in _FIELD_OF:
+        raise UserError(
+            f"optimizer.args={args!r}: set optimizer.{_FIELD_OF[argument]} instead of {argument}"
+            f"{_EXAMPLE_OF.get(argument, '')}"
+        )
+    if argument not in taken:
+        known = ", ".join(known for known in taken if known not in _FIELD_OF)
+        raise UserError(f"optimizer.args={args!r}: {name} has no {argument}; it has {known}")
 
 
 def _follows_rate(with_rate: Callable[..., optax.GradientTransformation]) -> bool:
