@@ -70,6 +70,10 @@ class MaskingOptions:
     part: str = dataclasses.field(default="masking", repr=False, compare=False)
 
     def __post_init__(self):
+        self._check_values()
+        self._check_combinations()
+
+    def _check_values(self) -> None:
         for name, known in (
             ("strategy", STRATEGIES),
             ("count", COUNTS),
@@ -92,6 +96,8 @@ class MaskingOptions:
             )
         if self.smoothing < 0:
             raise UserError(f"{self.part}.smoothing={self.smoothing} must be at least 0")
+
+    def _check_combinations(self) -> None:
         if self.smoothing and self.strategy != "token":
             raise UserError(
                 f"{self.part}.smoothing={self.smoothing:g} is for {self.part}.strategy=token, not "
