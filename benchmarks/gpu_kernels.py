@@ -48,7 +48,7 @@ def step(args) -> None:
         made, of_row, _ = ours.pretraining(args, variant, ours.one_device())
         took = time.perf_counter() - began
     print(f"{name}: {', '.join(sorted(map(str, choices)))}")
-    for result in check._results.values():
+    for result in check.results():
         print(f"  {result.kernel}: {result.problem or 'as XLA'}, {result.difference}, {result.seconds:.1f} s")
     print(f"  made in {took:.1f} s, of which compiling {made.fields['compile_seconds']:.1f} s", flush=True)
     (args.output / f"{name}.hlo.gz").write_bytes(gzip.compress(made.program.as_text().encode()))
@@ -148,7 +148,7 @@ _given: dict[tuple, tuple] = {}
 
 
 def _inputs(length: int, rate: float, small: bool) -> tuple:
-    """Returns what `_call` takes, of as many rows of one sequence as have 32,768 tokens."""
+    """Returns what the kernels take, of as many rows of one sequence as have 32,768 tokens."""
     if (length, rate) in _given:
         return _given[length, rate]
     import jax
@@ -160,36 +160,28 @@ def _inputs(length: int, rate: float, small: bool) -> tuple:
     keys = jax.random.split(jax.random.key(0), 4)
     arrays = [jax.random.normal(key, (rows, length, heads, 64), jnp.bfloat16) for key in keys]
     # About what a forward pass gives, so that the probabilities are numbers and not all 0.
-    total, inner = jnp.full((rows, heads, length), math.log2(length) + 1.0), jnp.zeros((rows, heads, length))
+    totals, inner = jnp.full((rows, heads, length), math.log2(length) + 1.0), jnp.zeros((rows, heads, length))
     words = kernel_words(jax.random.key(1) if rate else None, rows)
     words = jnp.concatenate([words, jnp.zeros((rows, 1), words.dtype)], axis=1)
     return _given.setdefault(
-        (length, rate), (*arrays, total, inner, words, jnp.ones((rows, length), jnp.int32))
+        (length, rate), (*arrays, totals, inner, words, jnp.ones((rows, length), jnp.int32))
     )
 
 
 def _compiled(case: tuple, small: bool) -> Callable | str:
     """Returns a kernel, or why it does not compile."""
     import jax
-    import jax.numpy as jnp
 
     from bert_jax.kernels.gpu import attention as kernels
 
     direction, length, rate, sizes = case
-    how = kernels._How(False, 0, rate, False, small)
+    how = kernels.How(causal=False, window=0, rate=rate, has_slopes=False, interpret=small)
 
-    def forward(q, k, v, g, total, inner, words, ids):
-        by_row = words, kernels._spans(how, ids, sizes), ids
-        counts = dict(products=kernels._FORWARD, results=1, result_by_query=True)
-        return kernels._call(kernels._attention_forward, how, sizes, by_row, None, (q, k, v), (), **counts)
+    def forward(q, k, v, g, totals, inner, words, ids):
+        return kernels.forward(how, sizes, (q, k, v), (words, ids, None))
 
-    def backward(q, k, v, g, total, inner, words, ids):
-        spans = [kernels._spans(how, ids, sizes, of_keys) for of_keys in (False, True)]
-        by_row = words, jnp.concatenate(spans, axis=-1), ids
-        counts = dict(products=kernels._BACKWARD, results=3)
-        return kernels._call(
-            kernels._attention_backward, how, sizes, by_row, None, (q, k, v, g), (total, inner), **counts
-        )
+    def backward(q, k, v, g, totals, inner, words, ids):
+        return kernels.backward(how, sizes, (q, k, v, g), (words, ids, None), totals, inner)
 
     function = forward if direction == "forward" else backward
     try:

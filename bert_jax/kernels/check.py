@@ -91,8 +91,12 @@ class Result:
     seconds: float
 
 
-# Results in this process: {(kernel, variant): result}.
-_results: dict[tuple[str, Variant], Result] = {}
+_results: dict[tuple[str, Variant], Result] = {}  # of the checks that `ensure` has made in this process
+
+
+def results() -> list[Result]:
+    """Returns the results of the checks that `ensure` has made in this process, in their order."""
+    return list(_results.values())
 
 
 def ensure(config, log: Callable[[str], None] = print) -> None:

@@ -85,7 +85,7 @@ def test_kernels_that_are_right_are_used(dtype):
     lines = []
     check.ensure(MODEL.replace(dtype=dtype), lines.append)
     assert lines == []
-    results = {result.kernel: result for result in check._results.values()}
+    results = {result.kernel: result for result in check.results()}
     assert set(results) == {PALLAS, SPLASH, RESIDUAL}
     for result in results.values():
         assert result.problem == "" and result.difference < check.BOUND / (2 if dtype == "bfloat16" else 1000)
@@ -145,7 +145,7 @@ def test_the_kernels_of_a_model_with_norms_first_and_rotary_positions():
     lines = []
     check.ensure(MODERN, lines.append)
     assert lines == []
-    results = {result.kernel: result.difference for result in check._results.values()}
+    results = {result.kernel: result.difference for result in check.results()}
     assert set(results) == {PALLAS, SPLASH, RESIDUAL}
     assert max(results.values()) < check.BOUND / 1000
 
@@ -174,7 +174,7 @@ def test_broken_kernels_of_such_a_model(monkeypatch, module, name):
 def test_the_kernel_of_a_model_whose_logits_fall_with_the_distance(monkeypatch):
     model, lines = MODEL.replace(position="alibi", residual="xla"), []
     check.ensure(model, lines.append)
-    assert lines == [] and {result.kernel for result in check._results.values()} == {PALLAS}
+    assert lines == [] and {result.kernel for result in check.results()} == {PALLAS}
     forget()
     monkeypatch.setattr(blocks, "slopes_of", lambda how, arrays: ([0.5] * how.heads, arrays[1:]))
     check.ensure(model, lines.append)
@@ -204,7 +204,7 @@ def test_windows_that_only_short_rows_may_have():
     """Rows of the check that are too long for the window are left out."""
     model = MODEL.replace(max_position_embeddings=2048, local_window=200, global_every=2, residual="xla")
     check.ensure(model.replace(attention="pallas"), pytest.fail)
-    (result,) = check._results.values()
+    (result,) = check.results()
     assert result.kernel == PALLAS and result.difference < check.BOUND / 1000
 
 

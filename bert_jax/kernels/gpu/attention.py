@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,6 +42,9 @@ _FORWARD, _BACKWARD = 2, 7
 # Start of the name scope of a kernel, which ends with the FLOPs of its products. The kernel is opaque to XLA,
 # so a compiled program would not show them otherwise.
 FLOPS_SCOPE = "triton_attention_flops_"
+
+# Words, sequence ids and slopes, as of `flash_attention`.
+ByRow = tuple[jax.Array, jax.Array, jax.Array | None]
 
 
 def flash_attention(
@@ -79,12 +83,14 @@ def flash_attention(
     """
     _, length, _, head_size = query.shape
     dispatch.check_case("attention", "triton", AttentionCase(length=length, head_size=head_size))
-    how = _How(causal, window, rate, slopes is not None, interpret)
+    how = How(causal, window, rate, slopes is not None, interpret)
     return _attend(how, query, key, value, (words, sequence_ids, slopes))
 
 
 @dataclasses.dataclass(frozen=True)
-class _How:
+class How:
+    """How attention is computed; `flash_attention` describes the fields."""
+
     causal: bool
     window: int
     rate: float
@@ -133,46 +139,59 @@ def _attend(how, query, key, value, by_row):
 
 
 def _attend_fwd(how, query, key, value, by_row):
-    words, sequence_ids, slopes = by_row
     _, length, _, head_size = query.shape
     blocks = forward_blocks(length, head_size, query.dtype.itemsize)
-    out, total = _call(
-        _attention_forward,
-        how,
-        blocks,
-        (words, _spans(how, sequence_ids, blocks), sequence_ids),
-        slopes,
-        (query, key, value),
-        (),
-        products=_FORWARD,
-        results=1,
-        result_by_query=True,
-    )
-    return out, (query, key, value, by_row, out, total)
+    out, totals = forward(how, blocks, (query, key, value), by_row)
+    return out, (query, key, value, by_row, out, totals)
 
 
 def _attend_bwd(how, residuals, gradient):
-    query, key, value, (words, sequence_ids, slopes), out, total = residuals
+    query, key, value, by_row, out, totals = residuals
     _, length, _, head_size = query.shape
     blocks = backward_blocks(length, head_size, query.dtype.itemsize)
-    # The sum over keys of probability times its gradient, which is also that over D of output times gradient.
+    # This sum over D is also the one over keys that `backward` needs.
     inner = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1).swapaxes(1, 2)
-    spans = [_spans(how, sequence_ids, blocks, of_keys) for of_keys in (False, True)]
-    gradients = _call(
-        _attention_backward,
-        how,
-        blocks,
-        (words, jnp.concatenate(spans, axis=-1), sequence_ids),
-        slopes,
-        (query, key, value, gradient),
-        (total, inner),
-        products=_BACKWARD,
-        results=3,
-    )
+    gradients = backward(how, blocks, (query, key, value, gradient), by_row, totals, inner)
     return *gradients, (None, None, None)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+def forward(how: How, blocks: Blocks, arrays: Sequence[jax.Array], by_row: ByRow) -> list[jax.Array]:
+    """Returns attention, [B, L, N, D], and `totals` for `backward`, float32 [B, N, L].
+
+    Args:
+        how: the options.
+        blocks: how a row is divided.
+        arrays: query, key and value, as of `flash_attention`.
+        by_row: its words, sequence ids and slopes.
+    """
+    spans = _spans(how, by_row[1], blocks)
+    return _call(
+        _attention_forward, how, blocks, spans, by_row, arrays, (),
+        products=_FORWARD, results=1, result_by_query=True,
+    )  # fmt: skip
+
+
+def backward(
+    how: How, blocks: Blocks, arrays: Sequence[jax.Array], by_row: ByRow, totals: jax.Array, inner: jax.Array
+) -> list[jax.Array]:
+    """Returns the gradients of query, key and value, [B, L, N, D] each.
+
+    Args:
+        how: as of `forward`.
+        blocks: as of `forward`.
+        arrays: query, key, value, and the gradient of attention.
+        by_row: as of `forward`.
+        totals: binary logarithms of the sums of exponentials of each query.
+        inner: sums over keys of probabilities and their gradients, float32 [B, N, L].
+    """
+    spans = [_spans(how, by_row[1], blocks, of_keys) for of_keys in (False, True)]
+    return _call(
+        _attention_backward, how, blocks, jnp.concatenate(spans, axis=-1), by_row, arrays, (totals, inner),
+        products=_BACKWARD, results=3,
+    )  # fmt: skip
 
 
 def _near(how, length, blocks, of_keys=False):
@@ -208,7 +227,9 @@ def _spans(how, sequence_ids, blocks, of_keys=False):
     return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
 
 
-def _call(kernel, how, blocks, by_row, slopes, arrays, by_query, products, results, result_by_query=False):
+def _call(
+    kernel, how, blocks, spans, by_row, arrays, by_query, *, products, results, result_by_query=False
+):
     """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
 
     A program reads what its head has of a row, and writes its block of it.
@@ -217,8 +238,8 @@ def _call(kernel, how, blocks, by_row, slopes, arrays, by_query, products, resul
         kernel: the body.
         how: what is computed.
         blocks: how a row is divided.
-        by_row: the words of `flash_attention`, the steps of `_spans` and the sequence ids.
-        slopes: those of `flash_attention`.
+        spans: what `_spans` returns, for one or both passes over a row.
+        by_row: as of `forward`.
         arrays: arrays [B, L, N, D].
         by_query: float32 arrays [B, N, L].
         products: number of products of D by each pair of a query and a key.
@@ -226,9 +247,10 @@ def _call(kernel, how, blocks, by_row, slopes, arrays, by_query, products, resul
         result_by_query: whether there is one more result, float32 [B, N, L].
     """
     batch, length, heads, head_size = arrays[0].shape
-    slopes = [slopes] * how.has_slopes
+    words, sequence_ids, slopes = by_row
+    of_row, slopes = (words, spans, sequence_ids), [slopes] * how.has_slopes
     whole = [
-        *(pl.BlockSpec((None, *x.shape[1:]), _at_row(x.ndim)) for x in by_row),
+        *(pl.BlockSpec((None, *x.shape[1:]), _at_row(x.ndim)) for x in of_row),
         *[pl.BlockSpec((None,), lambda i, head, row: (head,))] * how.has_slopes,
         *[pl.BlockSpec((None, length, None, head_size), lambda i, head, row: (row, 0, head, 0))]
         * len(arrays),
@@ -252,7 +274,7 @@ def _call(kernel, how, blocks, by_row, slopes, arrays, by_query, products, resul
     # Of rows of one sequence: how many steps the ids leave out is known only when the kernel runs.
     pairs = batch * heads * int(_near(how, length, blocks).sum()) * size * blocks.step
     with jax.named_scope(f"{FLOPS_SCOPE}{2 * products * pairs * head_size}"):
-        return call(*by_row, *slopes, *arrays, *by_query)
+        return call(*of_row, *slopes, *arrays, *by_query)
 
 
 def _at_row(dimensions):

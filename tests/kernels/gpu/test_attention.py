@@ -122,7 +122,7 @@ def computed_and_needed(ids, how, of_keys):
 @pytest.mark.parametrize("of_keys", [False, True])
 @pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
 def test_every_step_with_an_allowed_pair_is_computed_and_few_others(of_keys, causal, window):
-    how = gpu_attention._How(causal, window, 0.0, False, True)
+    how = gpu_attention.How(causal, window, 0.0, False, True)
     any_order = np.random.default_rng(0).integers(0, 4, (6, 128), np.int32)
     computed, needed = computed_and_needed(any_order, how, of_keys)
     assert not np.any(needed & ~computed)
@@ -166,7 +166,7 @@ def test_what_triton_is_given_computes_the_same(causal, window, rate, slopes):
     words = np.concatenate([kernel_words(KEY, 1), np.full((1, 1), 3, np.int32)], axis=1)
 
     def form(interpret):
-        how = gpu_attention._How(causal, window, rate, bool(slopes), interpret)
+        how = gpu_attention.How(causal, window, rate, bool(slopes), interpret)
 
         def forward_and_backward(query, key, value, words, ids, gradient, *slopes):
             by_row = words, ids, *(slopes or [None])
@@ -182,7 +182,7 @@ def test_what_triton_is_given_computes_the_same(causal, window, rate, slopes):
     (forward, grid), (backward, grid_of_backward) = triton_programs.kernels(module)
 
     def spans(blocks, *of_keys):
-        how = gpu_attention._How(causal, window, rate, bool(slopes), True)
+        how = gpu_attention.How(causal, window, rate, bool(slopes), True)
         found = [gpu_attention._spans(how, jnp.asarray(ids), blocks, which) for which in of_keys]
         return np.concatenate(found, axis=-1)
 
