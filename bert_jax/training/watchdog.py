@@ -58,8 +58,11 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._closed.wait(min(self._seconds / 4, 10.0)):
+            if self._paused:
+                continue
+            # Read after `_paused`: a block that ended just before it has sent a heartbeat.
             idle = time.monotonic() - self._last
-            if idle > self._seconds and not self._paused:
+            if idle > self._seconds:
                 self._end(f"no step for {idle:.0f} s (--stall_timeout={self._seconds:g})")
                 return
 

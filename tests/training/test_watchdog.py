@@ -1,5 +1,6 @@
 """The watchdog alone and beside an evaluation on records; tests/tasks has that of a task."""
 
+import contextlib
 import threading
 import time
 
@@ -78,6 +79,31 @@ def test_beats_and_pauses_keep_it_quiet():
         with watchdog.paused():
             threading.Event().wait(0.5)
     assert said == []
+
+
+def test_a_pause_may_end_while_the_limit_is_checked():
+    class Ending(Watchdog):
+        """Its pause ends at the moment at which the thread asks for it."""
+
+        pause, count = contextlib.ExitStack(), 0
+
+        @property
+        def _paused(self):
+            if threading.current_thread() is self._thread:
+                self.pause.close()
+            return self.count
+
+        @_paused.setter
+        def _paused(self, count):
+            self.count = count
+
+    said = []
+    watchdog = Ending(0.2, said.append)
+    watchdog.pause.enter_context(watchdog.paused())
+    watchdog._last -= 1000  # the pause has been longer than the limit
+    with watchdog:
+        time.sleep(0.15)
+    assert said == [] and not watchdog.count
 
 
 def test_none_is_watched_with_0():
