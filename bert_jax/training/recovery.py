@@ -6,6 +6,7 @@ it is killed and restarted.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -56,7 +57,8 @@ class Recovery:
             own: the rows of the global batch that this process feeds.
         """
         if step < self.step:
-            yield from itertools.islice(train_data(step, own), self.step - step)
+            with contextlib.closing(train_data(step, own)) as before:
+                yield from itertools.islice(before, self.step - step)
         yield from train_data(max(step, self.step) + self.left_out, own)
 
 

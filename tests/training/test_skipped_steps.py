@@ -1,5 +1,6 @@
 """Steps that are not finite are skipped, and a run that skips too many goes back once."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -119,6 +120,31 @@ def test_a_damaged_record_of_a_recovery_is_refused(tmp_path, content, message):
 def test_a_record_of_earlier_versions_does_not_say_whether_it_is_complete(tmp_path):
     (tmp_path / "recovery.json").write_text('{"step": 4, "left_out": 5}')
     assert recovery.read(WorkDir(tmp_path)) == recovery.Recovery(4, 5, complete=False)
+
+
+@pytest.mark.parametrize("taken", [1, 3, 4])
+def test_batches_before_and_after_a_return_are_closed(taken):
+    """What reads ahead would go on beside what reads the batches after the return."""
+    open_ = []
+
+    class Numbers:
+        def __init__(self, step, own):
+            self.numbers = itertools.count(step)
+            assert not open_
+            open_.append(self)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.numbers)
+
+        def close(self):
+            open_.remove(self)
+
+    with contextlib.closing(recovery.Recovery(5, 10).batches(Numbers, 2, np.arange(1))) as batches:
+        assert list(itertools.islice(batches, taken)) == [2, 3, 4, 15][:taken]
+    assert not open_
 
 
 @pytest.mark.parametrize("batch", [4, 9, 12])
