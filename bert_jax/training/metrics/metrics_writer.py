@@ -245,13 +245,15 @@ class MetricsWriter:
         if self._bars:
             self._bars.stop()
             self._bars = None
-        self.flush()
-        for lines in self._files:
-            lines.close()
-        if self._tensorboard:
-            self._tensorboard.close()
-        if self._trackers:
-            self._trackers.close()
+        try:
+            self.flush()
+            for lines in self._files:
+                lines.close()
+            if self._tensorboard:
+                self._tensorboard.close()
+        finally:
+            if self._trackers:
+                self._trackers.close()
 
     @property
     def _files(self) -> list[_Lines]:
@@ -263,6 +265,8 @@ class MetricsWriter:
         try:
             yield
         except OSError as error:
+            for lines in self._files:
+                lines.discard()
             if self._tensorboard:
                 self._tensorboard.discard()
             self._lines = self._tables = self._tensorboard = None
@@ -331,6 +335,11 @@ class _Lines:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def discard(self) -> None:
+        """Closes a local file without what cannot be written, which Python 3.13 would report at its end."""
+        with contextlib.suppress(OSError):
+            self.close()
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:

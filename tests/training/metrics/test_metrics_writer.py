@@ -13,6 +13,7 @@ import pytest
 from support import tensorboard
 from support.tensorboard import PNG
 
+from bert_jax.errors import StorageError
 from bert_jax.training.metrics import events
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
 
@@ -55,6 +56,19 @@ def test_a_closed_writer_keeps_no_file_open(tmp_path):
         writer.rewind(1)
         writer.close()
         del writer
+        gc.collect()
+    assert not [str(one.message) for one in seen]
+
+
+def test_files_are_closed_when_the_disk_is_full(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    writer = MetricsWriter(tmp_path, terminal=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        writer.write_table(1, "eval/fills", ["text"], [["a cat"]])
+        with pytest.raises(StorageError, match=r"cannot be written .No space left on device"):
+            writer.write(1, {"loss": 1.0})
+        writer.close()
         gc.collect()
     assert not [str(one.message) for one in seen]
 

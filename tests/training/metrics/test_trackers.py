@@ -1,8 +1,13 @@
 """Trackers get every line of metrics, go on in the same run, and never end a training."""
 
+import errno
+import os
+
+import pytest
 from support.tensorboard import PNG
 from support.trackers import service  # noqa: F401
 
+from bert_jax.errors import StorageError
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
 
 
@@ -41,6 +46,21 @@ def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F
     assert not found.logged and len(read_metrics(tmp_path)) == 2
     shown = capsys.readouterr().out
     assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
+
+
+def test_the_run_of_a_tracker_ends_when_the_disk_is_full(service, tmp_path, monkeypatch):  # noqa: F811
+    name, found = service
+    writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": 1.0})
+
+    def flush():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer._lines, "flush", flush)
+    with pytest.raises(StorageError, match=r"cannot be written .No space left on device"):
+        writer.close()
+    assert found.ended == 1
 
 
 def test_tables_and_pictures(service, tmp_path):  # noqa: F811
