@@ -238,7 +238,7 @@ def _line(message: dict) -> bytes:
 def _parse(line: bytes) -> dict:
     try:
         message = json.loads(line.partition(b"\n")[0])
-    except ValueError:
+    except (ValueError, RecursionError):  # of a foreign program; the latter for brackets within brackets
         return {}
     return message if isinstance(message, dict) else {}
 

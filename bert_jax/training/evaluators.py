@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import row_parts, sharding
+from bert_jax.parallel import collective, row_parts, sharding
 from bert_jax.training.compiled_step import shape_key
 from bert_jax.training.metrics.metrics_writer import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
@@ -268,17 +268,21 @@ class BestCheckpoint(Evaluator):
         self._on_best = on_best
         # Process 0 may just have removed the files of an earlier run.
         multihost_utils.sync_global_devices("best_checkpoint")
-        self.best: dict[str, Any] | None = read_best(workdir.path)
-        place = os.path.join(workdir.path, BEST)
-        if self.best and (found := self.best.get("metric")) != metric:
-            log(
-                f"warning: {os.path.join(workdir.path, BEST_FILE)} has the best step by {found}, and this "
-                f"run compares {metric}; the next evaluation counts as the best"
+        self.best: dict[str, Any] | None = collective.call_in_primary(self._earlier_best)
+
+    def _earlier_best(self) -> dict[str, Any] | None:
+        """Returns what best.json has; None, after a warning, if it is not of this run's scores and steps."""
+        best, place = read_best(self._workdir.path), os.path.join(self._workdir.path, BEST)
+        if best and (found := best.get("metric")) != self._metric:
+            self._log(
+                f"warning: {os.path.join(self._workdir.path, BEST_FILE)} has the best step by {found}, and "
+                f"this run compares {self._metric}; the next evaluation counts as the best"
             )
-            self.best = None
-        if self.best and self.best["step"] not in checkpoint.list_steps(place):
-            log(f"warning: {place} lacks step {self.best['step']}; the next evaluation counts as the best")
-            self.best = None
+            return None
+        if best and best["step"] not in checkpoint.list_steps(place):
+            self._log(f"warning: {place} lacks step {best['step']}; the next evaluation counts as the best")
+            return None
+        return best
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the wrapped evaluator's metrics and `best_so_far`: 1 if the score is the best, else 0."""
@@ -346,6 +350,9 @@ class Evaluations:
     def missed(self, step: int, last: int, directory: files.PathLike) -> list[Evaluator]:
         """Returns the evaluators that were due at a step but had not finished when the process ended.
 
+        They are those of which process 0 sees no result; all processes have to call it, and to evaluate them
+        together.
+
         Args:
             step: the step from which the run resumes.
             last: the last step of the run.
@@ -353,9 +360,14 @@ class Evaluations:
         """
         if not step:
             return []
-        written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
         due = self.due(step, last)
-        return [each for each in due if (each.name, step) not in written or not each.is_done(step)]
+
+        def names() -> list[str]:
+            written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
+            return [each.name for each in due if (each.name, step) not in written or not each.is_done(step)]
+
+        missed = collective.call_in_primary(names)
+        return [each for each in due if each.name in missed]
 
     def run(self, evaluators: Iterable[Evaluator], step: int, state: TrainState) -> None:
         """Evaluates a state and writes a line of metrics for each evaluator.

@@ -119,8 +119,16 @@ def connect(port):
 
 @pytest.mark.parametrize(
     "sent",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"[1, 2]\n", b'{"process": "x"}\n', b'{"process": 1}\n'],
-    ids=["nothing", "http", "zeros", "list", "word", "no_host"],
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00" * 5000,
+        b"[1, 2]\n",
+        b'{"process": "x"}\n',
+        b'{"process": 1}\n',
+        b"[" * 4000 + b"\n",
+    ],
+    ids=["nothing", "http", "zeros", "list", "word", "no_host", "brackets"],
 )
 def test_foreign_programs_are_ignored(port, sent):
     with concurrent.futures.ThreadPoolExecutor() as pool:

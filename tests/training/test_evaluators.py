@@ -1,16 +1,21 @@
 """Evaluators of one's own in the loop, and the best checkpoint that one of them keeps."""
 
+import functools
 import json
 import shutil
 import signal
+import types
 
 import optax
 import pytest
+from jax.experimental import multihost_utils
+from support import together
+from support.evaluations import quiet_context
 from support.regression import Recorder, Run, at, send
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
-from bert_jax.training.evaluators import BestCheckpoint, Evaluator
+from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -58,6 +63,40 @@ def test_two_evaluators_of_one_name_are_refused(tmp_path):
     run.evaluators = [Recorder(), Recorder()]
     with pytest.raises(ValueError, match="expected different names"):
         run.fit()
+
+
+def test_all_processes_make_up_for_the_evaluations_that_process_0_misses(monkeypatch, tmp_path):
+    """The others may see later what it has written, and an evaluation needs all of them."""
+    views = [tmp_path / name for name in ("first", "second")]
+    for view, kinds in zip(views, (["recorder"], []), strict=True):
+        view.mkdir()
+        lines = [json.dumps({"step": 6, "kind": kind}) + "\n" for kind in kinds]
+        (view / "metrics.jsonl").write_text("".join(lines))
+
+    def missed(view):
+        evaluators = Evaluations([Recorder(every=3), Scores({})], quiet_context(None))
+        return [each.name for each in evaluators.missed(6, 12, view)]
+
+    calls = [functools.partial(missed, view) for view in views]
+    assert together.run(monkeypatch, *calls) == [["scores"], ["scores"]]
+    calls.reverse()
+    assert together.run(monkeypatch, *calls) == [["recorder", "scores"]] * 2
+
+
+def test_all_processes_go_on_from_the_best_step_that_process_0_sees(monkeypatch, tmp_path):
+    run = Run(tmp_path / "run", steps=4)
+    best_of(run, {2: 0.5, 4: 0.7})
+    run.fit()
+    (tmp_path / "late").mkdir()
+    monkeypatch.setattr(multihost_utils, "sync_global_devices", lambda name: None)
+
+    def best(path):
+        workdir = types.SimpleNamespace(path=path)
+        return BestCheckpoint(Scores({}), workdir, "accuracy", log=pytest.fail).best
+
+    calls = [functools.partial(best, path) for path in (run.path, tmp_path / "late")]
+    first, second = together.run(monkeypatch, *calls)
+    assert first == second and first["step"] == 4
 
 
 class Scores(Evaluator):
