@@ -123,20 +123,16 @@ def attention(
     chosen = choose_here(
         implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=slopes is not None
     ).implementation
+    settings = (sequence_ids, causal, window, slopes, rate, dropout_key)
     if chosen == "pallas":
-        return _pallas(
-            query, key, value, biases, sequence_ids, causal, window, rate, dropout_key, angles, slopes
-        )
+        return _pallas(query, key, value, *settings, biases, angles)
     query, key, value = prepare(query, key, value, biases, angles)
-    if chosen == "xla":
-        return xla_attention.attend(
-            query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key
-        )
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
-    if chosen == "triton":
-        return _triton(query, key, value, sequence_ids, causal, window, rate, dropout_key, slopes)
-    return _splash(query, key, value, sequence_ids, causal, window)
+    if chosen == "splash":
+        return _splash(query, key, value, sequence_ids, causal, window)
+    attend = {"xla": xla_attention.attend, "triton": _triton}[chosen]
+    return attend(query, key, value, *settings)
 
 
 def _cudnn(query, key, value, sequence_ids, causal):
@@ -150,19 +146,7 @@ def _cudnn(query, key, value, sequence_ids, causal):
     )
 
 
-def _pallas(
-    query,
-    key,
-    value,
-    biases,
-    sequence_ids,
-    causal,
-    window=0,
-    rate=0.0,
-    dropout_key=None,
-    angles=None,
-    slopes=None,
-):
+def _pallas(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key, biases, angles):
     rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
@@ -199,7 +183,7 @@ def _with_first_head(words, heads):
     return jnp.concatenate([words, jnp.broadcast_to(heads[:1], (words.shape[0], 1))], axis=1)
 
 
-def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout_key=None, slopes=None):
+def _triton(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key):
     rows, _, heads, _ = query.shape
 
     def kernel(query, key, value, sequence_ids, words, heads, slopes):
@@ -215,7 +199,7 @@ def _triton(query, key, value, sequence_ids, causal, window=0, rate=0.0, dropout
     return kernel(query, key, value, sequence_ids, words, jnp.arange(heads), _array(slopes))
 
 
-def _splash(query, key, value, sequence_ids, causal, window=0):
+def _splash(query, key, value, sequence_ids, causal, window):
     kernel = functools.partial(
         _splash_local, causal=causal, window=window, interpret=platform.interprets_kernels()
     )

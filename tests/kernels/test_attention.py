@@ -120,11 +120,12 @@ def test_splash_equals_xla_with_gradients(causal, window):
     query, key, value, ids = inputs(length=256 if window else 128)
     real = (ids > 0)[..., None, None]
 
-    def splash(q, k, v):
-        return module._splash(q, k, v, ids, causal, window)
+    def form(implementation):
+        return lambda q, k, v: module.attention(
+            q, k, v, ids, implementation=implementation, causal=causal, window=window
+        )
 
-    def xla(q, k, v):
-        return module.attention(q, k, v, ids, implementation="xla", causal=causal, window=window)
+    splash, xla = form("splash"), form("xla")
 
     def loss(f):
         return lambda *qkv: jnp.sum(jnp.where(real, jnp.sin(f(*qkv)), 0))

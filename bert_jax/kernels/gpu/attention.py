@@ -227,9 +227,7 @@ def _spans(how, sequence_ids, blocks, of_keys=False):
     return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
 
 
-def _call(
-    kernel, how, blocks, spans, by_row, arrays, by_query, *, products, results, result_by_query=False
-):
+def _call(kernel, how, blocks, spans, by_row, arrays, by_query, *, products, results, result_by_query=False):
     """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
 
     A program reads what its head has of a row, and writes its block of it.

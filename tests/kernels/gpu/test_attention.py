@@ -32,10 +32,23 @@ def plain(query, key, value, ids, causal=False, window=0, rate=0.0, slopes=None)
     return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, KEY if rate else None, rate), value)
 
 
+def triton(query, key, value, ids, causal=False, window=0, rate=0.0, slopes=None):
+    return attention.attention(
+        query,
+        key,
+        value,
+        ids,
+        implementation="triton",
+        causal=causal,
+        window=window,
+        slopes=slopes,
+        dropout_rate=rate,
+        dropout_key=KEY,
+    )
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def value_and_gradients(form, causal, window, rate, query, key, value, weights, ids, slopes=None):
-    if form is attention._triton:
-        form = functools.partial(form, dropout_key=KEY)
     out, pull = jax.vjp(lambda *qkv: form(*qkv, ids, causal, window, rate, slopes=slopes), query, key, value)
     return out, *pull(weights)
 
@@ -55,7 +68,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     batch, length, heads, head_size, causal, window, rate
 ):
     given = inputs(batch, length, heads, head_size)
-    found = value_and_gradients(attention._triton, causal, window, rate, *given)
+    found = value_and_gradients(triton, causal, window, rate, *given)
     expected = value_and_gradients(plain, causal, window, rate, *given)
     np.testing.assert_allclose(found[0], expected[0], atol=3e-6, rtol=3e-6)
     for mine, theirs in zip(found[1:], expected[1:], strict=True):
@@ -69,7 +82,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
 def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, window, rate):
     given = inputs(batch, length, heads, head_size)
     slopes = np.float32(2.0 ** -np.arange(1, heads + 1))
-    found = value_and_gradients(attention._triton, causal, window, rate, *given, slopes)
+    found = value_and_gradients(triton, causal, window, rate, *given, slopes)
     expected = value_and_gradients(plain, causal, window, rate, *given, slopes)
     np.testing.assert_allclose(found[0], expected[0], atol=6e-6, rtol=3e-6)
     for mine, theirs in zip(found[1:], expected[1:], strict=True):
@@ -82,7 +95,7 @@ def test_probabilities_are_dropped_by_the_mask_of_the_plain_form():
     query, key, *_ = inputs(2, length, 2, length)
     ones = jnp.ones((2, length), jnp.int32)
     identity = jnp.broadcast_to(jnp.eye(length)[:, None], (2, length, 2, length))
-    dropped = attention._triton(query, key, identity, ones, False, 0, 0.3, KEY)  # [B, L, N, L]
+    dropped = triton(query, key, identity, ones, rate=0.3)  # [B, L, N, L]
     kept = keep_mask(KEY, (2, 2, length, length), 0.3)
     np.testing.assert_array_equal(np.asarray(dropped) != 0, np.swapaxes(kept, 1, 2))
 
@@ -92,7 +105,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     *arrays, ids = inputs(2, 64, 2, 16)
     exact = value_and_gradients(plain, False, 0, 0.1, *arrays, ids)
     halves = [x.astype(jnp.bfloat16) for x in arrays]
-    found = value_and_gradients(attention._triton, False, 0, 0.1, *halves, ids)
+    found = value_and_gradients(triton, False, 0, 0.1, *halves, ids)
     rounded = value_and_gradients(plain, False, 0, 0.1, *halves, ids)
     for true, mine, theirs in zip(exact, found, rounded, strict=True):
         assert mine.dtype == jnp.bfloat16
@@ -104,7 +117,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 def test_what_there_is_no_kernel_for_is_refused(shape):
     query, key, value, _, ids = inputs(1, *shape)
     with pytest.raises(UserError, match=r"attention=triton needs .*; use attention=auto, or xla"):
-        attention._triton(query, key, value, ids, False)
+        triton(query, key, value, ids)
 
 
 def computed_and_needed(ids, how, of_keys):
@@ -140,16 +153,16 @@ def test_other_sequences_are_not_computed():
     query, key, value, weights, _ = inputs(1, 256, 1, 16)
     ids = jnp.asarray([[1] * 128 + [2] * 100 + [0] * 28])
     value = value.at[:, 128:].set(jnp.nan)
-    for x in value_and_gradients(attention._triton, False, 0, 0.0, query, key, value, weights, ids):
+    for x in value_and_gradients(triton, False, 0, 0.0, query, key, value, weights, ids):
         assert not jnp.isnan(x[:, :128]).any()
 
 
 @pytest.mark.long
 def test_devices_that_split_rows_and_heads_compute_the_same():
     given = inputs(4, 32, 4, 16)
-    expected = value_and_gradients(attention._triton, False, 0, 0.3, *given)
+    expected = value_and_gradients(triton, False, 0, 0.3, *given)
     with sharding.on_mesh(sharding.make_mesh(data=2, fsdp=2, tensor=2)):
-        found = value_and_gradients(attention._triton, False, 0, 0.3, *given)
+        found = value_and_gradients(triton, False, 0, 0.3, *given)
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 

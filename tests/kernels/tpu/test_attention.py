@@ -12,6 +12,8 @@ from bert_jax.kernels.tpu import attention as tpu_attention
 from bert_jax.kernels.tpu import resources
 from bert_jax.parallel import sharding
 
+pallas = functools.partial(attention.attention, implementation="pallas")
+
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
     keys = jax.random.split(jax.random.key(length + heads), 5)
@@ -84,8 +86,20 @@ def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, 
 def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, angles, slopes, is_rounded):
     length = ids.shape[1]
 
-    def fused(*inputs):
-        return attention._pallas(*inputs, ids, causal, window, rate, jax.random.key(5), angles, slopes)
+    def fused(query, key, value, biases):
+        return pallas(
+            query,
+            key,
+            value,
+            ids,
+            biases=biases,
+            angles=angles,
+            causal=causal,
+            window=window,
+            slopes=slopes,
+            dropout_rate=rate,
+            dropout_key=jax.random.key(5),
+        )
 
     def plain(query, key, value, biases):
         query, key, value = attention.prepare(query, key, value, biases, angles)
@@ -138,10 +152,10 @@ def test_devices_that_split_heads_have_their_slopes(implementation):
 @pytest.mark.parametrize("length, window", [(384, 0), (640, 0), (384, 64)])
 def test_masks_where_products_of_integers_are_slow(length, window, monkeypatch):
     query, key, value, _, biases, ids = inputs(1, length, 2, 64)
-    call = functools.partial(attention._pallas, query, key, value, biases, ids, False, window, 0.3)
-    expected = call(jax.random.key(5))
+    options = dict(biases=biases, window=window, dropout_rate=0.3, dropout_key=jax.random.key(5))
+    expected = pallas(query, key, value, ids, **options)
     monkeypatch.setattr(platform, "multiplies_integers", lambda: False)
-    np.testing.assert_array_equal(call(jax.random.key(5)), expected)
+    np.testing.assert_array_equal(pallas(query, key, value, ids, **options), expected)
 
 
 @pytest.mark.long
@@ -150,7 +164,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
     halves = [x.astype(jnp.bfloat16) for x in (query, key, value)]
     plain = attention.attention(*halves, ids, biases=biases, implementation="xla")
-    fused = attention._pallas(*halves, biases, ids, False)
+    fused = pallas(*halves, ids, biases=biases)
     errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (fused, plain)]
     assert fused.dtype == jnp.bfloat16 and errors[0] < 1.5 * errors[1]
 
@@ -164,7 +178,7 @@ def test_what_there_is_no_kernel_for_is_refused(shape):
     length, heads, size = shape
     query, key, value, _, biases, ids = inputs(1, length, heads, size)
     with pytest.raises(UserError, match=r"attention=pallas needs .*; use attention=auto, or xla"):
-        attention._pallas(query, key, value, biases, ids, False)
+        pallas(query, key, value, ids, biases=biases)
 
 
 def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
