@@ -134,7 +134,9 @@ class EncoderConfig:
     embedding_norm: bool = field(True, "a norm after the sum of the embeddings", shape=True)
     first_attention_norm: bool = field(True, "a norm before the attention of the first layer", shape=True)
     norm: str = field(
-        "layernorm", "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)", choices=("layernorm", "rmsnorm")
+        "layernorm",
+        "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)",
+        choices=("layernorm", "rmsnorm"),
     )
     norm_bias: bool = field(True, "norms add a bias", shape=True)
     attention_bias: bool = field(True, "the dense layers of attention have a bias", shape=True)

@@ -110,8 +110,8 @@ class ClassificationHead:
     lstm_layers: int = 0
     lstm_size: int = 768
 
-    def with_lstm(self, size: int, layers: int = 2) -> ClassificationHead:
-        """Returns the head with a BiLSTM, and without a dense layer between the pooling and the outputs.
+    def with_lstm(self, size: int) -> ClassificationHead:
+        """Returns the head with two BiLSTM layers, and with no dense layer between pooling and outputs.
 
         A head for sequences then takes the maximum over the tokens of each. The paper has the BiLSTM (section
         5.1), and does not say how it is pooled.
@@ -123,7 +123,7 @@ class ClassificationHead:
             drop_in=NO_DROPOUT,
             dense="none",
             norm=False,
-            lstm_layers=layers,
+            lstm_layers=2,
             lstm_size=size,
         )
 

@@ -51,9 +51,8 @@ _divergence.defvjp(_divergence_fwd, _divergence_bwd)
 def cosine_distance(states: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
     """Returns the sum of weight x (1 - cosine) of states [..., H], with weights [...]."""
     x, y = (each.astype(jnp.float32) for each in (states, targets))
-    squares = (jnp.sum(jnp.square(each), axis=-1) + _COSINE_EPSILON for each in (x, y))
-    norm, norm_of_targets = squares
-    cosine = jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(norm * norm_of_targets)
+    squares, squares_of_targets = (jnp.sum(jnp.square(each), axis=-1) + _COSINE_EPSILON for each in (x, y))
+    cosine = jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares * squares_of_targets)
     return jnp.sum((1 - cosine) * weights)
 
 

@@ -236,7 +236,7 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
 
 
 def _function_of_optax(name: str) -> tuple[Callable[..., optax.GradientTransformation], Collection[str]]:
-    """Returns the function of optax or optax.contrib that makes an optimizer, and the names of its arguments."""
+    """Returns the function of optax or optax.contrib of this name, and the names of its arguments."""
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
     is_function = inspect.isfunction(make) or isinstance(make, functools.partial)
     taken = tuple(inspect.signature(make).parameters) if is_function else ()
