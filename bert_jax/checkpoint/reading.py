@@ -51,25 +51,22 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
         raise UserError(f"{path}: {error}") from error
 
 
-def newest_leaves(path: files.PathLike, *, log=print) -> dict[str, Leaf]:
+def newest_leaves(path: files.PathLike) -> dict[str, Leaf]:
     """Returns every leaf of the newest step from its metadata, without reading any array.
 
     Args:
         path: see `load_params`. If there is no checkpoint, the result is empty.
-        log: see `load_params`.
     """
-    return _if_any(path, lambda step: dict(Step.open(step, check_files=False).own), log) or {}
+    return _if_any(path, lambda step: dict(Step.open(step, check_files=False).own)) or {}
 
 
-def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
+def parameter_names(path: files.PathLike) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 
     Args:
         path: see `load_params`. If there is no checkpoint, the result is empty.
-        log: see `load_params`.
     """
-    names = _if_any(path, lambda step: frozenset(Step.open(step, check_files=False).params), log)
-    return names or frozenset()
+    return _if_any(path, lambda step: frozenset(Step.open(step, check_files=False).params)) or frozenset()
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
@@ -225,13 +222,16 @@ def find_step(path: files.PathLike, number: int) -> str | None:
     return next((step for step in _agreed_steps(path) if files.name(step) == str(number)), None)
 
 
-def _if_any(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result | None:
-    """Returns what `_read_newest` does; None if there is no checkpoint."""
+def _if_any(path: files.PathLike, read: Callable[[str], _Result]) -> _Result | None:
+    """Returns what `_read_newest` does; None if there is no checkpoint.
+
+    Damaged steps are skipped in silence: whatever reads the arrays next reports them.
+    """
     try:
         steps = _agreed_steps(path)
     except UserError:
         return None
-    return _read_first(path, steps, read, log)
+    return _read_first(path, steps, read, lambda line: None)
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:

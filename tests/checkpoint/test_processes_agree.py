@@ -37,9 +37,7 @@ def read_in_all(monkeypatch, read, *views):
     ids=["newer in 1", "same", "newer in 0"],
 )
 def test_all_read_the_same_step_while_another_run_saves(monkeypatch, views, saved, seen, read):
-    found = read_in_all(
-        monkeypatch, lambda view: checkpoint.newest_leaves(view, log=lambda line: None), *views(*seen)
-    )
+    found = read_in_all(monkeypatch, checkpoint.newest_leaves, *views(*seen))
     assert found == [checkpoint.describe(saved / read)] * 2
 
 
