@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.embeddings import TEXTS, tiny_model
 
@@ -103,6 +104,15 @@ def test_another_family_is_loaded_alike():
         model.encode(["a cat"], "pooler")
 
 
+class DataFrame:
+    """As those of pandas: iterating over it yields the names of its columns."""
+
+    columns = ("text",)
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
 def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
@@ -116,6 +126,11 @@ def test_mistakes_are_told(folder, tmp_path):
         model.encode("a")
     with pytest.raises(UserError, match="texts is NoneType: expected a list of them"):
         model.inputs(None)
+    with pytest.raises(UserError, match="texts is dict: expected a list of them"):
+        model.encode({"text": "a cat"})
+    for table in (DataFrame(), pa.table({"text": ["a"]})):
+        with pytest.raises(UserError, match=r"texts is (DataFrame|Table): expected a list, such as df"):
+            model.encode(table)
     for item in (None, 1, b"x", ("a", "b", "c"), ("a",), ("a", None), {"a": "b"}):
         with pytest.raises(UserError, match=r"text 2 is .*: expected a str, or a pair"):
             model.inputs(["a", ("b", "c"), item])

@@ -80,6 +80,25 @@ def with_masked_lm(model: Model) -> Model:
     return found
 
 
+def check_items(items: Any, name: str) -> None:
+    """Checks that `items` can be iterated over its texts or rows.
+
+    The items of a text are its characters, those of an object its keys, those of a data frame its columns.
+
+    Args:
+        items: what was given for a number of texts or rows.
+        name: the name of the parameter, for the message.
+
+    Raises:
+        UserError: `items` is a single text, object or data frame, or cannot be iterated.
+    """
+    given = f"{name} is {type(items).__name__}"
+    if hasattr(items, "columns"):
+        raise UserError(f"{given}: expected a list, such as df['text'].tolist() or df.to_dict('records')")
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise UserError(f"{given}: expected a list of them, such as ['one text']")
+
+
 def text_rows(
     tokenizer: Tokenizer,
     texts: Iterable[Text],
@@ -98,11 +117,10 @@ def text_rows(
         prefix: put before each text, and before the first text of a pair.
 
     Raises:
-        UserError: `texts` is a single text or cannot be iterated, or an item is no text and no pair of texts;
-            the message has its number from 0.
+        UserError: as of `check_items`, or an item is no text and no pair of texts; the message has its number
+            from 0.
     """
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise UserError(f"texts is {type(texts).__name__}: expected a list of them, such as ['one text']")
+    check_items(texts, "texts")
     layout = tokenizer.layout
     all_pairs = (_pair(item, number) for number, item in enumerate(texts))
     while pairs := list(itertools.islice(all_pairs, _ENCODE_CHUNK)):

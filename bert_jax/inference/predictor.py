@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import few_lengths, few_sizes
+from bert_jax.inference.engine import check_items, few_lengths, few_sizes
 from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
@@ -189,13 +189,12 @@ class Predictor:
             number; of tags the words, tags and entities; of questions the answer.
 
         Raises:
-            UserError: an item is not a row of this task, or `items` is empty or a single text or object.
+            UserError: as of `check_items`, an item is not a row of this task, or `items` is empty.
         """
-        is_rows = isinstance(items, Iterable) and not isinstance(items, str | Mapping)
-        given = list(items) if is_rows else []
+        check_items(items, "items")
+        given = list(items)
         if not given:
-            found = "empty" if is_rows else type(items).__name__
-            raise UserError(f"items is {found}: expected a list of rows, such as ['one text']")
+            raise UserError("items is empty: expected a list of rows, such as ['one text']")
         rows = []
         for number, item in enumerate(given):
             try:

@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import Engine, Row, check_items, text_rows, tokenizer_of, with_masked_lm
 from bert_jax.inference.fill_mask import logits_at
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -114,8 +114,9 @@ class SentenceScorer:
             on_done: called with the number of sentences done.
 
         Raises:
-            UserError: a sentence has no tokens, or more than the model has positions.
+            UserError: as of `check_items`; or a sentence has no tokens, or more than the model has positions.
         """
+        check_items(sentences, "sentences")
         parts, done, sentences = [], 0, iter(sentences)
         while chunk := list(itertools.islice(sentences, _CHUNK)):
             parts.append(self._scores(chunk))

@@ -81,6 +81,11 @@ def test_a_causal_model_gives_the_log_likelihood(score, tmp_path):
     assert found.tokens.tolist() == [5, 2, 7, 20, 6]
 
 
+def test_a_single_sentence_is_no_list_of_characters(score, tmp_path):
+    with pytest.raises(UserError, match="sentences is str: expected a list of them"):
+        score(make_model(tmp_path), SENTENCES[0])
+
+
 @pytest.mark.long
 def test_sentences_beyond_a_chunk(score, tmp_path, monkeypatch):
     model, done = make_model(tmp_path), []
