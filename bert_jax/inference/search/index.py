@@ -164,6 +164,9 @@ class Index:
         scores = np.full(numbers.shape, -np.inf, np.float32)
         for row, query in enumerate(np.ascontiguousarray(queries, np.float32)):
             found = np.asarray(self._graph.search(query, most).keys, np.int64)
+            # A graph may have zeros in its middle, where a disk failed, and still be opened.
+            if len(np.unique(found)) < len(found) or np.any((found < 0) | (found >= len(self))):
+                raise UserError(f"{os.path.join(self.directory, GRAPH)}: missing or damaged; {ANEW}")
             exact = np.asarray(self.vectors[found], np.float32) @ query
             order = np.lexsort((found, -exact))
             numbers[row, : len(found)], scores[row, : len(found)] = found[order], exact[order]
@@ -287,4 +290,5 @@ def _make_graph(directory: str, width: int) -> None:
     for begin in range(0, len(vectors), 1 << 14):
         part = np.asarray(vectors[begin : begin + (1 << 14)])
         graph.add(np.arange(begin, begin + len(part)), part)
-    graph.save(os.path.join(directory, GRAPH))
+    with atomic.replace_file(os.path.join(directory, GRAPH)) as file:
+        graph.save(file.name)

@@ -89,6 +89,24 @@ def test_a_graph_that_is_damaged_or_of_another_index_is_refused(tmp_path):
         index.Index(str(tmp_path / "index"), approximate=True)
 
 
+def test_a_graph_with_zeros_in_its_middle_finds_no_document_twice(tmp_path):
+    pytest.importorskip("usearch")
+    made = make(tmp_path / "index", [f"text {number % 8}" for number in range(64)], True)
+    path, queries, refused = tmp_path / "index" / index.GRAPH, np.eye(8, dtype=np.float32), 0
+    content = path.read_bytes()
+    for begin in range(512, len(content), 512):
+        path.write_bytes(content[:begin] + bytes(512) + content[begin + 512 :])
+        try:
+            found = list(index.Index(made.directory, approximate=True).search(queries, 10))
+        except UserError as error:
+            assert "graph.usearch: missing or damaged; make the index anew" in str(error)
+            refused += 1
+        else:
+            numbers = [[result.document.id for result in each] for each in found]
+            assert all(len({*each}) == len(each) for each in numbers)
+    assert refused
+
+
 def test_a_text_that_is_damaged_is_named(tmp_path):
     make(tmp_path / "index", [f"text {number}" for number in range(8)], False)
     texts = tmp_path / "index" / index.TEXTS
