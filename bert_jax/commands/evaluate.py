@@ -20,9 +20,10 @@ qrels/SPLIT.tsv; with --rerank in the order of a second model), or by k-means (-
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from absl import flags as absl_flags
 from etils import epy
@@ -194,18 +195,25 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
 
 def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     """Prints how good the vectors of a model are."""
-    reranker = models.load_reranker(flags, log=progress.log)
-    model = convert.load(flags.checkpoint, log=progress.log)
-    embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
     path: str = getattr(flags, mode)
+    score: Callable[..., dict[str, float]]
+    # A mistake in the files is told before a model is loaded.
     if mode == "retrieval":
-        scores = embedding_scores.retrieval(embedder, path, flags.split or "test", reranker)
+        judged = embedding_scores.read_retrieval(path, flags.split or "test")
+        score = functools.partial(embedding_scores.retrieval, judged=judged)
     elif mode == "similarity":
         columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
-        scores = embedding_scores.similarity(embedder, path, columns, progress.log)
+        pairs = embedding_scores.read_similarity(path, columns, progress.log)
+        score = functools.partial(embedding_scores.similarity, pairs=pairs)
     else:
         columns = flags.columns or embedding_scores.CLUSTER_COLUMNS
-        scores = embedding_scores.clusters(embedder, path, columns, flags.seed or 0, progress.log)
+        texts = embedding_scores.read_clusters(path, columns, progress.log)
+        score = functools.partial(embedding_scores.clusters, texts=texts, seed=flags.seed or 0)
+    if reranker := models.load_reranker(flags, log=progress.log):
+        score = functools.partial(score, reranker=reranker)
+    model = convert.load(flags.checkpoint, log=progress.log)
+    embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
+    scores = score(embedder)
     if flags.json:
         print(json.dumps({"file": path, "checkpoint": model.source, "scores": scores}))
         return 0

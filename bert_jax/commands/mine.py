@@ -65,6 +65,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     columns = tables.Columns(flags.text_a, flags.text_b)
     examples = tables.read_examples(flags.input, columns, parse_label=None, flags="--")
     examples.warn(log)
+    # A corpus counts its blank lines, too.
+    further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
     compiler_options.enable_compilation_cache()
     embedder = embedding.Embedder(convert.load(flags.checkpoint, log=log), dtype=flags.dtype, log=log)
     scorer = None
@@ -73,8 +75,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         scorer = reranking.Reranker(ranker, relevant=flags.relevant, log=log).scores
 
     began = time.monotonic()
-    # A corpus counts its blank lines, too.
-    further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
     candidates = list(dict.fromkeys([*examples.texts_b, *further]))
     places = {text: place for place, text in enumerate(candidates)}
     of_candidates = embedder.unit_vectors(candidates, embedder.sentence.document_prompt)

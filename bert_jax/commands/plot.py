@@ -18,7 +18,7 @@ from etils import epy
 
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
-from bert_jax.io import files, progress
+from bert_jax.io import checks, files, progress
 from bert_jax.io.wording import counted
 from bert_jax.plots import curves
 from bert_jax.settings.flags import Define
@@ -109,6 +109,7 @@ def _attention(flags: absl_flags.FlagValues) -> None:
     for name, what in (("checkpoint", "DIR"), ("text", "'The cat sat on the mat.'"), ("output", "FILE.png")):
         if flags[name].value is None:
             raise UserError(f"plot needs --{name}={what} to draw attention")
+    checks.check_output_file(flags.output, checks.PICTURES)  # before a model is loaded
     model = convert.load(flags.checkpoint, log=progress.log)
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
     whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"

@@ -84,6 +84,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
+    # A file that is missing is told before a model is loaded.
+    for name in ("corpus", "queries"):
+        if path := flags[name].value:
+            corpus.check(path, f"--{name}")
+    found = _existing(flags)
+    checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
+    if not checkpoint:
+        raise UserError(f"--index={flags.index}: no index there; give --checkpoint=DIR and --corpus=FILE")
     compiler_options.enable_compilation_cache()
     reranker = models.load_reranker(flags, log=log)
     if reranker and flags.top > reranker.candidates:
@@ -91,10 +99,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             f"warning: --top={flags.top} shows more documents than --rerank orders; those after the first "
             f"{reranker.candidates} have the scores of the vectors: try --candidates={flags.top}"
         )
-    found = _existing(flags)
-    checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
-    if not checkpoint:
-        raise UserError(f"--index={flags.index}: no index there; give --checkpoint=DIR and --corpus=FILE")
     model = convert.load(checkpoint, log=log)
     # Vectors of a model that was not trained for sentence embeddings are compared by their directions.
     normalize = None if model.sentence else True

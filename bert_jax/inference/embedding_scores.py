@@ -1,8 +1,12 @@
-"""How good the vectors of texts are: similarity of pairs, retrieval, and clusters."""
+"""How good the vectors of texts are: similarity of pairs, retrieval, and clusters.
+
+The texts of each are read by a function of its own, before a model is loaded.
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,7 +24,7 @@ from bert_jax.tasks import metrics
 from bert_jax.tasks.readers import labels, tables
 from bert_jax.tasks.readers.file_rows import Lines, TableRows
 from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.readers.tables import Columns
+from bert_jax.tasks.readers.tables import Columns, Examples
 
 with epy.lazy_imports():  # they take seconds to import
     from sklearn import cluster
@@ -35,82 +39,101 @@ _CLUSTER_BATCH, _CLUSTER_RUNS = 500, 10
 Progress = Callable[[int], None]
 
 
-def similarity(
-    embedder: Embedder,
-    path: str,
-    columns: str = SIMILARITY_COLUMNS,
-    log: Callable[[str], None] = print,
-) -> dict[str, float]:
-    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores in a table.
+def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Examples:
+    """Returns pairs of texts with a number for each, their label.
 
     Args:
-        embedder: makes the vectors.
         path: a TSV, CSV or JSON lines file.
-        columns: the columns of both texts and of the score, such as those of STS-B in GLUE.
+        columns: the columns of both texts and of the score, such as `SIMILARITY_COLUMNS`, those of STS-B.
         log: called with a warning if rows are malformed and left out.
+
+    Raises:
+        UserError: the columns are not three names, or as of `tables.read_examples`.
     """
     first, second, score = _columns(columns, 3)
     examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
     examples.warn(log)
-    vectors = [embedder.unit_vectors(texts) for texts in (examples.texts_a, examples.texts_b)]
+    return examples
+
+
+def similarity(embedder: Embedder, pairs: Examples) -> dict[str, float]:
+    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores.
+
+    Args:
+        embedder: makes the vectors.
+        pairs: as `read_similarity` returns them.
+    """
+    vectors = [embedder.unit_vectors(texts) for texts in (pairs.texts_a, pairs.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
-    targets = np.asarray(examples.labels, np.float64)
+    targets = np.asarray(pairs.labels, np.float64)
     found = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
-    return {"pairs": len(examples)} | found
+    return {"pairs": len(pairs)} | found
 
 
-def clusters(
-    embedder: Embedder,
-    path: str,
-    columns: str = CLUSTER_COLUMNS,
-    seed: int = 0,
-    log: Callable[[str], None] = print,
-) -> dict[str, float]:
-    """Returns the V-measure of clusters of the texts of a table, with as many clusters as there are labels.
+def read_clusters(path: str, columns: str, log: Callable[[str], None]) -> Examples:
+    """Returns texts with a label each.
+
+    Args:
+        path: a TSV, CSV or JSON lines file.
+        columns: the columns of the text and of the label, such as `CLUSTER_COLUMNS`.
+        log: as in `read_similarity`.
+
+    Raises:
+        UserError: the columns are not two names, or as of `tables.read_examples`.
+    """
+    text, label = _columns(columns, 2)
+    examples = tables.read_examples(path, Columns(text, "", label))
+    examples.warn(log)
+    return examples
+
+
+def clusters(embedder: Embedder, texts: Examples, seed: int = 0) -> dict[str, float]:
+    """Returns the V-measure of clusters of texts, with as many clusters as there are labels.
 
     It is the mean of ten runs of mini-batch k-means with batches of 500, as each part is measured by MTEB
     (Muennighoff et al. 2023).
 
     Args:
         embedder: makes the vectors.
-        path: a TSV, CSV or JSON lines file.
-        columns: the columns of the text and of the label.
+        texts: as `read_clusters` returns them.
         seed: the seed of the first run.
-        log: as in `similarity`.
     """
-    text, label = _columns(columns, 2)
-    examples = tables.read_examples(path, Columns(text, "", label))
-    examples.warn(log)
-    kinds = sorted({*examples.labels})
-    vectors, found = np.asarray(embedder.embed(examples.texts_a)), []
+    kinds = sorted({*texts.labels})
+    vectors, found = np.asarray(embedder.embed(texts.texts_a)), []
     for run in range(_CLUSTER_RUNS):
         means = cluster.MiniBatchKMeans(
             len(kinds), batch_size=_CLUSTER_BATCH, n_init="auto", random_state=seed + run
         )
-        found.append(cluster_metrics.v_measure_score(examples.labels, means.fit_predict(vectors)))
+        found.append(cluster_metrics.v_measure_score(texts.labels, means.fit_predict(vectors)))
     return {
-        "texts": len(examples),
+        "texts": len(texts),
         "labels": len(kinds),
         "v_measure": float(np.mean(found)),
         "v_measure_deviation": float(np.std(found, ddof=1)),
     }
 
 
-def retrieval(
-    embedder: Embedder, directory: str, split: str = "test", reranker: Reranker | None = None
-) -> dict[str, float]:
-    """Returns how well the documents of each query are found, in the form of a data set of BEIR.
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """Queries with their relevant documents, in a corpus.
 
-    Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
-    relevant document, and recall@10 and @100 the share of the relevant documents that are found. Queries
-    without a relevant document do not count, and a document with the id of the query is no result (Thakur et
-    al. 2021).
+    Attributes:
+        gains: {id of a query: {id of a document: gain above 0}}.
+        queries: {id: text}, with all queries of `gains`.
+        documents: the corpus.
+    """
+
+    gains: Mapping[str, Mapping[str, int]]
+    queries: Mapping[str, str]
+    documents: Sequence[corpus.Document]
+
+
+def read_retrieval(directory: str, split: str) -> Judged:
+    """Returns a data set in the form of BEIR (Thakur et al. 2021).
 
     Args:
-        embedder: makes the vectors, with the prompts of the model.
         directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
         split: the name of the judgments.
-        reranker: orders the first documents of each query again.
 
     Raises:
         UserError: `directory` is a file, a file in it is missing or malformed, an id is not unique, a
@@ -121,23 +144,40 @@ def retrieval(
             f"--retrieval={directory} is a file: expected a folder with corpus.jsonl, queries.jsonl and "
             f"qrels/{split}.tsv"
         )
-    judged = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
+    gains = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
     documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
     queries = {one.id: one.text for one in _read_distinct(os.path.join(directory, "queries.jsonl"))}
-    _check_judged(judged, documents, queries, directory, split)
-    sentence = embedder.sentence
+    _check_judged(gains, documents, queries, directory, split)
+    return Judged(gains, queries, documents)
+
+
+def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = None) -> dict[str, float]:
+    """Returns how well the documents of each query are found.
+
+    Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
+    relevant document, and recall@10 and @100 the share of the relevant documents that are found. Queries
+    without a relevant document do not count, and a document with the id of the query is no result (Thakur et
+    al. 2021).
+
+    Args:
+        embedder: makes the vectors, with the prompts of the model.
+        judged: the queries and the corpus.
+        reranker: orders the first documents of each query again.
+    """
+    documents, queries, sentence = judged.documents, judged.queries, embedder.sentence
     vectors = embedder.unit_vectors([one.text for one in documents], sentence.document_prompt)
-    asked = embedder.unit_vectors([queries[query] for query in judged], sentence.query_prompt)
+    asked = embedder.unit_vectors([queries[query] for query in judged.gains], sentence.query_prompt)
     most = max(_DEPTH, reranker.candidates) if reranker else _DEPTH
     numbers, scores = nearest(asked, vectors, most + 1)
     ranked: dict[str, list[str]] = {}
-    for query, row, values in zip(judged, numbers.tolist(), scores.tolist(), strict=True):
+    for query, row, values in zip(judged.gains, numbers.tolist(), scores.tolist(), strict=True):
         found = [Result(documents[number], score) for number, score in zip(row, values, strict=True)]
         found = [one for one in found if one.document.id != query]
         if reranker:
             found = reranker.rerank(queries[query], found)
         ranked[query] = [one.document.id for one in found[:_DEPTH]]
-    return {"documents": len(documents), "queries": len(judged)} | ranking_scores(judged, ranked)
+    counts = {"documents": len(documents), "queries": len(judged.gains)}
+    return counts | ranking_scores(judged.gains, ranked)
 
 
 def _read_distinct(path: str) -> list[corpus.Document]:

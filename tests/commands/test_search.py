@@ -312,6 +312,12 @@ def test_mistakes(search, tmp_path, flags, corpus, message):
     assert not (tmp_path / "index").exists()
 
 
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_a_missing_file_is_told_before_a_model_is_loaded(search, name):
+    for flags in (["--checkpoint=no checkpoint"], ["--rerank=no run"]):
+        assert f"--{name}=none: no such file" in search(*flags, f"--{name}=none", code=2).err
+
+
 @pytest.mark.parametrize("corpus", ["none.txt", "empty.txt", "bad.jsonl"])
 def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
     (tmp_path / "empty.txt").write_text("")

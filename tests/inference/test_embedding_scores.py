@@ -194,3 +194,16 @@ def test_an_id_of_two_texts_is_refused(checkpoint, tmp_path, capsys, name, repea
 def test_flags_of_other_evaluations_are_refused(checkpoint, capsys):
     error = evaluate(capsys, checkpoint, "--similarity=x", "--split=dev", code=2)
     assert "--split is not for --similarity; leave it out" in error
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("retrieval", "none.tsv/qrels/test.tsv: no such file; expected judgments as in BEIR"),
+        ("similarity", "none.tsv: no such file"),
+        ("clusters", "none.tsv: no such file"),
+    ],
+)
+def test_a_missing_file_is_told_before_a_model_is_loaded(capsys, flag, message):
+    error = evaluate(capsys, ["no checkpoint"], f"--{flag}=none.tsv", code=2)
+    assert message in error and "no checkpoint" not in error

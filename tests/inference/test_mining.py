@@ -122,7 +122,7 @@ def test_the_model_of_pairs_is_computed_in_the_dtype_of_the_flag(run, monkeypatc
         (["--margin=1"], "--margin is only used with --rerank; leave it out"),
         (["--relevant=1"], "--relevant is only used with --rerank; leave it out"),
         (["--rerank=x", "--share=1"], "--share is not used with --rerank; leave it out"),
-        (["--corpus=none.txt"], "--corpus=none.txt: no such file"),
+        (["--corpus=none.txt", "--checkpoint=none"], "--corpus=none.txt: no such file"),
     ],
 )
 def test_mistakes(run, flags, message):

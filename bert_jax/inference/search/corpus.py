@@ -26,6 +26,13 @@ class Document:
     text: str
 
 
+def check(path: str, flag: str) -> None:
+    """Raises a UserError unless a path is a file of documents, or "-" for standard input; `flag` gave it."""
+    text_lines.check(path, flag)
+    if compression.strip_suffix(path).lower().endswith((".csv", ".tsv")):
+        raise UserError(f"{flag}={path}: expected one text per line, or .jsonl")
+
+
 def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Document]:
     """Yields the documents of a file, blank ones included, so that numbers are those of lines.
 
@@ -41,9 +48,7 @@ def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Doc
     Raises:
         UserError: the file does not exist, or a line is malformed; the message gives its number.
     """
-    text_lines.check(path, flag)
-    if compression.strip_suffix(path).lower().endswith((".csv", ".tsv")):
-        raise UserError(f"{flag}={path}: expected one text per line, or .jsonl")
+    check(path, flag)
     objects = text_lines.has_objects(path)
     for number, (place, line) in enumerate(text_lines.read(path)):
         yield _from_object(line, place, field, str(number)) if objects else Document(str(number), line)
