@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import atomic, files, owners
+from bert_jax.io import atomic, files, owners, remote
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -108,7 +108,7 @@ def check_checkpoint_place(path: files.PathLike) -> None:
             "directory to one of them, or choose another"
         )
     if files.is_remote(path):
-        files.file_system(path)  # its error says how to install a missing client
+        remote.file_system(path)  # its error says how to install a missing client
     try:
         files.absolute(path).encode()
     except UnicodeEncodeError:

@@ -15,9 +15,6 @@ by its name get one from `local_copy`.
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
-import logging
 import os
 import pathlib
 import re
@@ -27,33 +24,14 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
-from etils import epy
 
-from bert_jax.errors import UserError, install_hint
-from bert_jax.io import scratch
-
-with epy.lazy_imports():
-    import fsspec  # slow to import, and not needed by workers that read local files
+from bert_jax.errors import UserError
+from bert_jax.io import remote, scratch
 
 PathLike = str | os.PathLike[str]
 
-_BUFFER = 1 << 20
-
 # A URL that went through pathlib or was mistyped has one slash; it would create a folder named `gs:`.
 _ONE_SLASH = re.compile(r"(gs|gcs|s3|s3a|az|abfs|abfss|adl|hf|https?|s?ftp|hdfs|memory|file):/(?!/)")
-
-# File systems without directories: creating one there does nothing, or even creates a bucket.
-_OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
-
-# Error numbers for errors that a remote file system raised without one.
-_NUMBERS = {
-    FileNotFoundError: errno.ENOENT,
-    FileExistsError: errno.EEXIST,
-    IsADirectoryError: errno.EISDIR,
-    NotADirectoryError: errno.ENOTDIR,
-    PermissionError: errno.EACCES,
-}
-_STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 
 def is_remote(path: PathLike) -> bool:
@@ -99,58 +77,6 @@ def suffix(path: PathLike) -> str:
     return os.path.splitext(name(path))[1].lower()
 
 
-def file_system(path: PathLike) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, and the path within it.
-
-    Raises:
-        UserError: there is no such file system, or its package is missing.
-    """
-    # Without a handler, a failed request prints a traceback of the error that is also raised.
-    logging.getLogger("gcsfs").addHandler(logging.NullHandler())
-    for protocol in _OBJECT_STORES:  # set globally, since orbax opens them too
-        fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
-    path = os.fspath(path)
-    try:
-        system, bare = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        hint = f"; {install_hint('gcs')}" if scheme(path) in ("gs", "gcs") else ""
-        raise UserError(f"can't open {path}: {' '.join(str(error).split())}{hint}") from None
-    system.invalidate_cache()  # the file system may have been opened with a cache elsewhere
-    return system, bare
-
-
-@contextlib.contextmanager
-def remote_errors(path: PathLike) -> Iterator[None]:
-    """Turns any error of a remote file system into a one-line OSError that contains the path."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno and error.filename is not None:
-            raise
-        number = getattr(error, "errno", None) or next(
-            (number for kind, number in _NUMBERS.items() if isinstance(error, kind)), None
-        )
-        if number is not None and number < 0:  # of the resolver of names, not of the system
-            number = errno.EIO
-        if number is None:
-            code = str(getattr(error, "code", None) or getattr(error, "status", None) or "")
-            number = _STATUS_NUMBERS.get(int(code) if code.isdigit() else 0, errno.EIO)
-        reason = os.strerror(number)
-        if number == errno.EIO or not isinstance(error, OSError):
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise OSError(number, reason, os.fspath(path)) from error
-
-
-@contextlib.contextmanager
-def _remote(path: PathLike) -> Iterator[tuple[Any, str]]:
-    """Yields what `file_system` returns, in the context of `remote_errors`."""
-    system, bare = file_system(path)
-    with remote_errors(path):
-        yield system, bare
-
-
 def open_read(path: PathLike) -> BinaryIO:
     """Opens a file for reading; the file supports seeking.
 
@@ -160,40 +86,7 @@ def open_read(path: PathLike) -> BinaryIO:
     """
     if not is_remote(path):
         return open(path, "rb")
-    return io.BufferedReader(_RemoteFile(os.fspath(path)), _BUFFER)
-
-
-class _RemoteFile(io.RawIOBase):
-    """An fsspec file that raises OSErrors whatever errors its file system raises."""
-
-    def __init__(self, path: str):
-        self.name = path
-        with _remote(path) as (system, bare):
-            self._file = system.open(bare, "rb", block_size=_BUFFER)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        with remote_errors(self.name):
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self.closed:
-            if hasattr(self, "_file"):  # not set if opening the file failed
-                self._file.close()
-            super().close()
+    return remote.open_read(os.fspath(path))
 
 
 @contextlib.contextmanager
@@ -222,7 +115,7 @@ def open_local(path: PathLike) -> BinaryIO:
 
 def download(path: PathLike, target: str) -> None:
     """Copies a remote file to a local path, whose content it replaces."""
-    with _remote(path) as (system, bare):
+    with remote.opened(path) as (system, bare):
         system.get_file(bare, target)
 
 
@@ -234,7 +127,7 @@ def load_array(path: PathLike) -> np.ndarray:
 
 def upload(source: str, path: PathLike) -> None:
     """Uploads a local file to an object store, where it appears atomically."""
-    with _remote(path) as (system, bare):
+    with remote.opened(path) as (system, bare):
         system.put_file(source, bare)
 
 
@@ -257,7 +150,7 @@ def size(path: PathLike) -> int:
     """Returns the size of a file in bytes."""
     if not is_remote(path):
         return os.path.getsize(path)
-    with _remote(path) as (system, bare):
+    with remote.opened(path) as (system, bare):
         return int(system.size(bare))
 
 
@@ -268,7 +161,7 @@ def modified(path: PathLike) -> int:
 
 def version(path: PathLike) -> str:
     """Returns a text that differs once a remote file has changed, if its file system can know that."""
-    with _remote(path) as (system, bare):
+    with remote.opened(path) as (system, bare):
         return str(system.ukey(bare))
 
 
@@ -310,7 +203,7 @@ def _info(path: PathLike) -> dict[str, Any] | None:
     missing file, which would make a run start again from scratch.
     """
     try:
-        with _remote(path) as (system, bare):
+        with remote.opened(path) as (system, bare):
             return system.info(bare)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -321,7 +214,7 @@ def names(directory: PathLike) -> list[str]:
     if not is_remote(directory):
         return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     try:
-        with _remote(directory) as (system, bare):
+        with remote.opened(directory) as (system, bare):
             entries = system.ls(bare, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -355,7 +248,7 @@ def walk(directory: PathLike) -> list[str]:
         found = [os.path.join(folder, each) for folder, _, names in walk_folders(directory) for each in names]
         return sorted(os.path.relpath(path, directory) for path in found)
     try:
-        with _remote(directory) as (system, bare):
+        with remote.opened(directory) as (system, bare):
             found = system.find(bare)
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -368,8 +261,8 @@ def make_directory(path: PathLike) -> None:
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
         return
-    with _remote(path) as (system, bare):
-        if scheme(path) not in _OBJECT_STORES:
+    with remote.opened(path) as (system, bare):
+        if scheme(path) not in remote.OBJECT_STORES:
             system.makedirs(bare, exist_ok=True)
 
 
@@ -381,8 +274,8 @@ def move(source: PathLike, target: PathLike) -> None:
     if not is_remote(source):
         os.replace(source, target)
         return
-    with _remote(source) as (system, bare):
-        system.mv(bare, file_system(target)[1], recursive=is_directory(source))
+    with remote.opened(source) as (system, bare):
+        system.mv(bare, remote.file_system(target)[1], recursive=is_directory(source))
 
 
 def remove(path: PathLike, missing_ok: bool = False) -> None:
@@ -391,7 +284,7 @@ def remove(path: PathLike, missing_ok: bool = False) -> None:
         if not is_remote(path):
             os.unlink(path)
             return
-        with _remote(path) as (system, bare):
+        with remote.opened(path) as (system, bare):
             system.rm_file(bare)
 
 
@@ -400,7 +293,7 @@ def remove_tree(path: PathLike) -> None:
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
         return
-    with contextlib.suppress(FileNotFoundError), _remote(path) as (system, bare):
+    with contextlib.suppress(FileNotFoundError), remote.opened(path) as (system, bare):
         system.rm(bare, recursive=True)
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from bert_jax.errors import StorageError, UserError, file_error
-from bert_jax.io import columnar, files, tfds
+from bert_jax.io import columnar, files, remote, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import some
 
@@ -227,9 +227,9 @@ def remote_files(pattern: str) -> list[str]:
         StorageError: the file system failed.
     """
     try:
-        system, bare = files.file_system(pattern)
+        system, bare = remote.file_system(pattern)
         found = []
-        with files.remote_errors(pattern):
+        with remote.errors(pattern):
             for path in system.glob(bare):
                 if not system.isdir(path):
                     found.append(path)

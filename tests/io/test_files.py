@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import StorageError, UserError
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import atomic, checks, files, remote
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -127,7 +127,7 @@ class Forbidden(Exception):
 )
 def test_a_failing_network_is_no_absence(monkeypatch, error, number, said):
     """A run that took it for one would begin again."""
-    monkeypatch.setattr(files, "file_system", lambda path: (Failing(error), path))
+    monkeypatch.setattr(remote, "file_system", lambda path: (Failing(error), path))
     for call in (files.exists, files.is_directory, files.names, files.walk):
         with pytest.raises(OSError) as caught:
             call("gs://bucket/run")
@@ -147,6 +147,6 @@ def test_outputs_are_checked_before_anything_is_computed(root):
 
 
 def test_a_bucket_that_cannot_be_reached_is_told_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr(files, "file_system", lambda path: (Failing(ConnectionResetError("gone")), path))
+    monkeypatch.setattr(remote, "file_system", lambda path: (Failing(ConnectionResetError("gone")), path))
     with pytest.raises(StorageError, match=r"--output=gs://b/x.tsv: cannot be written there .gone"):
         checks.check_output_file("gs://b/x.tsv", (".tsv",))

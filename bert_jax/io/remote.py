@@ -1,0 +1,131 @@
+"""Opens the file systems of URLs with fsspec, and turns their many kinds of errors into OSErrors.
+
+`bert_jax.io.files` is the interface of all paths; this module is for code that needs a file system itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from etils import epy
+
+from bert_jax.errors import UserError, install_hint
+
+with epy.lazy_imports():
+    import fsspec  # slow to import, and not needed by workers that read local files
+
+_BUFFER = 1 << 20  # bytes that are read from a remote file at a time
+
+# File systems without directories: creating one there does nothing, or even creates a bucket.
+OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
+
+# Error numbers for errors that a remote file system raised without one.
+_NUMBERS = {
+    FileNotFoundError: errno.ENOENT,
+    FileExistsError: errno.EEXIST,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+    PermissionError: errno.EACCES,
+}
+_STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
+
+
+def file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Returns the fsspec file system of a URL, and the path within it.
+
+    Raises:
+        UserError: there is no such file system, or its package is missing.
+    """
+    # Without a handler, a failed request prints a traceback of the error that is also raised.
+    logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+    for protocol in OBJECT_STORES:  # set globally, since orbax opens them too
+        fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+    path = os.fspath(path)
+    try:
+        system, bare = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        hint = f"; {install_hint('gcs')}" if path.startswith(("gs:", "gcs:")) else ""
+        raise UserError(f"can't open {path}: {' '.join(str(error).split())}{hint}") from None
+    system.invalidate_cache()  # the file system may have been opened with a cache elsewhere
+    return system, bare
+
+
+@contextlib.contextmanager
+def errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns any error of a remote file system into a one-line OSError that contains the path."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno and error.filename is not None:
+            raise
+        number = getattr(error, "errno", None) or next(
+            (number for kind, number in _NUMBERS.items() if isinstance(error, kind)), None
+        )
+        if number is not None and number < 0:  # of the resolver of names, not of the system
+            number = errno.EIO
+        if number is None:
+            code = str(getattr(error, "code", None) or getattr(error, "status", None) or "")
+            number = _STATUS_NUMBERS.get(int(code) if code.isdigit() else 0, errno.EIO)
+        reason = os.strerror(number)
+        if number == errno.EIO or not isinstance(error, OSError):
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise OSError(number, reason, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, str]]:
+    """Yields what `file_system` returns, in the context of `errors`."""
+    system, bare = file_system(path)
+    with errors(path):
+        yield system, bare
+
+
+def open_read(path: str) -> BinaryIO:
+    """Opens a remote file for reading; the file supports seeking.
+
+    Raises:
+        OSError: the file cannot be read.
+        UserError: fsspec has no such file system here.
+    """
+    return io.BufferedReader(_File(path), _BUFFER)
+
+
+class _File(io.RawIOBase):
+    """An fsspec file that raises OSErrors whatever errors its file system raises."""
+
+    def __init__(self, path: str):
+        self.name = path
+        with opened(path) as (system, bare):
+            self._file = system.open(bare, "rb", block_size=_BUFFER)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        with errors(self.name):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            if hasattr(self, "_file"):  # not set if opening the file failed
+                self._file.close()
+            super().close()
