@@ -26,7 +26,6 @@ with epy.lazy_imports():
     from data_pipelines import build, cleaning, pools, readers, settings
 
 
-_HIGH_UNKNOWN_SHARE = 0.05
 _HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has some undecodable bytes
 
 
@@ -131,12 +130,8 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
         of_format: whether to warn if the text seems to have another format.
     """
     text, found = manifest["text"], []
-    unknown = text["unknown_tokens"] / text["tokens"]
-    if unknown > _HIGH_UNKNOWN_SHARE:
-        found.append(
-            f"{unknown:.1%} of the tokens are [UNK]; check that the vocabulary is one for this language, and "
-            f"that its lower_case={str(manifest['vocabulary']['lower_case']).lower()} is right for the text"
-        )
+    if unknown := inspection.many_unknown(text["unknown_tokens"] / text["tokens"]):
+        found.append(unknown)
     if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
         found.append(
             f"{counted(text['undecodable'], 'byte of the text is', 'bytes of the text are')} not UTF-8, and "

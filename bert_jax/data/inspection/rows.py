@@ -54,6 +54,13 @@ def unusual_labels(nsp: str, share: float, sequences: int) -> str:
     )
 
 
+def many_unknown(share: float) -> str:
+    """Returns what is wrong with the share of [UNK] among the tokens of a text, or "" if nothing is."""
+    if share <= _HIGH_UNKNOWN_SHARE:
+        return ""
+    return f"{share:.1%} of the tokens are [UNK]: was the vocabulary made for another language or case?"
+
+
 class Counts:
     """Accumulates counts over the rows of a split; each schema has a subclass.
 
@@ -128,14 +135,10 @@ class Counts:
 
     def problems(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yields the problems that concern the rows of the split as a whole, given its `facts`."""
-        unknown = facts["unknown_share"]
         if unusual := unusual_labels(self._nsp, facts.get("random_next_share", 0.0), facts["sequences"]):
             yield unusual
-        if unknown > _HIGH_UNKNOWN_SHARE:
-            yield (
-                f"{unknown:.1%} of the tokens are [UNK]: was the vocabulary made for another language or "
-                "case?"
-            )
+        if unknown := many_unknown(facts["unknown_share"]):
+            yield unknown
         if not self._repeated and facts["duplicate_rows"] > _HIGH_DUPLICATE_SHARE * facts["rows"]:
             duplicates = counted(facts["duplicate_rows"], "row is a duplicate", "rows are duplicates")
             yield f"{duplicates}: does the corpus repeat documents?"
