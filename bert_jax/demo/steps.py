@@ -133,7 +133,7 @@ class Demo:
         data.write_task(self.root / "task" / "train.jsonl", train)
         sentences = [sentence for document in reserved for sentence in document.sentences]
         masked = data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
-        atomic.write_text(self.root / "task" / "masked.json", json.dumps(masked, indent=1) + "\n")
+        json_files.write(self.root / "task" / "masked.json", masked)
         data.write_task(self._dev, dev)
         print(
             f"held out of pre-training: {', '.join(HELD_OUT)}; {len(train):,} of their texts of three "

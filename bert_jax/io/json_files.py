@@ -1,4 +1,4 @@
-"""Reads JSON files and checks them against a schema, so that later code never meets a value of another type.
+"""Writes JSON files, and reads and checks them against a schema, so that no value has an unexpected type.
 
 A schema is one of
     str, bool, int (64 bits), float (also accepts integers), dict or list (with any content);
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import files
+from bert_jax.io import atomic, files
 
 LARGEST = 256 << 20  # maximum file size in bytes
 _INTEGERS = range(-(1 << 63), 1 << 63)
@@ -43,6 +43,11 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
     except OSError as error:
         raise file_error(f"{path}: cannot be read ({error.strerror or error})", error) from None
     return parse(content, path, schema)
+
+
+def write(path: os.PathLike | str, content: Any) -> None:
+    """Writes a JSON file atomically, indented by a space."""
+    atomic.write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> Any:

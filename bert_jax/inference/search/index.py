@@ -263,7 +263,7 @@ def make(
         "modified": modified,
         **made_by,
     }
-    atomic.write_text(os.path.join(directory, INDEX), json.dumps(settings, indent=1) + "\n")
+    json_files.write(os.path.join(directory, INDEX), settings)
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory, approximate=graph)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files
 
 FILE = "results.json"
 
@@ -41,7 +40,7 @@ class Results:
     def add(self, arm: str, seed: int, measure: str, scores: Mapping[str, float]) -> None:
         """Adds the scores of a measure, and writes the file."""
         self.rows.append({"arm": arm, "seed": seed, "measure": measure, "scores": dict(scores)})
-        atomic.write_text(self._path, json.dumps(self.rows, indent=1) + "\n")
+        json_files.write(self._path, self.rows)
 
     def over_seeds(self, arm: str, measure: str) -> dict[str, list[float]]:
         """Returns the values of each metric of a measure, in the order of the seeds."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs, sentence_scores
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
 from bert_jax.runs.experiment import finetunings, settings, step_times
@@ -190,7 +189,7 @@ class Runner:
             )
         if not files.exists(path):
             files.make_directory(self.directory)
-            atomic.write_text(path, json.dumps(described, indent=1) + "\n")
+            json_files.write(path, described)
             return
         before = json_files.read(path, dict)
         if not runs:

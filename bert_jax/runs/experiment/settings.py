@@ -12,7 +12,7 @@ import ml_collections
 
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, comma_lists, files, json_files
+from bert_jax.io import comma_lists, files, json_files
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.experiments import HeldOut, Measure, Pretraining
@@ -106,7 +106,7 @@ class RecordedSettings:
     def add(self, arm: str, measure: str, settings: Settings) -> None:
         """Records the settings of a measure, and writes the file."""
         self._values.setdefault(arm, {})[measure] = _as_json(settings.values)
-        atomic.write_text(self._path, json.dumps(self._values, indent=1) + "\n")
+        json_files.write(self._path, self._values)
 
     def changes(self, arm: str, measure: str, settings: Settings) -> dict[str, tuple[Any, Any]]:
         """Returns how `settings` differ from the recorded ones; see `differences.changes`."""

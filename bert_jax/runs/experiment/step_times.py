@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import os
 import shutil
 from collections import Counter
@@ -21,7 +20,7 @@ import ml_collections
 
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, comma_lists, files, json_files
+from bert_jax.io import comma_lists, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import pretrain
 from bert_jax.settings.experiments import TIMING, Budget
@@ -185,7 +184,7 @@ class StepTimes:
             self._write()
 
     def _write(self) -> None:
-        atomic.write_text(self._path, json.dumps(self._seconds, indent=1) + "\n")
+        json_files.write(self._path, self._seconds)
 
     def _time(self, arm: str, config: ml_collections.ConfigDict, explicit: Collection[str]) -> float:
         scratch = os.path.join(self._directory, TIMING)
