@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import errno
 import importlib
 import inspect
 import io
@@ -33,7 +32,15 @@ from absl import flags as absl_flags
 
 import bert_jax
 from bert_jax import signals
-from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
+from bert_jax.errors import (
+    ClusterError,
+    Preempted,
+    StorageError,
+    Terminated,
+    UserError,
+    is_full,
+    is_wrong_path,
+)
 from bert_jax.io.wording import did_you_mean
 from bert_jax.parallel import distributed, host_tuning
 from bert_jax.settings import config_fields, config_flag
@@ -142,13 +149,13 @@ def _run(argv: list[str]) -> int:
         return 1
     except OSError as error:
         # An error without a file name, or about a missing file, is likely a bug, so its traceback is needed.
-        if (error.filename is None and not _is_full(error)) or isinstance(error, FileNotFoundError):
+        if (error.filename is None and not is_full(error)) or isinstance(error, FileNotFoundError):
             raise
         code = 2 if is_wrong_path(error) else 1
         place = error.filename or ("storage" if _can_print() else "the output")
         return _fail(f"{place}: {error.strerror or error}", code)
     except Exception as error:
-        if _is_full(error):
+        if is_full(error):
             return _fail(error, 1)
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -168,11 +175,6 @@ def _stopped(stop: BaseException) -> int:
 
 def _megabytes(match: re.Match[str]) -> str:
     return f"{int(match[1]) / 1e6:,.0f} MB"
-
-
-def _is_full(error: Exception) -> bool:
-    """Returns whether a disk is full, also if a library has wrapped the operating system's error."""
-    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _can_print() -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib.metadata
 import importlib.util
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,11 @@ def file_error(message: str, error: OSError) -> UserError | StorageError:
 def is_wrong_path(error: OSError) -> bool:
     """Returns whether the path is at fault: it is missing, forbidden, or of another kind."""
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS
+
+
+def is_full(error: Exception) -> bool:
+    """Returns whether a disk is full, also if a library has wrapped the operating system's error."""
+    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextlib.contextmanager

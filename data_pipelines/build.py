@@ -5,23 +5,21 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import errno
 import itertools
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import google, manifests, packed, tfrecord, verification
-from bert_jax.errors import Preempted, UserError, file_error
-from bert_jax.io import atomic, files
+from bert_jax.data import google, manifests, packed
+from bert_jax.errors import Preempted, UserError, file_error, is_full
+from bert_jax.io import atomic, files, json_files
 from bert_jax.io.progress import Progress, log
-from bert_jax.io.wording import counted, some
+from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, outputs_apart, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
-from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, remove_replaced
+from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, move_records
 from data_pipelines.recorded_settings import digest, resolve
 from data_pipelines.settings import Options
 from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
@@ -83,8 +81,7 @@ def build(
         with progress, pool:
             return _Build(options, tokenizer, paths, pool, progress).run(overwrite, warn)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "; make room, and the same command goes on from what is done" if full else ""
+        mend = "; make room, and the same command goes on from what is done" if is_full(error) else ""
         message = f"{error.filename or options.output_dir}: {error.strerror or error}{mend}"
         raise file_error(message, error) from error
     except (KeyboardInterrupt, Preempted) as stop:
@@ -137,12 +134,12 @@ class _Build:
             lambda i, result: self.progress.advance(sizes[i]),
         )
         self.settings = resolve(self.options, self.tokenizer, self.paths, digests, self.languages)
-        done = finished(self.options.output_dir, self.settings, overwrite)
-        if done:
+        if done := finished(self.options.output_dir, self.settings, overwrite):
             return Built(done, True, 0)
         with claimed(self.options.output_dir, self.settings, overwrite) as self.unfinished:
             try:
-                self._warn_of_rules()
+                if warning := self.options.rules_warning(self.paths, self.languages):
+                    log(warning)
                 if warn is not None:
                     for line in readers.early_suspicions(self.paths, self.options.input_format):
                         warn(line)
@@ -154,15 +151,6 @@ class _Build:
                 raise self._refusal(str(error)) from None
             files.remove_tree(self.unfinished)
         return Built(manifest, False, self.peak_memory)
-
-    def _warn_of_rules(self) -> None:
-        """Logs a warning if English rules of sentences stand in for those of sampled languages."""
-        if names := self.options.without_rules(self.paths, self.languages):
-            log(
-                f"warning: English rules split the text of {some(names)} into sentences, since no language "
-                "with rules is in the name: if there is one, give --sentence_language, or name the files or "
-                "the folder of that --input by its code, such as de"
-            )
 
     def _make(self, size: int) -> dict[str, Any]:
         """Makes the records of inputs of `size` bytes; returns their manifest."""
@@ -232,14 +220,13 @@ class _Build:
         target = min(max(smallest, size // 1024), largest)
         ranges = readers.split_ranges(self.paths, target, self.options.input_format)
         divided = languages.grouped(self.languages, ranges) if self.languages else [ranges]
-        return [_grouped(of_language, target) for of_language in divided]
+        return [readers.group_ranges(of_language, target) for of_language in divided]
 
     def _tokenize(self, by_language: Sequence[Sequence[tuple[readers.Range, ...]]]) -> list[dict[str, Any]]:
-        groups = [group for of_language in by_language for group in of_language]
-        codes = [
-            code
+        groups = [
+            (group, code)
             for code, of_language in zip(self.sentence_languages, by_language, strict=True)
-            for _ in of_language
+            for group in of_language
         ]
         tasks = [
             tokenizing.TokenizeTask(
@@ -251,9 +238,9 @@ class _Build:
                 self.options.fields,
                 code,
             )
-            for number, (group, code) in enumerate(zip(groups, codes, strict=True))
+            for number, (group, code) in enumerate(groups)
         ]
-        sizes = [sum(range_.size for range_ in group) for group in groups]
+        sizes = [sum(range_.size for range_ in group) for group, _ in groups]
         return self._run("tokenizing", tokenizing.tokenize, tasks, sizes=sizes)
 
     def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Parts:
@@ -351,40 +338,35 @@ class _Build:
 
     def _make_shards(self, parts: _Parts) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""
-        tasks: list[shards.ShardTask] = []
-        owners: list[str] = []
-        for split, results in parts.items():
-            number = self._shards(split, parts)
-            rows = [(path, result["rows"]) for path, result in results]
-            # Rows to evaluate on are read in order, and a run may read only the first ones.
-            mixed = bool(self.languages) and split == "eval"
-            # The reference deals the rows of a bucket out to the files. Rows of many buckets are not dealt
-            # out: each file would read nearly all buckets, since the pages that it skips are read, too.
-            dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
-            for place, share in enumerate(shards.share_rows(rows, number, dealt or mixed)):
-                if mixed:
-                    share = shards.spread(share)
-                name = shards.file_name(split, place, number)
-                tasks.append(shards.ShardTask(share, self._path(name)))
-                owners.append(split)
-        results = self._run("writing files", shards.make_shard, tasks, "files")
+        tasks = {split: self._shard_tasks(split, parts) for split in parts}
+        all_tasks = list(itertools.chain(*tasks.values()))
+        made = iter(self._run("writing files", shards.make_shard, all_tasks, "files"))
+        files_of = {split: [shards.entry(task, next(made)) for task in tasks[split]] for split in tasks}
         splits = {}
         for split in sorted(parts, reverse=True):  # train before eval
-            made = [result for _, result in parts[split]]
-            splits[split] = manifests.merge_splits(made, self.settings["max_seq_length"])
+            results = [result for _, result in parts[split]]
+            splits[split] = manifests.merge_splits(results, self.settings["max_seq_length"])
             if self.languages:
-                splits[split]["languages"] = languages.written(made)
-            splits[split]["files"] = [
-                {"name": os.path.basename(task.output), "rows": result["rows"], "bytes": result["bytes"]}
-                for task, owner, result in zip(tasks, owners, results, strict=True)
-                if owner == split
-            ]
+                splits[split]["languages"] = languages.written(results)
+            splits[split]["files"] = files_of[split]
         return splits
+
+    def _shard_tasks(self, split: str, parts: _Parts) -> list[shards.ShardTask]:
+        rows = [(path, result["rows"]) for path, result in parts[split]]
+        # Rows to evaluate on are read in order, and a run may read only the first ones.
+        mixed = bool(self.languages) and split == "eval"
+        # The reference deals the rows of a bucket out to the files. Rows of many buckets are not dealt out:
+        # each file would read nearly all buckets, since the pages that it skips are read, too.
+        dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
+        number = self._shards(split, parts)
+        shares = shards.share_rows(rows, number, dealt or mixed)
+        shares = [shards.spread(share) for share in shares] if mixed else shares
+        names = (shards.file_name(split, place, number) for place in range(number))
+        return [shards.ShardTask(share, self._path(name)) for share, name in zip(shares, names, strict=True)]
 
     def _shards(self, split: str, parts: _Parts) -> int:
         rows = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
-        wanted = self.options.num_shards
-        if not wanted:
+        if not (wanted := self.options.num_shards):
             return -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)
         if wanted > rows["train"]:
             raise self._refusal(
@@ -395,19 +377,8 @@ class _Build:
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:
         """Moves the shards to the output directory, in place of old ones; writes and returns the manifest."""
-        directory = self.options.output_dir
-        moved: list[str] = []
-        for split in splits.values():
-            for file in split["files"]:
-                done = os.path.join(directory, file["name"])
-                made = self._path(file["name"])
-                file["crc32c"] = verification.file_digest(made if files.exists(made) else done)
-                moved += [file["name"], file["name"] + tfrecord.INDEX_SUFFIX]
-        vocabulary = self.settings["vocabulary"]["file"]
-        remove_replaced(directory, [*moved, vocabulary])
-        for name in moved:
-            if files.exists(self._path(name)):
-                files.move(self._path(name), os.path.join(directory, name))
+        directory, vocabulary = self.options.output_dir, self.settings["vocabulary"]["file"]
+        move_records(directory, splits, vocabulary)
         atomic.write_file(os.path.join(directory, vocabulary), files.read(self.tokenizer.path))
         names = (*tokenizing.TEXT_COUNTS, *readers.COUNTS)
         manifest = self.settings | {
@@ -421,22 +392,7 @@ class _Build:
             manifest["languages"] = self.described
         if self.cleaning:
             report = duplicates.merged_report(tokenized)
-            content = json.dumps(report, indent=1).encode() + b"\n"
-            atomic.write_file(os.path.join(directory, cleaning.REPORT), content)
+            json_files.write(os.path.join(directory, cleaning.REPORT), report)
             manifest["cleaned"] = cleaning.without_examples(report)
-        content = json.dumps(manifest, indent=1).encode() + b"\n"
-        atomic.write_file(os.path.join(directory, manifests.FILE), content)
+        json_files.write(os.path.join(directory, manifests.FILE), manifest)
         return manifest
-
-
-def _grouped(ranges: Sequence[readers.Range], target: int) -> list[tuple[readers.Range, ...]]:
-    """Groups consecutive ranges to up to `target` bytes, so that many small files make few tasks."""
-    groups: list[list[readers.Range]] = []
-    size = target
-    for range_ in ranges:
-        if size + range_.size > target:
-            groups.append([])
-            size = 0
-        groups[-1].append(range_)
-        size += range_.size
-    return [tuple(group) for group in groups]

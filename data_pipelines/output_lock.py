@@ -1,4 +1,4 @@
-"""Checks and locks the output directory of a build, so that only one process at a time writes to it."""
+"""Checks, locks and fills the output directory of a build, so that one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     Returns:
         The manifest, or None if the build has to make the records: there are none, a file of them is missing
         or truncated, the vocabulary is another one, or they have other settings or damaged records and are
-        to be replaced. They stay until `remove_replaced`.
+        to be replaced. They stay until `move_records`.
 
     Raises:
         UserError: there are records with other settings, and `overwrite` is not set.
@@ -111,8 +111,30 @@ def _is_whole(path: str, file: Mapping[str, Any], read: bool) -> bool:
     return not read or "crc32c" not in file or verification.file_digest(path) == file["crc32c"]
 
 
-def remove_replaced(directory: str, new: Collection[str]) -> None:
-    """Removes the records that a build replaces, just before it moves its own into the output directory.
+def move_records(directory: str, splits: Mapping[str, Any], vocabulary: str) -> None:
+    """Moves record files from the unfinished work to the output directory, in place of those there.
+
+    Those that were moved before the build was killed stay.
+
+    Args:
+        directory: the output directory.
+        splits: the splits as the manifest stores them; each file is given its checksum.
+        vocabulary: the name of the vocabulary, which stays, too.
+    """
+    unfinished, moved = os.path.join(directory, UNFINISHED), []
+    for split in splits.values():
+        for file in split["files"]:
+            made, done = (os.path.join(folder, file["name"]) for folder in (unfinished, directory))
+            file["crc32c"] = verification.file_digest(made if files.exists(made) else done)
+            moved += [file["name"], file["name"] + tfrecord.INDEX_SUFFIX]
+    _remove_replaced(directory, [*moved, vocabulary])
+    for name in moved:
+        if files.exists(os.path.join(unfinished, name)):
+            files.move(os.path.join(unfinished, name), os.path.join(directory, name))
+
+
+def _remove_replaced(directory: str, new: Collection[str]) -> None:
+    """Removes the records that a build replaces, just before it moves its own there.
 
     The manifest goes first, since without it no one takes the rest for finished. It is moved to the
     unfinished work, so that a build that was killed meanwhile removes the rest when it goes on.

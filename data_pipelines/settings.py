@@ -9,6 +9,7 @@ from bert_jax import tokenization
 from bert_jax.data import google, packed
 from bert_jax.errors import UserError, check_installed
 from bert_jax.io import progress
+from bert_jax.io.wording import some
 from bert_jax.tokenization import templates
 from data_pipelines import cleaning, languages, readers, sentences
 from data_pipelines.flags import REQUIRED, CorpusOptions, flag
@@ -196,16 +197,21 @@ class Options(CorpusOptions):
         named = [languages.rules_of(one.name) for one in divided] or [""]
         return [self._rules_for_all or code or "en" for code in named]
 
-    def without_rules(self, paths: Sequence[str], divided: Sequence[languages.Language]) -> list[str]:
-        """Returns the names of sampled languages that are split by English rules for want of their own.
+    def rules_warning(self, paths: Sequence[str], divided: Sequence[languages.Language]) -> str:
+        """Returns a warning if English rules of sentences stand in for those of sampled languages, or "".
 
         Args:
             paths: the input files.
             divided: the languages, if they are sampled.
         """
-        if self._rules_for_all or readers.presplit(paths, self.input_format):
-            return []
-        return [one.name for one in divided if not languages.rules_of(one.name)]
+        without = [one.name for one in divided if not languages.rules_of(one.name)]
+        if not without or self._rules_for_all or readers.presplit(paths, self.input_format):
+            return ""
+        return (
+            f"warning: English rules split the text of {some(without)} into sentences, since no language "
+            "with rules is in the name: if there is one, give --sentence_language, or name the files or the "
+            "folder of that --input by its code, such as de"
+        )
 
     @property
     def _rules_for_all(self) -> str:

@@ -161,6 +161,19 @@ def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") 
     ]
 
 
+def group_ranges(ranges: Sequence[Range], target_bytes: int) -> list[tuple[Range, ...]]:
+    """Groups consecutive ranges to up to `target_bytes`, so that many small files make few tasks."""
+    groups: list[list[Range]] = []
+    size = target_bytes
+    for range_ in ranges:
+        if size + range_.size > target_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(range_)
+        size += range_.size
+    return [tuple(group) for group in groups]
+
+
 def place(key: str, range_: Range) -> str:
     """Describes where a document begins: the name of the input, and the line, byte, row or record in it.
 

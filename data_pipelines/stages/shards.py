@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,8 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
     parts = ((opened(path), np.arange(*numbers)) for path, *numbers in task.parts)
     count, size = tfrecord.copy_records(task.output, parts)
     return {"rows": count, "bytes": size}
+
+
+def entry(task: ShardTask, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a manifest has of a record file, given the result of `make_shard`."""
+    return {"name": os.path.basename(task.output), "rows": made["rows"], "bytes": made["bytes"]}

@@ -249,7 +249,7 @@ def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path
 
 def test_small_files_share_a_task():
     ranges = [readers.Range("", "", 0, size, size) for size in (5, 5, 1, 20, 3, 9)]
-    groups = build._grouped(ranges, 10)
+    groups = readers.group_ranges(ranges, 10)
     assert [[range_.size for range_ in group] for group in groups] == [[5, 5], [1], [20], [3], [9]]
 
 

@@ -113,7 +113,7 @@ def about_to_replace(options, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build, "remove_replaced", stop)
+        patch.setattr(build, "move_records", stop)
         build.build(options, overwrite=True)
     assert before.items() <= contents(options.output_dir).items()
     os.rename(options.output_dir, tmp_path / "saved")
