@@ -77,14 +77,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     if not flags.output:
         print(source, end="")
         return
-    if not flags.output.endswith(".py"):
-        raise UserError(f"--output={flags.output}: expected a name ending in .py")
-    checks.check_free(flags.output, flags.overwrite)
-    try:
-        files.make_directory(files.parent(flags.output))
-        atomic.write_text(flags.output, source)
-    except OSError as error:
-        raise UserError(f"--output={flags.output}: {error.strerror}") from error
+    checks.check_output_file(flags.output, (".py",), overwrite=flags.overwrite)
+    atomic.write_text(flags.output, source)
     shown = flags.output if files.is_remote(flags.output) else os.path.relpath(flags.output)
     use = f"use it as --config={shown}"
     if is_experiment:

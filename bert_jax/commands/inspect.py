@@ -24,7 +24,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error, is_full
 from bert_jax.io import atomic, checks, files
 from bert_jax.settings.flags import Define
 
@@ -91,10 +91,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             _check_vocab_is_used(flags.vocab, args)
     try:
         return 0 if _show(flags, args) else 1
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise UserError(f"{error.filename or args[0]}: {error.strerror or error}") from error
+        if isinstance(error, BrokenPipeError) or is_full(error):  # of the output
+            raise
+        raise file_error(f"{error.filename or args[0]}: {error.strerror or error}", error) from error
 
 
 def _check_vocab_is_used(vocab: str, paths: Sequence[str]) -> None:

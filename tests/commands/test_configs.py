@@ -94,3 +94,9 @@ def test_mistakes_are_one_line(argv, expected, capsys, tmp_path, monkeypatch):
     assert cli.main(["configs", *argv]) == 2
     captured = capsys.readouterr()
     assert expected in captured.err and captured.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_no_mistake_of_the_user(capsys, tmp_path):
+    (tmp_path / "mine.py").symlink_to("/dev/full")
+    assert cli.main(["configs", "pretrain/tiny", f"--output={tmp_path}/mine.py", "--overwrite"]) == 1
+    assert "No space left on device" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,14 @@ def damage(step):
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(bytes(content))
+
+
+def test_a_full_disk_of_the_output_is_not_that_of_the_files(tmp_path, monkeypatch, capsys):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["inspect", str(tmp_path / "vocab.txt")]) == 1
+    assert capsys.readouterr().err == "bert-jax: error: the output: No space left on device\n"
 
 
 def test_every_step_of_a_work_directory(workdir, capsys):
