@@ -9,7 +9,6 @@ can compare all documents of the corpus whose hashes are in that range.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import hashlib
 import json
@@ -172,7 +171,7 @@ class Writer:
         begin = "\n".join(passage[:most] for passage in document.passages[:most])
         self._names.append(json.dumps([document.key, begin[:most]]).encode())
         unknown = sum(sentence.count(unknown_id) for sentence in sentences)
-        size = report.size(document.passages)
+        size = document.size
         self._marks.append((key, 0, 0, sum(map(len, sentences)), len(sentences), unknown, size, number, 0))
         self.size += 2 * MARK.itemsize + 4 * PERMUTATIONS * self._near + len(self._names[-1])
 
@@ -258,5 +257,4 @@ def read_name(run: str, marks: np.ndarray, place: int) -> tuple[str, str]:
 def remove(run: str) -> None:
     """Deletes a run and all files beside it."""
     for name in (run, *(path(run, kind) for kind in KINDS)):
-        with contextlib.suppress(FileNotFoundError):
-            files.remove(name)
+        files.remove(name, missing_ok=True)

@@ -19,11 +19,6 @@ def new_counts() -> dict[str, Any]:
     return {**dict.fromkeys(_SUMS, 0), "reasons": {}, "examples": []}
 
 
-def size(texts: Sequence[str]) -> int:
-    """Returns the total size of some texts in UTF-8, in bytes."""
-    return sum(len(t) if t.isascii() else len(t.encode("utf-8", "surrogatepass")) for t in texts)
-
-
 def example(key: str, reason: str, text: str) -> dict[str, str]:
     """Returns the entry of the report for something that was dropped."""
     return {"document": key, "reason": reason, "text": text[:EXAMPLE_CHARACTERS]}

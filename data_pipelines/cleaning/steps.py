@@ -17,7 +17,7 @@ from typing import Any
 from bert_jax.errors import optional_imports
 from data_pipelines.cleaning import report
 from data_pipelines.cleaning.settings import Settings, language_identifier
-from data_pipelines.readers import Beginnings, Document
+from data_pipelines.readers import Beginnings, Document, utf8_size
 
 with optional_imports("cleaning"):
     import ftfy
@@ -204,14 +204,14 @@ class Cleaner:
     def __call__(self, document: Document) -> Document | None:
         """Returns the cleaned document, or None if it is dropped."""
         self.counts["documents"] += 1
-        self.counts["bytes"] += report.size(document.passages)
+        self.counts["bytes"] += document.size
         for step, clean in self._steps.items():
             outcome = clean(document, self._settings)
             counts = self.counts["steps"][step]
             whole = outcome.document is None
             for reason, text in outcome.dropped:
                 counts["documents_dropped" if whole else "passages_dropped"] += 1
-                counts["bytes_dropped"] += report.size(document.passages if whole else [text])
+                counts["bytes_dropped"] += document.size if whole else utf8_size(text)
                 counts["reasons"][reason] = counts["reasons"].get(reason, 0) + 1
                 if len(counts["examples"]) < report.MOST_EXAMPLES:
                     counts["examples"].append(report.example(document.key, reason, text))

@@ -21,6 +21,7 @@ from data_pipelines.readers.documents import (
     Fields,
     Range,
     short_parts,
+    utf8_size,
 )
 from data_pipelines.readers.formats import (
     FORMATS,
@@ -76,6 +77,7 @@ __all__ = [
     "split_patterns",
     "split_ranges",
     "suspicions",
+    "utf8_size",
 ]
 
 _SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # the limits of what `early_suspicions` reads

@@ -32,6 +32,16 @@ class Document:
         """The key of the document of which this is a part."""
         return self.key.removesuffix(f"#{self.part}") if self.part else self.key
 
+    @property
+    def size(self) -> int:
+        """The size of its text in UTF-8, in bytes."""
+        return sum(map(utf8_size, self.passages))
+
+
+def utf8_size(text: str) -> int:
+    """Returns the size of a text in UTF-8, in bytes; a lone surrogate has three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
 
 class Beginnings:
     """Recognizes where documents begin in a stream of their parts, of which any may have been dropped."""

@@ -30,7 +30,7 @@ class Sample:
     def add(self, document: readers.Document) -> None:
         """Adds a document."""
         self.documents.append(document)
-        self.size += size_of(document)
+        self.size += document.size
 
     def passages(self) -> Iterator[str]:
         """Yields the passages of all documents."""
@@ -40,7 +40,7 @@ class Sample:
     def some(self, size: float) -> list[readers.Document]:
         """Returns documents of about this size in bytes, chosen by a hash of their names."""
         chosen = sorted(self.documents, key=lambda document: _hash(document.key, 0))
-        ends = list(itertools.accumulate(map(size_of, chosen), initial=0))
+        ends = list(itertools.accumulate((document.size for document in chosen), initial=0))
         return chosen[: min(range(len(ends)), key=lambda count: abs(ends[count] - size))]
 
     def drain(self) -> Iterator[readers.Document]:
@@ -119,14 +119,6 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         dataclasses.replace(part, times=round(once * weight / max(1, part.bytes), 9))
         for part, weight in zip(parts, weights, strict=True)
     ]
-
-
-def size_of(document: readers.Document) -> int:
-    """Returns the size of a document's text, in bytes."""
-    return sum(
-        len(passage) if passage.isascii() else len(passage.encode("utf-8", "surrogatepass"))
-        for passage in document.passages
-    )
 
 
 def _draw(

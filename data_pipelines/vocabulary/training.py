@@ -140,7 +140,7 @@ def _documents(parts: Sequence[sample.Part], drain: bool, progress: Progress) ->
             passes[-1] = part.training.drain()
         for document in itertools.chain.from_iterable(passes):
             yield document
-            progress.advance(sample.size_of(document))
+            progress.advance(document.size)
 
 
 def _check(options: Options) -> None:

@@ -120,7 +120,7 @@ def _count(text: sample.Sample, tokenizer: Tokenizer, progress: Progress) -> col
     for document in text.documents:
         for passage in document.passages:
             counts.update(word for word, _ in split.pre_tokenize_str(normalize(passage)))
-        progress.advance(sample.size_of(document))
+        progress.advance(document.size)
     return counts
 
 

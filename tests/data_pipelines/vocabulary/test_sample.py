@@ -65,7 +65,7 @@ def test_tables_each_give_their_share(tmp_path, format):
     sample, held_out = sampled(paths, "csv", 80_000, seed=1)
     sizes = collections.Counter()
     for document in sample.documents + held_out.documents:
-        sizes[document.key[0]] += samples.size_of(document)
+        sizes[document.key[0]] += document.size
     assert sizes["0"] == pytest.approx(40_000, rel=0.02)
     assert sizes["1"] == pytest.approx(20_000, rel=0.02) == sizes["2"]
 

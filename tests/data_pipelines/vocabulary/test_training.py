@@ -346,7 +346,7 @@ def test_the_exponent_levels_the_languages(two_languages):
         assert min(part.times for part in parts) == 1 and parts[0].times < 1.1
         learned = collections.Counter()
         for document in training._documents(parts, True, Progress(io.StringIO())):
-            learned[document.key.partition(".")[0]] += samples.size_of(document)
+            learned[document.key.partition(".")[0]] += document.size
         shares[exponent] = learned["small"] / learned.total()
         expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
         assert shares[exponent] == pytest.approx(expected, rel=0.005)
