@@ -19,6 +19,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands.flags import runs
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.settings import config_files, experiment_names, experiments
@@ -58,11 +59,7 @@ def define_flags(define: Define) -> None:
     define.integer(
         "train_rows", "Fine-tune on the first rows only, at most this many. Default: the experiment's."
     )
-    define.string(
-        "compilation_cache",
-        "Directory that keeps compiled programs between runs; empty for none. Default: "
-        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
-    )
+    runs.add_compilation_cache(define)
     define.boolean("table", "Only write the table and the pictures of what has run.")
 
 

@@ -96,13 +96,13 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
     for field in dataclasses.fields(options):
         # A model says how its text is treated, and a vocabulary alone does not.
         used = field.name in vocabulary.words.USED or (
-            field.name == "lower_case" and _is_file(options.add_to)
+            field.name == "lower_case" and files.is_file(options.add_to)
         )
         if flags[field.name].present and not used:
             raise UserError(f"--{field.name} has no effect with --add_to; leave it out")
     given: dict[str, Any] = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
     options = dataclasses.replace(options, **given)
-    if _is_file(options.add_to):
+    if files.is_file(options.add_to):
         tokenizer = tokenization.load(options.add_to, lower_case=options.lower_case)
     else:
         _, tokenizer = convert.load_architecture(options.add_to)
@@ -121,7 +121,3 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
         f"{found.before:.3f} tokens per word of {text}, and {found.after:.3f} with these words in the "
         "vocabulary"
     )
-
-
-def _is_file(path: str) -> bool:
-    return files.exists(path) and not files.is_directory(path)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files, owners, remote
+from bert_jax.io.wording import alternatives
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -52,7 +53,7 @@ def check_output_file(
         StorageError: the disk or the bucket failed.
     """
     if suffixes and files.suffix(path) not in suffixes:
-        raise UserError(f"{flag}={path}: expected a name ending in {_either(suffixes)}")
+        raise UserError(f"{flag}={path}: expected a name ending in {alternatives(suffixes)}")
     try:
         if files.is_directory(path):
             raise UserError(f"{flag}={path}: is a directory; expected a file, such as {path}/NAME")
@@ -116,7 +117,3 @@ def check_checkpoint_place(path: files.PathLike) -> None:
             f"{files.absolute(path)}: expected a path in UTF-8, where checkpoints can be stored; rename the "
             "directory, or choose another"
         ) from None
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -280,12 +280,15 @@ def move(source: PathLike, target: PathLike) -> None:
 
 def remove(path: PathLike, missing_ok: bool = False) -> None:
     """Deletes a file."""
-    with contextlib.suppress(*[FileNotFoundError] * missing_ok):
+    try:
         if not is_remote(path):
             os.unlink(path)
             return
         with remote.opened(path) as (system, bare):
             system.rm_file(bare)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
 
 
 def remove_tree(path: PathLike) -> None:

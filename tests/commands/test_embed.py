@@ -180,7 +180,7 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     "flags, options, message",
     [
         (["--pooling=none"], {}, "expected .jsonl or .safetensors"),
-        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors or .jsonl"),
+        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors, or .jsonl"),
         ([], dict(content=""), "has no texts"),
         ([], dict(name="x.csv"), "expected one text per line, .jsonl, or with --pairs"),
         ([], dict(name="x.tsv"), "expected one text per line, .jsonl, or with --pairs"),

@@ -76,7 +76,7 @@ def test_the_command(tmp_path, capsys):
         ([*flags, "--workdir=x"], "give only one of the two"),
         ([*flags, "--reference=loss:x:1"], "--reference=loss:x:1 is for curves"),
         ([*flags, "--layer=4"], "--layer=4: expected a number from 1 to 3, or all"),
-        (["--checkpoint=none", flags[1], "--output=a.bmp"], "ending in .png, .pdf or .svg"),
+        (["--checkpoint=none", flags[1], "--output=a.bmp"], "ending in .png, .pdf, or .svg"),
         ([f"--checkpoint={tmp_path}/none", *flags[1:]], "none"),
         ([f"--workdir={tmp_path}", "--layer=1"], "--layer is for attention"),
     ):

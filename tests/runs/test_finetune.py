@@ -277,7 +277,7 @@ def test_labels_outside_the_set(finetuned, tmp_path, capsys):
         (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split name two files"),
         (["predict", "--workdir=@", "--output=x.tsv"], "predict needs either --input=FILE or --split="),
         (["predict", "--workdir=@", "--input=x.tsv"], "predict needs --output=FILE.tsv"),
-        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv or .jsonl"),
+        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv, or .jsonl"),
         (["fill-mask", "--checkpoint=@", "no mask"], "no [MASK] in 'no mask'"),
         (["fill-mask", "text"], "fill-mask needs --checkpoint="),
     ],

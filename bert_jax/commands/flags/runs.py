@@ -30,12 +30,17 @@ def add(define: Define, command: str, contents: str) -> None:
         f"Directory for {contents}.",
         required="DIR, a new directory or that of a run to resume",
     )
+    add_compilation_cache(define)
+    processes.add(define)
+
+
+def add_compilation_cache(define: Define) -> None:
+    """Defines --compilation_cache."""
     define.string(
         "compilation_cache",
         "Directory that keeps compiled programs between runs; empty for none. Default: "
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
     )
-    processes.add(define)
 
 
 def pretraining_config(
