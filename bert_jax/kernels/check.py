@@ -208,10 +208,11 @@ def _relative(mine: jax.Array, theirs: jax.Array) -> jax.Array:
     return jnp.linalg.norm((mine - theirs).ravel()) / jnp.maximum(jnp.linalg.norm(theirs.ravel()), 1e-30)
 
 
-def _attention_forms(implementation: str, variant: Variant):
-    rng = np.random.default_rng(0)
-    # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
-    heads = max(2, 2 * LANES // variant.head_size)
+def _attention_sizes(implementation: str, variant: Variant) -> tuple[int, float, int, list[int]]:
+    """Returns the length of rows, the dropout rate, the window, and the lengths of rows with the window.
+
+    The rate and the window are 0 where the kernel cannot compute those of the model.
+    """
 
     def computes(**case):
         kernel = dispatch.find("attention", implementation)
@@ -224,6 +225,16 @@ def _attention_forms(implementation: str, variant: Variant):
     length = _LONG if window or implementation == "triton" else _LENGTH
     if implementation == "pallas" and variant.long_rows and computes(length=_LONGER):
         length = _LONGER
+    # Local layers of rows that are one segment, and of longer ones.
+    local_lengths = [n for n in sorted({_LONG, length}) if window and computes(length=n, window=window)]
+    return length, rate, window, local_lengths
+
+
+def _attention_forms(implementation: str, variant: Variant):
+    rng = np.random.default_rng(0)
+    length, rate, window, local_lengths = _attention_sizes(implementation, variant)
+    # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
+    heads = max(2, 2 * LANES // variant.head_size)
     shape = (_ROWS, length, heads, variant.head_size)
     arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
     # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.
@@ -232,8 +243,6 @@ def _attention_forms(implementation: str, variant: Variant):
     ids = np.ones(shape[:2], np.int32)
     ids[0, 50:], ids[0, 110:] = 2, 0
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
-    # Local layers of rows that are one segment, and of longer ones.
-    local_lengths = [n for n in sorted({_LONG, length}) if window and computes(length=n, window=window)]
     weights = np.concatenate([x.ravel() for x in (weights, *[weights[:, :n] for n in local_lengths])])
     angles = None
     if variant.rotary:

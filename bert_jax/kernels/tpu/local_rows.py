@@ -45,6 +45,46 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.A
     return _call(how, arrays, biases, by_row, statistics)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """Blocks of arrays for a grid of (rows of the batch, blocks of 128 lanes, segments).
+
+    Attributes:
+        rows: rows of a step.
+        parts: segments of a row.
+    """
+
+    rows: int
+    parts: Segments
+
+    def spec(self, shape, place, behind=0) -> pl.BlockSpec:
+        """Returns the block of an array; `place` gives its indices for (row, lanes, segment).
+
+        The segment is that of the step, or `behind` segments before it.
+        """
+        last = self.parts.count - 1
+        return pl.BlockSpec(shape, lambda b, lanes, s: place(b, lanes, jnp.clip(s - behind, 0, last)))
+
+    def tokens(self, behind=0) -> pl.BlockSpec:
+        """Returns the segments of [B, L, N D]."""
+        return self.spec((self.rows, self.parts.size, LANES), lambda b, lanes, s: (b, s, lanes), behind)
+
+    def extended(self) -> list[pl.BlockSpec]:
+        """Returns the segments of [B, L, N D] and, if there are several, the halos before and after each."""
+        size, halo = self.parts.size, self.parts.halo
+        if not halo:
+            return [self.tokens()]
+        halos = size // halo
+        last = self.parts.count * halos - 1
+
+        def at(place):
+            return self.spec(
+                (self.rows, halo, LANES), lambda b, lanes, s: (b, jnp.clip(place(s), 0, last), lanes)
+            )
+
+        return [self.tokens(), at(lambda s: s * halos - 1), at(lambda s: (s + 1) * halos)]
+
+
 def _call(how, arrays, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes, segments).
 
@@ -55,30 +95,14 @@ def _call(how, arrays, biases, by_row, statistics=None):
     batch, length, width = arrays[0].shape
     parts = segments.divide(length, how.window)
     rows = resources.rows_a_step(batch, length, how.heads)
+    grid = _Grid(rows, parts)
     is_backward = statistics is not None
     lag = int(is_backward and parts.count > 1)
-
-    def spec(shape, place, behind=0):
-        """The block of an array for a step; `place` gives its indices for (row, lanes, segment)."""
-        return pl.BlockSpec(
-            shape, lambda b, lanes, s: place(b, lanes, jnp.clip(s - behind, 0, parts.count - 1))
-        )
-
-    def tokens(behind=0):
-        return spec((rows, parts.size, LANES), lambda b, lanes, s: (b, s, lanes), behind)
-
-    def halo(place):
-        last = length // parts.halo - 1
-        return spec((rows, parts.halo, LANES), lambda b, lanes, s: (b, jnp.clip(place(s), 0, last), lanes))
-
-    extended = [tokens()]
-    if parts.halo:
-        halos = parts.size // parts.halo
-        extended += [halo(lambda s: s * halos - 1), halo(lambda s: (s + 1) * halos)]
+    extended = grid.extended()
     query, key, value, *gradient = arrays
     tables = [_with_halos(table, parts, 0) for table in tables]
-    by_head = spec((rows, 1, how.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
-    sums = spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes))
+    by_head = grid.spec((rows, 1, how.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
+    sums = grid.spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes))
     ids = sequence_ids.reshape(batch, parts.count, 1, parts.size)
     key_ids = _with_halos(sequence_ids, parts, _NOWHERE)[:, :, None]
     return pl.pallas_call(
@@ -86,18 +110,20 @@ def _call(how, arrays, biases, by_row, statistics=None):
         grid=(batch // rows, width // LANES, parts.count + lag),
         in_specs=[
             pl.BlockSpec((rows, 1, 5), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
-            spec((rows, 1, 1, parts.size), lambda b, lanes, s: (b, s, 0, 0)),
-            spec((rows, 1, 1, parts.extended), lambda b, lanes, s: (b, s, 0, 0)),
+            grid.spec((rows, 1, 1, parts.size), lambda b, lanes, s: (b, s, 0, 0)),
+            grid.spec((rows, 1, 1, parts.extended), lambda b, lanes, s: (b, s, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes, s: (0, lanes)),
             *slopes_specs,
-            *[spec((rows, 1, parts.extended, LANES), lambda b, lanes, s: (b, s, 0, 0))] * len(tables),
-            tokens(),
+            *[grid.spec((rows, 1, parts.extended, LANES), lambda b, lanes, s: (b, s, 0, 0))] * len(tables),
+            grid.tokens(),
             *extended,
             *extended,
-            *[tokens()] * len(gradient),
+            *[grid.tokens()] * len(gradient),
             *[by_head] * is_backward,
         ],
-        out_specs=[tokens(), *[tokens(lag)] * 2, sums] if is_backward else [tokens(), by_head],
+        out_specs=(
+            [grid.tokens(), *[grid.tokens(lag)] * 2, sums] if is_backward else [grid.tokens(), by_head]
+        ),
         out_shape=blocks.results(how, query, batch // rows if is_backward else None),
         scratch_shapes=[
             *[pltpu.VMEM((parts.extended, LANES), query.dtype)] * 2,

@@ -108,7 +108,12 @@ def mask_tokens(
     replaced = replace.replaced(
         draw, input_ids, group, vocabulary.mask_id, options.replace, vocabulary.size, excluded
     )
+    return _masked(input_ids, selected, replaced, slots)
 
+
+def _masked(input_ids, selected, replaced, slots):
+    """Returns rows with the selected tokens replaced, and these tokens in `slots` entries."""
+    length = input_ids.shape[1]
     index = jnp.where(selected, jnp.arange(length), length)
     positions = jax.lax.sort(index, dimension=1)[:, :slots]
     if length < slots:
