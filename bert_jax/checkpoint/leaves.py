@@ -13,6 +13,7 @@ from flax.traverse_util import unflatten_dict
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, some
+from bert_jax.models.parameters import name_of
 
 PyTree = Any
 
@@ -137,7 +138,7 @@ def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
 def flatten(tree: PyTree) -> dict[str, Any]:
     """Returns the leaves of a pytree by name (`params/encoder/pooler/kernel`), in jax.tree.leaves order."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    return {name_of(path): leaf for path, leaf in leaves}
 
 
 def nest(flat: Mapping[str, Any]) -> dict:

@@ -80,7 +80,7 @@ def layer_axes(boxed: Any) -> dict[str, int]:
     """
     axes = {}
     for name, leaf in _named(boxed).items():
-        names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
+        names = leaf.names if is_box(leaf) else ()
         if LAYERS in names:
             axes[name] = names.index(LAYERS)
     return axes
@@ -105,14 +105,20 @@ def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
     return found
 
 
+def name_of(path: Any) -> str:
+    """Returns the name of the leaf at a `jax.tree_util` path, such as `encoder/pooler/kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def is_box(x: Any) -> bool:
+    """Returns whether x is a Flax box, of a parameter and its logical axis names."""
+    return isinstance(x, nn.Partitioned)
+
+
 def _named(tree: Any) -> Mapping[str, Any]:
-    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _is_box(x: Any) -> bool:
-    return isinstance(x, nn.meta.AxisMetadata)
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_box)[0]
+    return {name_of(path): leaf for path, leaf in leaves}
 
 
 def _unboxed(leaf: Any) -> Any:
-    return leaf.unbox() if _is_box(leaf) else leaf
+    return leaf.unbox() if is_box(leaf) else leaf

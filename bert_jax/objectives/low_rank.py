@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.models.parameters import LAYERS
+from bert_jax.models.parameters import LAYERS, is_box
 from bert_jax.objectives.adapters import PARAMS, PartlyFrozen, low_rank_name, low_rank_updates
 from bert_jax.objectives.base import Params
 
@@ -95,7 +95,7 @@ class LowRank(PartlyFrozen):
         factors = {name: given.pop(name) for name in list(given) if low_rank_updates([name])}
         trained, frozen = super().split(unflatten_dict(given, sep="/"))
         trained = unflatten_dict(flatten_dict(trained, sep="/") | factors, sep="/")
-        boxed = any(map(_is_box, jax.tree.leaves(params, is_leaf=_is_box)))
+        boxed = any(map(is_box, jax.tree.leaves(params, is_leaf=is_box)))
 
         def scale() -> Any:
             value = jnp.array(self.scale, jnp.float32)
@@ -108,10 +108,6 @@ class LowRank(PartlyFrozen):
         # Each target has an array of its own: the train step donates its state, and no buffer twice.
         names |= {low_rank_name(name, "scale"): scale() for name in self.targets}
         return {**frozen, PARAMS: unflatten_dict(names, sep="/")}
-
-
-def _is_box(x: Any) -> bool:
-    return isinstance(x, nn.Partitioned)
 
 
 def _parts(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

@@ -23,6 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.kernels.dropout import row_ids
+from bert_jax.models.parameters import is_box
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.typed.run_config import MeshConfig
 
@@ -135,12 +136,8 @@ def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
     return jax.tree.map(
         lambda box: NamedSharding(mesh, partition_spec(box.names, box.value.shape, mesh)),
         boxed,
-        is_leaf=_is_box,
+        is_leaf=is_box,
     )
-
-
-def _is_box(x: Any) -> bool:
-    return isinstance(x, nn.Partitioned)
 
 
 def unbox(boxed: Any) -> Any:
@@ -149,7 +146,7 @@ def unbox(boxed: Any) -> Any:
     Flax's own `unbox` would also add a sharding constraint from its logical axis rules. Here `partition_spec`
     determines the sharding of parameters.
     """
-    return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
+    return jax.tree.map(lambda box: box.value, boxed, is_leaf=is_box)
 
 
 def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:

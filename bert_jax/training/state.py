@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
+from bert_jax.models.parameters import name_of
 from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import TEACHER
@@ -209,7 +210,7 @@ def place_frozen(
     values = initial or {}
 
     def place(path, x, sharding):
-        if (name := jax.tree_util.keystr(path, simple=True, separator="/")) in values:
+        if (name := name_of(path)) in values:
             return values[name]
         if isinstance(x, jax.ShapeDtypeStruct):
             raise UserError(

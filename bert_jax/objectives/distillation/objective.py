@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from bert_jax.models import Encoder, collected
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import kernel_init
+from bert_jax.models.parameters import is_box
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs
 from bert_jax.objectives.distillation import losses
@@ -148,7 +149,6 @@ class Distillation(Objective):
         """Returns the teacher's parameters, or their shapes."""
         found = self.teacher_shapes
         if self.teacher_params is not None:
-            is_box = lambda x: isinstance(x, nn.meta.AxisMetadata)  # noqa: E731
             found = jax.tree.map(
                 lambda box, x: box.replace_boxed(x), found, self.teacher_params, is_leaf=is_box
             )

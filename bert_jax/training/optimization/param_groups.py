@@ -17,15 +17,11 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import StackedLayers
+from bert_jax.models.parameters import StackedLayers, name_of
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 
 NO_DECAY = r"(.*/)?(bias|scale)"  # Biases and LayerNorm scales, as in google-research/bert.
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Layers:
 
     def at(self, path: Any) -> StackedLayers | None:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
-        return self.stacked.get(_name(path))
+        return self.stacked.get(name_of(path))
 
     def axes(self, path: Any, x: Any) -> tuple[int, ...] | None:
         """Returns the axes of a parameter within one layer; None, for all axes, if it is not stacked."""
@@ -68,7 +64,7 @@ class Layers:
         def of_parameter(path, p):
             layers = self.at(path)
             if layers is None:
-                return float(value(_name(path)))
+                return float(value(name_of(path)))
             return _along(layers, p, [value(name) for name in layers.names])
 
         return jax.tree_util.tree_map_with_path(of_parameter, params)
@@ -211,7 +207,7 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     def scale(path, p):
         if path[0].key != "encoder":
             return 1.0
-        if _name(path).startswith("encoder/final_norm/"):
+        if name_of(path).startswith("encoder/final_norm/"):
             return decay
         of_layers = layers.at(path)
         if of_layers is None:
