@@ -29,6 +29,12 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the kind of an error and the first line of its message, such as "ValueError: no such axis"."""
+    kind, message = type(error).__name__, str(error).strip()
+    return f"{kind}: {message.splitlines()[0].rstrip()[:200]}" if message else kind
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Returns the known name that an unknown one may stand for, or "" if none is close."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")

@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import first_line
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
@@ -162,7 +163,7 @@ def run(names: Sequence[str], variant: Variant) -> list[Result]:
             # A difference of NaN is a problem too, because the comparison is then False.
             problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
         except Exception as error:  # whatever a compiler or a driver raises
-            difference, problem = None, f"{type(error).__name__}: {_first_line(error)}"
+            difference, problem = None, first_line(error)
         results[name] = Result(name, problem, difference, time.monotonic() - began)
 
     began = time.monotonic()
@@ -174,11 +175,6 @@ def run(names: Sequence[str], variant: Variant) -> list[Result]:
         thread.join(max(0.0, began + LIMIT_SECONDS - time.monotonic()))
     late = Result("", f"it gave no result within {LIMIT_SECONDS:g} s", None, LIMIT_SECONDS)
     return [results.get(name, dataclasses.replace(late, kernel=name)) for name in names]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else "no message"
 
 
 def _difference(name: str, variant: Variant) -> jax.Array:

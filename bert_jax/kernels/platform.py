@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 from etils import epy
 
+from bert_jax.io.wording import first_line
 from bert_jax.kernels.dispatch import Target
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -107,7 +108,7 @@ def multiplies_bfloat16() -> bool:
     try:
         problem = "" if _is_exact() else "a product of integers differs"
     except Exception as error:  # whatever a compiler raises
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = first_line(error)
     if problem:
         logging.warning(
             "this CPU's units for bfloat16 failed their check, and model.dtype=auto is float32: %s", problem

@@ -16,6 +16,18 @@ def test_counted_with_a_verb(number, expected):
 
 
 @pytest.mark.parametrize(
+    "error, expected",
+    [
+        (ValueError("no such axis"), "ValueError: no such axis"),
+        (RuntimeError("\n  out of memory  \nwhile computing\n"), "RuntimeError: out of memory"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_first_line_of_an_error(error, expected):
+    assert wording.first_line(error) == expected
+
+
+@pytest.mark.parametrize(
     "values, expected", [([15], "15"), ([15, 16], "15 or 16"), ([15, 16, 19], "15, 16, or 19")]
 )
 def test_alternatives(values, expected):

@@ -18,7 +18,7 @@ from etils import epy
 
 from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io import atomic, comma_lists, files, markdown
-from bert_jax.io.wording import alternatives
+from bert_jax.io.wording import alternatives, first_line
 from bert_jax.settings import config_fields
 
 with optional_imports("trackers"):
@@ -207,5 +207,4 @@ class Trackers:
                 function(tracker)
             except Exception as error:
                 self._open.remove(tracker)
-                first = (str(error).strip().splitlines() or [""])[0]
-                self._warn(f"warning: {tracker.name} fails and is left out: {type(error).__name__}: {first}")
+                self._warn(f"warning: {tracker.name} fails and is left out: {first_line(error)}")
