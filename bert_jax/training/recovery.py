@@ -95,10 +95,10 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
 
 def resume(workdir: WorkDir, checkpointer: Checkpointer) -> Recovery | None:
     """Returns the earlier recovery of a run, or None; completes it if the run was killed during it."""
-    detour = read(workdir)
-    if detour and not detour.complete:
-        detour = _complete(detour, workdir, checkpointer)
-    return detour
+    recovery = read(workdir)
+    if recovery and not recovery.complete:
+        recovery = _complete(recovery, workdir, checkpointer)
+    return recovery
 
 
 def go_back(
@@ -121,28 +121,28 @@ def go_back(
     """
     checkpointer.wait()
     saved = checkpointer.saved.scheduled_steps()
-    detour = plan(saved, began, skipped.first, skipped.last)
-    if detour.step not in saved:
-        find_start(detour.step)  # before the other checkpoints are set aside
+    recovery = plan(saved, began, skipped.first, skipped.last)
+    if recovery.step not in saved:
+        find_start(recovery.step)  # before the other checkpoints are set aside
     log(
-        f"warning: {skipped}; going back to step {detour.step}, without the next "
-        f"{counted(detour.left_out, 'batch', 'batches')}"
+        f"warning: {skipped}; going back to step {recovery.step}, without the next "
+        f"{counted(recovery.left_out, 'batch', 'batches')}"
     )
-    detour.write(workdir)
-    return _complete(detour, workdir, checkpointer)
+    recovery.write(workdir)
+    return _complete(recovery, workdir, checkpointer)
 
 
-def _complete(detour: Recovery, workdir: WorkDir, checkpointer: Checkpointer) -> Recovery:
-    checkpointer.abandon_after(detour.step)
-    detour = dataclasses.replace(detour, complete=True)
-    detour.write(workdir)
-    return detour
+def _complete(recovery: Recovery, workdir: WorkDir, checkpointer: Checkpointer) -> Recovery:
+    checkpointer.abandon_after(recovery.step)
+    recovery = dataclasses.replace(recovery, complete=True)
+    recovery.write(workdir)
+    return recovery
 
 
-def describe_failure(skipped: TooManySkipped, detour: Recovery) -> str:
+def describe_failure(skipped: TooManySkipped, recovery: Recovery) -> str:
     """Returns the error message for a run that fails again after a recovery."""
     return (
-        f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
+        f"{skipped}; the run had gone back to step {recovery.step} once already, and trained on other data "
         "from there. All checkpoints are finite, but the newest may come from a diverging run: lower "
         "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
     )

@@ -83,7 +83,7 @@ class TrainRun:
 
     def set_up(self) -> None:
         """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
-        self._detour = recovery.resume(self.workdir, self.checkpointer)
+        self._recovery = recovery.resume(self.workdir, self.checkpointer)
         self._restore()
         self._resume_streak()
         self._first_step = self.step
@@ -100,7 +100,7 @@ class TrainRun:
                 self.evaluations.run(missed, self.step, self.state)
 
     def _restore(self) -> None:
-        start = self._detour.step if self._detour else None
+        start = self._recovery.step if self._recovery else None
         self.step, self.state = self.start.state(self.workdir.path, start)
 
     def _resume_streak(self) -> None:
@@ -127,8 +127,8 @@ class TrainRun:
         """Opens the iterator over the batches, beginning with that of the next step."""
         self.close()
         self._start_clock()
-        if self._detour:
-            batches = self._detour.batches(self.train_data, self.step, self._local_rows)
+        if self._recovery:
+            batches = self._recovery.batches(self.train_data, self.step, self._local_rows)
         else:
             batches = self.train_data(self.step, self._local_rows)
         self._batches = self._open.enter_context(contextlib.closing(batches))
@@ -276,9 +276,9 @@ class TrainRun:
         Raises:
             UserError: the run has already gone back once, or what it started from is gone.
         """
-        if self._detour:
-            raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
-        self._detour = recovery.go_back(
+        if self._recovery:
+            raise UserError(recovery.describe_failure(skipped, self._recovery)) from skipped
+        self._recovery = recovery.go_back(
             skipped,
             self._began,
             self.start.source,

@@ -64,18 +64,18 @@ def test_after_too_many_skipped_steps_the_run_goes_back_once_and_then_gives_up(t
 
 
 @pytest.fixture(scope="module")
-def detoured(tmp_path_factory):
+def recovered(tmp_path_factory):
     """The state of a run that leaves out batches 4 to 7."""
-    run = Run(tmp_path_factory.mktemp("detoured") / "run")
+    run = Run(tmp_path_factory.mktemp("recovered") / "run")
     run.train_data = lambda step, own: (make_batch(n if n < 4 else n + 4) for n in itertools.count(step))
     return run.fit()
 
 
 @pytest.mark.parametrize("log_every", [1, 5])
-def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, detoured, log_every):
+def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, recovered, log_every):
     run = Run(tmp_path / "run", log_every=log_every)
     spoil(run, {5, 6, 7})
-    assert_same(run.fit(), detoured)
+    assert_same(run.fit(), recovered)
     assert run.steps_of("train")[-1] == 12 and run.saved() == [8, 12]
     assert json.loads((run.path / "recovery.json").read_text()) == {
         "step": 4,
@@ -148,14 +148,14 @@ def test_batches_before_and_after_a_return_are_closed(taken):
 
 
 @pytest.mark.parametrize("batch", [4, 9, 12])
-def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_path, detoured, batch):
+def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_path, recovered, batch):
     run = Run(tmp_path / "run")
     spoil(run, {5, 6, 7})
     run.before_batch = at(batch, lambda: send(signal.SIGTERM))
     with pytest.raises(Preempted):
         run.fit()
     run.output.clear()
-    assert_same(run.fit(), detoured)
+    assert_same(run.fit(), recovered)
     assert not run.logged("going back") or batch == 4
 
 

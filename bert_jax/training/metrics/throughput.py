@@ -162,7 +162,7 @@ class StepMetrics:
         steps, self._closed = self._closed, []
         values = [{name: float(value) for name, value in metrics.items()} for _, metrics in steps]
         now = time.monotonic()
-        if self.first_loss != self.first_loss:
+        if math.isnan(self.first_loss):
             self.first_loss = values[0]["loss"]
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
