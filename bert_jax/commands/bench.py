@@ -66,7 +66,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     for name in ("steps", "seq_length", "batch_size"):
         value = getattr(flags, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name}={value} : expected at least 1")
+            raise UserError(f"--{name}={value}: expected at least 1")
     config = _resolve(flags)
     if not config.accumulate_steps:
         raise UserError(

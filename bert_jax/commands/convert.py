@@ -99,7 +99,7 @@ def parse_size(text: str) -> int:
     Raises:
         UserError: the text is not a size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
     size = match and int(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()])
     if not size:
         raise UserError(f"--max_shard_size={text}: expected a size such as 500MB or 5GB")

@@ -55,7 +55,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     fit_options = processes.start(flags)
     log = distributed.log_of_primary(print)
-
     command = command_line("finetune", flags)
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
     compiler_options.enable_compilation_cache(flags.compilation_cache)

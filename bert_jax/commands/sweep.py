@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from typing import Any
 
 from absl import flags as absl_flags
@@ -148,5 +149,5 @@ def _make_records(experiment: Experiment, flags: absl_flags.FlagValues, records:
 
 
 def _command(*arguments: str) -> int:
-    print("$ bert-jax " + " ".join(arguments))
+    print("$ " + shlex.join(["bert-jax", *arguments]))
     return cli.main(arguments)

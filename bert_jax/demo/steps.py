@@ -222,7 +222,7 @@ class Demo:
         return self.root / "task" / "dev.jsonl"  # the last file of the text to be written
 
     def _command(self, *arguments: str) -> None:
-        print("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
+        print("$ " + shlex.join(["bert-jax", *arguments]))
         code = self.run_command(arguments)
         if code:
             raise Stopped(code)

@@ -45,9 +45,7 @@ def number(axis: Any, most: int = 0, whole: bool = False) -> None:
         whole: whether the ticks are whole numbers. It needs `most`.
     """
     if most:
-        least = (
-            1 if whole else 2
-        )  # With two ticks at least, they are fractions where one whole number is shown.
+        least = 1 if whole else 2  # two would be fractions where one whole number is shown
         locator = ticker.MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole, min_n_ticks=least)
         axis.set_major_locator(locator)
     axis.set_major_formatter(functools.partial(_tick, axis))

@@ -168,9 +168,13 @@ def test_not_a_number_is_a_difference(make_model):
             "uploads a Hugging Face folder",
         ),
         (["--input={folder}", "--output=o", "--to=huggingface", "--max_shard_size=much"], "such as 500MB"),
+        (
+            ["--input={folder}", "--output=o", "--to=huggingface", f"--max_shard_size={'9' * 400}"],
+            "such as 500MB",
+        ),
         (["--input={folder}", "--output=/proc/no/o", "--to=huggingface"], "cannot be written"),
     ],
-    ids=["input", "nowhere", "there", "push", "size", "unwritable"],
+    ids=["input", "nowhere", "there", "push", "size", "digits", "unwritable"],
 )
 def test_mistakes_get_one_line(export, tmp_path, capsys, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)

@@ -306,3 +306,9 @@ def test_the_fewest_parts_that_fit():
 def test_the_benchmark_takes_no_number_that_is_chosen_later(capsys):
     assert cli.main(["bench", "--config=pretrain/tiny", "--config.accumulate_steps=0"]) == 2
     assert "accumulate_steps=0: a run chooses the number for its devices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["steps", "seq_length", "batch_size"])
+def test_the_benchmark_takes_no_number_below_1(capsys, name):
+    assert cli.main(["bench", "--config=pretrain/tiny", f"--{name}=0"]) == 2
+    assert f"--{name}=0: expected at least 1" in capsys.readouterr().err

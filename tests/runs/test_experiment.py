@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from bert_jax import cli, convert
+from bert_jax.commands import sweep as sweep_command
 from bert_jax.errors import UserError
 from bert_jax.runs import pretraining_start
 from bert_jax.runs.experiment import finetunings, report, runner
@@ -331,3 +332,9 @@ def test_the_arm_with_the_smallest_loss_is_the_best_one(tmp_path):
 def test_a_mean_has_the_deviation_of_its_runs():
     assert report.mean([]) == "" and report.mean([0.5]) == "0.5000"
     assert report.mean([0.2, 0.4, 0.9]) == "0.5000 ± 0.3606"
+
+
+def test_the_commands_that_are_shown_can_be_copied(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "main", len)
+    assert sweep_command._command("data", "--input=a b/*") == 2
+    assert capsys.readouterr().out == "$ bert-jax data '--input=a b/*'\n"
