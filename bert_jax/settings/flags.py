@@ -41,9 +41,9 @@ class Define:
         """Adds --NAME=TEXT."""
         self._add(absl_flags.DEFINE_string, name, default, text, required)
 
-    def strings(self, name: str, text: str, default: list[str] | None = None, required: str = "") -> None:
+    def strings(self, name: str, text: str, default: list[str] | None = None) -> None:
         """Adds --NAME=TEXT, which may be given several times."""
-        self._add(absl_flags.DEFINE_multi_string, name, default, text, required)
+        self._add(absl_flags.DEFINE_multi_string, name, default, text)
 
     def integer(self, name: str, text: str, default: int | None = None) -> None:
         """Adds --NAME=INTEGER."""

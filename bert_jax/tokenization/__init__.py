@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import huggingface, templates
-from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
 from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, load_file, of_file
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "load",
     "of_file",
     "restore",
-    "set_parallelism",
 ]
 
 

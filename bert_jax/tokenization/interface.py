@@ -290,21 +290,13 @@ def _without_accents(text: str) -> str:
     return normalization.fold(text, lower_case=False, strip_accents=True)
 
 
-def set_parallelism(enabled: bool) -> None:
-    """Lets this process encode on all cores (True) or on one core (False), as suits worker processes.
-
-    Until it is called, or TOKENIZERS_PARALLELISM is set in the environment, the main process uses all cores
-    and a process started by `multiprocessing` uses one.
-    """
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if enabled else "false"
-
-
 def parallelism() -> bool:
-    """Returns whether this process may encode on all cores; worker processes decide it on the first call."""
-    value = os.environ.get("TOKENIZERS_PARALLELISM")
-    if value is None:
-        if multiprocessing.parent_process() is None:
-            return True
-        set_parallelism(False)
-        return False
+    """Returns whether this process may encode on all cores.
+
+    Unless TOKENIZERS_PARALLELISM is set in the environment, the main process may, and a process started by
+    `multiprocessing` may not: it sets the variable on the first call, for the Rust library.
+    """
+    if multiprocessing.parent_process() is not None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    value = os.environ.get("TOKENIZERS_PARALLELISM", "true")
     return value.lower() not in ("", "0", "f", "false", "n", "no", "off")

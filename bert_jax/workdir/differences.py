@@ -20,6 +20,7 @@ _FREE = (
 _FIXED = ("vocabulary.digest",)
 
 _DIGEST = re.compile("[0-9a-f]{32,}")
+_MOST_LISTED = 4  # differences in a message
 
 # Descriptions of the digests in config.json, for messages.
 _INPUTS = {
@@ -64,16 +65,16 @@ def changes(
 
 
 def list_changes(
-    differing: Mapping[str, tuple[Any, Any]], limit: int = 4, places: tuple[str, str] = ("there", "here")
+    differing: Mapping[str, tuple[Any, Any]], places: tuple[str, str] = ("there", "here")
 ) -> str:
-    """Returns the differences that `changes` has found as text; those after the first `limit` are counted."""
+    """Returns the differences that `changes` has found as text; those after the first four are counted."""
     there, here = places
     parts = [
         f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} {there} and {_short(new)} {here}"
         for name, (old, new) in differing.items()
     ]
-    more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
-    return ", ".join(parts[:limit] + more)
+    more = [f"and {len(parts) - _MOST_LISTED} more differ"] if len(parts) > _MOST_LISTED else []
+    return ", ".join(parts[:_MOST_LISTED] + more)
 
 
 def _short(value: Any) -> str:

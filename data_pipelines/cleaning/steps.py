@@ -43,15 +43,12 @@ class Outcome:
     dropped: tuple[tuple[str, str], ...] = ()
 
 
-def _passages(
-    document: Document, clean: Callable[[str], tuple[str, str]], all_gone: str = "nothing is left"
-) -> Outcome:
+def _passages(document: Document, clean: Callable[[str], tuple[str, str]]) -> Outcome:
     """Applies `clean` to each passage.
 
     Args:
         document: the document.
         clean: returns the cleaned text, and the reason to drop the passage or "".
-        all_gone: the reason to drop the document if all its passages became empty.
     """
     kept, dropped = [], []
     for passage in document.passages:
@@ -61,7 +58,8 @@ def _passages(
         elif text:
             kept.append(text)
     if not kept:
-        return Outcome(None, ((dropped[0][0] if dropped else all_gone, "\n".join(document.passages)),))
+        reason = dropped[0][0] if dropped else "nothing is left"
+        return Outcome(None, ((reason, "\n".join(document.passages)),))
     return Outcome(_with_passages(document, kept), tuple(dropped))
 
 
