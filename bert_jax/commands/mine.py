@@ -63,7 +63,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     options = _options(flags)
     checks.check_output_file(flags.output, FORMATS, overwrite=flags.overwrite)
     columns = tables.Columns(flags.text_a, flags.text_b)
-    examples = tables.read_examples(flags.input, columns, parse_label=None, flags="--")
+    examples = tables.read_examples(flags.input, columns, parse_label=None, flags="")
     examples.warn(log)
     # A corpus counts its blank lines, too.
     further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []

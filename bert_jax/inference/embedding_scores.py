@@ -51,7 +51,8 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
         UserError: the columns are not three names, or as of `tables.read_examples`.
     """
     first, second, score = _columns(columns, 3)
-    examples = tables.read_examples(path, Columns(first, second, score), parse_label=labels.parse_number)
+    wanted = Columns(first, second, score)
+    examples = tables.read_examples(path, wanted, parse_label=labels.parse_number, flags="")
     examples.warn(log)
     return examples
 
@@ -82,7 +83,7 @@ def read_clusters(path: str, columns: str, log: Callable[[str], None]) -> Exampl
         UserError: the columns are not two names, or as of `tables.read_examples`.
     """
     text, label = _columns(columns, 2)
-    examples = tables.read_examples(path, Columns(text, "", label))
+    examples = tables.read_examples(path, Columns(text, "", label), flags="")
     examples.warn(log)
     return examples
 

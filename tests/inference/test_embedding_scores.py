@@ -207,3 +207,26 @@ def test_flags_of_other_evaluations_are_refused(checkpoint, capsys):
 def test_a_missing_file_is_told_before_a_model_is_loaded(capsys, flag, message):
     error = evaluate(capsys, ["no checkpoint"], f"--{flag}=none.tsv", code=2)
     assert message in error and "no checkpoint" not in error
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (
+            "table",
+            "a\tb\n",
+            "table: the name ends in none of .tsv, .csv, .jsonl, .json, .ndjson, .parquet, .arrow\n",
+        ),
+        ("t.tsv", "a\tb\n", "t.tsv:1: no columns 'text', 'label'; the header has 'a', 'b'\n"),
+        ("t.tsv", "text\tb\n", "t.tsv:1: no column 'label'; the header has 'text', 'b'\n"),
+        (
+            "t.csv",
+            "text\tlabel\n",
+            "t.csv:1: no columns 'text', 'label'; the header has 'text\\tlabel'; is it TSV? expected CSV\n",
+        ),
+    ],
+)
+def test_messages_name_no_flags_of_training(capsys, tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    error = evaluate(capsys, ["none"], f"--clusters={tmp_path / name}", code=2)
+    assert error == f"bert-jax: error: {tmp_path}/{message}"

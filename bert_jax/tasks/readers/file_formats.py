@@ -37,7 +37,7 @@ class FileFormats:
             path: the path of the file, or of a directory of Parquet or Arrow files. The suffix of a
                 compression is ignored.
             given: one of `names`, or "auto".
-            flags: the prefix of flags in messages.
+            flags: the prefix of flags in messages; "" if no flag chooses the format.
 
         Raises:
             UserError: the format is unknown, the suffix does not determine it, or the file is a Parquet or an
@@ -62,8 +62,6 @@ class FileFormats:
         )
         if not found:
             known = ", ".join(suffix for suffix, format in self.suffixes.items() if format)
-            raise UserError(
-                f"{path}: the name ends in none of {known}; give the format ({', '.join(names)}) with "
-                f"{flags}format"
-            )
+            remedy = f"; give the format ({', '.join(names)}) with {flags}format" if flags else ""
+            raise UserError(f"{path}: the name ends in none of {known}{remedy}")
         return found

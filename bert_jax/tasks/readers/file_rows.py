@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
+from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
 from bert_jax.tasks.readers.json_values import CHOICE, NEGATIVE, find_key, json_text, parse_object
 from bert_jax.tasks.readers.report import Malformed
 
@@ -212,7 +212,9 @@ class TableRows:
 
     def _hint(self, header: Sequence[str], missing: Mapping[str, str]) -> str:
         """Returns what may help if the columns of these fields are missing, to end a message; or ""."""
-        hint = "; a file without labels is one for `bert-jax predict`" if [*missing] == ["label"] else ""
+        training = self._flags == TRAINING_FLAGS
+        unlabeled = training and [*missing] == ["label"]
+        hint = "; a file without labels is one for `bert-jax predict`" if unlabeled else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
             kinds = {",": "CSV", "\t": "TSV"}
@@ -220,7 +222,7 @@ class TableRows:
             hint += f"; is it {kinds[other]}? {what_to_do}"
         elif len(header) == 1 and ";" in header[0]:
             hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
-        if self._flags != TRAINING_FLAGS and "text_a" in missing:
+        if self._flags == PREDICT_FLAGS and "text_a" in missing:
             hint += "; if the first line is not a header, give --noheader and numbers, such as --text_a=0"
         return hint
 

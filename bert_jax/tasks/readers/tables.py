@@ -145,7 +145,7 @@ def read_examples(
             of the right choice. A ValueError makes the row malformed. None to read no labels.
         label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
         max_malformed: the fraction of malformed rows above which the file is rejected.
-        flags: the prefix of flags in messages.
+        flags: the prefix of flags in messages; "" for a file whose format and columns no such flag chooses.
 
     Returns:
         The examples in file order. The id of a row is the value of the id column, or the number of the row
