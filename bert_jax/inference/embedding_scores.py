@@ -22,8 +22,7 @@ from bert_jax.inference.search.reranking import Reranker
 from bert_jax.io import files
 from bert_jax.tasks import metrics
 from bert_jax.tasks.readers import labels, tables
-from bert_jax.tasks.readers.file_rows import Lines, TableRows
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.readers.file_rows import read_strictly
 from bert_jax.tasks.readers.tables import Columns, Examples
 
 with epy.lazy_imports():  # they take seconds to import
@@ -226,17 +225,14 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
         raise UserError(
             f"{path}: no such file; expected judgments as in BEIR, with the columns {', '.join(QRELS)}"
         )
-    rows = TableRows(path, Lines(path), header=True, delimiter="\t", quoted=False, flags="")
-    select = rows.selector({name: name for name in QRELS})
     judged: dict[str, dict[str, int]] = {}
-    for number, row in rows:
+    for place, row in read_strictly(path, QRELS):
+        query, document, gain = row.values()
         try:
-            if isinstance(row, Malformed):
-                raise row
-            query, document, gain = select(row).values()
-            value = _gain(gain)
-        except Malformed as error:
-            raise UserError(f"{path}:{number}: {error}") from None
+            value = labels.numeral(gain, int)
+        except ValueError:
+            message = f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1"
+            raise UserError(message) from None
         if value > 0:
             judged.setdefault(query, {})[document] = value
     if not judged:
@@ -247,13 +243,6 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
             "with the id of the query is no result; give queries and documents different ids"
         )
     return judged
-
-
-def _gain(text: str) -> int:
-    try:
-        return labels.numeral(text, int)
-    except ValueError:
-        raise Malformed(f"the score {text!r:.40} is no whole number, such as 0 or 1") from None
 
 
 def ranking_scores(

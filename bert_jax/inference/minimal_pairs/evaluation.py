@@ -13,8 +13,7 @@ from bert_jax.inference.minimal_pairs.sentences import Pair
 from bert_jax.inference.sentence_scores import Scores, SentenceScorer
 from bert_jax.io import checks
 from bert_jax.tasks import writers
-from bert_jax.tasks.readers.file_rows import Lines, TableRows
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.readers.file_rows import read_strictly
 
 COLUMNS = Pair._fields
 ALL = "all"  # the name of the mean over all pairs
@@ -82,20 +81,13 @@ def read(path: str) -> list[Pair]:
             empty field. The message gives the line.
     """
     checks.check_input(path, "TSV")
-    rows = TableRows(path, Lines(path), header=True, delimiter="\t", quoted=False, flags="")
-    select = rows.selector({name: name for name in COLUMNS})
     pairs = []
-    for number, row in rows:
-        try:
-            if isinstance(row, Malformed):
-                raise row
-            pair = Pair(**{name: text.strip() for name, text in select(row).items()})
-        except Malformed as error:
-            raise UserError(f"{path}:{number}: {error}") from None
+    for place, row in read_strictly(path, COLUMNS):
+        pair = Pair(**{name: text.strip() for name, text in row.items()})
         if empty := [name for name in COLUMNS if not getattr(pair, name)]:
-            raise UserError(f"{path}:{number}: the column {empty[0]} is empty")
+            raise UserError(f"{place}: the column {empty[0]} is empty")
         if pair.phenomenon == ALL:
-            raise UserError(f"{path}:{number}: the phenomenon {ALL!r} is the name of the mean; give another")
+            raise UserError(f"{place}: the phenomenon {ALL!r} is the name of the mean; give another")
         pairs.append(pair)
     if not pairs:
         raise UserError(f"{path}: no pairs after the header")

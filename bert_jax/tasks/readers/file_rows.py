@@ -235,6 +235,26 @@ def _setting(field: str, flags: str) -> str:
     return f"data.{field}" if flags == TRAINING_FLAGS else f"{flags}{field}"
 
 
+def read_strictly(path: str, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the place and {column: text} of each row of a TSV file with a header.
+
+    The place is the path and the line, for messages.
+
+    Raises:
+        UserError: a column is missing, or a row is malformed.
+    """
+    rows = TableRows(path, Lines(path), header=True, delimiter="\t", quoted=False, flags="")
+    select = rows.selector({name: name for name in columns})
+    for number, row in rows:
+        try:
+            if isinstance(row, Malformed):
+                raise row
+            found = select(row)
+        except Malformed as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+        yield f"{path}:{number}", found
+
+
 def _no_columns(missing: Mapping[str, str], flags: str) -> str:
     """Returns the beginning of a message that names the missing columns and their fields."""
     named = [
