@@ -1,6 +1,7 @@
 """Packing loses nothing, breaks no bound, fills the rows, and looks at a bounded window."""
 
 import collections
+import itertools
 import random
 
 import numpy as np
@@ -41,19 +42,39 @@ def test_rows_of_even_lengths_are_over_98_percent_full(length, most):
     assert sum(lengths) / (len(rows) * length) > 0.98
 
 
+def counted(lengths):
+    """Sequences of these lengths, and a counter of how many of them were taken."""
+    taken = collections.Counter()
+
+    def taking():
+        for sequence in sequences_of(lengths):
+            taken["sequences"] += 1
+            yield sequence
+
+    return taking(), taken
+
+
 def test_memory_is_a_window_not_the_corpus():
-    asked = collections.Counter()
+    sequences, taken = counted([40] * 5000)  # none of them fills a row of 64, so all of them would wait
+    for rows, _ in enumerate(packing.pack(sequences, 64, 8, random.Random(0), window=100)):
+        assert taken["sequences"] - rows <= 150
 
-    def many():
-        for _ in range(100_000):
-            asked["sequences"] += 1
-            yield PackedSequence(np.zeros(40, np.uint16), 2, 0)  # never fills a row of 64: all would wait
 
-    rows = packing.pack(many(), 64, 8, random.Random(0), window=100)
-    for _ in range(1000):
-        next(rows)
-        asked["rows"] += 1
-    assert asked["sequences"] - asked["rows"] <= 250
+@pytest.mark.parametrize("length, rows", [(63, 100), (62, 50)])
+def test_half_a_window_of_rows_below_98_percent_waits(length, rows):
+    sequences, taken = counted([length] * 300)
+    packed = packing.pack(sequences, 64, 8, random.Random(0), window=100)
+    first = next(packed)
+    assert len(first) == 1 and taken["sequences"] == 100
+    made = itertools.takewhile(lambda _: taken["sequences"] == 100, packed)
+    assert 1 + sum(1 for _ in made) == rows
+
+
+def test_the_emptiest_rows_wait():
+    rows = packing.pack(sequences_of([50, 35, 60, 40, 24, 29, 64, 64]), 64, 8, random.Random(0), window=4)
+    lengths = [sorted(len(sequence.ids) for sequence in row) for row in rows]
+    assert sorted(lengths[:2]) == [[50], [60]]
+    assert sorted(lengths[2:]) == [[24, 40], [29, 35], [64], [64]]
 
 
 def test_rows_are_shuffled():
