@@ -27,6 +27,19 @@ def test_correlations():
     assert metrics.mean_squared_error(predictions, targets) == pytest.approx(5 / 3)
 
 
+def test_ranks():
+    ranks = np.array([1, 3, 10, 11])
+    scores = {name: score(ranks, np.empty(0)) for name, score in metrics.RANKING.items()}
+    assert scores == pytest.approx(
+        {
+            "mrr": (1 + 1 / 3 + 1 / 10 + 1 / 11) / 4,
+            "recall1": 1 / 4,
+            "recall10": 3 / 4,
+            "ndcg10": (1 + 1 / 2 + 1 / np.log2(11)) / 4,  # Järvelin and Kekäläinen 2002
+        }
+    )
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("predictions", [[0, 0, 0], [1, 1, 1], [0, 1, 0]])
 @pytest.mark.parametrize("targets", [[0, 0, 0], [1, 1, 1], [0, 1, 0]])
