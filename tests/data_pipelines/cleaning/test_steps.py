@@ -99,6 +99,35 @@ def test_length_bounds():
     assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
 
 
+def test_the_bounds_of_lengths_are_inclusive():
+    settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
+
+    def stays(*texts):
+        found = steps.Length()(document(*texts), settings).document
+        return found is not None and found.passages == texts
+
+    def text(size):
+        return ("abcd " * size)[: size - 1] + "x"
+
+    assert stays(text(10)) and not stays(text(9))
+    assert stays(text(20), text(20)) and not stays(text(20), text(21))
+    assert stays("abc", text(10)) and not stays("ab", text(10))
+    assert stays(text(30)) and not stays(text(31))
+    assert stays("abcdefgh and more") and not stays("abcdefghi and more")
+
+
+@pytest.mark.parametrize("size, stays", [(20, True), (19, False)])
+def test_one_character_in_twenty_may_be_undecodable(size, stays):
+    outcome = steps.clean_unicode(document("\ufffd" + "a" * (size - 1)), SETTINGS)
+    assert (outcome.document is not None) == stays
+
+
+@pytest.mark.parametrize("size, copies", [(31, 2), (32, 1)])
+def test_short_passages_may_repeat(size, copies):
+    outcome = steps.clean_repeated_passages(document(*["a" * size] * 2), SETTINGS)
+    assert len(outcome.document.passages) == copies and len(outcome.dropped) == 2 - copies
+
+
 def test_the_length_of_a_document_is_that_of_all_its_parts():
     settings = cleaning.Settings(("length",), 10, 40, 1, 30, 30)
     text = "twelve chars"
@@ -138,6 +167,10 @@ def test_language():
     assert steps.clean_language(english, SETTINGS).document is english
     outcome = steps.clean_language(german, SETTINGS)
     assert outcome.document is None and outcome.dropped[0][0] == "language de"
+    # Only the first 2,000 characters count.
+    mixed = document(*german.passages * 30, *english.passages * 100)
+    assert sum(map(len, german.passages * 30)) > 2000
+    assert steps.clean_language(mixed, SETTINGS).dropped[0][0] == "language de"
 
 
 def test_repeated_passages_of_a_document():
