@@ -1,5 +1,6 @@
 """Several examples a row: the same loss and gradient as one a row, and every example once an epoch."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -155,6 +156,29 @@ def test_processes_feed_the_rows_that_are_theirs():
         for name, array in batch.items():
             np.testing.assert_array_equal(even[name], array[0::2])
             np.testing.assert_array_equal(odd[name], array[1::2])
+
+
+def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
+    targets, weights = np.arange(11, 19, dtype=np.int32), np.arange(1, 9, dtype=np.float32)
+    data = rows([5, 7, 3, 4, 6, 2, 8, 3], targets=targets, row_weights=weights)
+    data = dataclasses.replace(data, rows_per_example=2)
+    indices = batches.expand(np.array([2, -1, 0]), 2)
+    shape = shape_for(data, 10, rows=(4,))
+    batch = packing.make_batch(data, indices, shape)
+    assert batch["weights"].tolist() == [1, 1, 0, 0, 1, 1]
+    assert batch["targets"].tolist() == [15, 16, 0, 0, 11, 12]
+    assert batch["row_weights"].tolist() == [5, 6, 0, 0, 1, 2]
+    assert batch["places"].dtype == np.int32 and len(set(batch["places"][[0, 1, 4, 5]].tolist())) == 4
+    for member in (0, 1, 4, 5):
+        row, slot = divmod(int(batch["places"][member]), shape.sequences)
+        start, index = batch["starts"][row, slot], indices[member]
+        expected = data.tokens[data.offsets[index] : data.offsets[index + 1]]
+        np.testing.assert_array_equal(batch["input_ids"][row, start:][: len(expected)], expected)
+        assert batch["first_lengths"][row, slot] == data.first_lengths[index]
+    for part in (0, 1):
+        own = packing.make_batch(data, indices, shape, lambda rows, part=part: np.arange(part, rows, 2))
+        for name, values in batch.items():
+            np.testing.assert_array_equal(own[name], values[part::2])
 
 
 def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
