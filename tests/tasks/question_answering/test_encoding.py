@@ -91,12 +91,23 @@ def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
         ("a (1895-1943). b", "1895-1943", "18 ##95 - [UNK]"),
         ("a japanese b", "japan", "japanese"),
         ("a b japans.", "japan", "japan"),
+        ("a japans b", "apan", "japan ##s"),
         ("a b japans.", "japans.", "japan ##s ."),
         ("a\u00a0b c", "b", "b"),
         ("a\u2003 b c", "b", "b"),
         ("  a b", "a", "a"),
     ],
-    ids=["year", "years", "inside-a-piece", "of-pieces", "whole-word", "nbsp", "em-space", "leading-space"],
+    ids=[
+        "year",
+        "years",
+        "inside-a-piece",
+        "of-pieces",
+        "across-pieces",
+        "whole-word",
+        "nbsp",
+        "em-space",
+        "leading-space",
+    ],
 )
 def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answer, expected):
     data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)

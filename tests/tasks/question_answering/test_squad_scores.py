@@ -91,6 +91,12 @@ def test_scores_with_and_without_an_answer():
     )
 
 
+def test_no_candidate_where_there_is_no_answer_is_right_at_any_threshold():
+    found = squad_scores.score_v2([[], ["cat"], []], ["", "", ""], ["", "cat", "bird"], [0.0, 2.0, 3.0])
+    assert found["exact"] == pytest.approx(200 / 3)
+    assert (found["best_f1"], found["best_f1_thresh"]) == (100, 2)
+
+
 def test_a_file_of_one_kind_has_no_scores_of_the_other():
     found = squad_scores.score_v2([["cat"]], ["cat"], ["cat"], [-1.0])
     assert found["HasAns_exact"] == 100 and not any(name.startswith("NoAns") for name in found)
