@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions
 from bert_jax.tasks.readers.tables import Examples
-from bert_jax.tasks.text.multilabel import MultiLabel
+from bert_jax.tasks.text.multilabel import LabelSets, MultiLabel
 from bert_jax.tasks.text.task import TextClassification
 
 
@@ -99,6 +99,35 @@ def test_thousands_of_labels_take_no_dictionary_per_row_and_no_matrix(tmp_path, 
     predictions.report(str(tmp_path))
     assert peak() - before < 8 << 20  # the matrix would take 72 MB
     assert sorted(path.name for path in tmp_path.iterdir()) == ["errors-dev.tsv", "out.tsv"]
+
+
+def test_mistakes_are_listed_with_the_surest_first():
+    names, lines = ["one", "two", "three", "four"], [2, 3, 5, 6]
+    outputs = np.float32([[0.6, 0.4], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]])
+    examples = Examples("x", names, names, [], [], lines)
+    found = ClassPredictions(examples, outputs, np.array([1, 1, 0, 0]), ["no", "yes"])
+    assert list(found.errors()) == [
+        (5, "no", "yes", "0.7000", "three", ""),
+        (2, "yes", "no", "0.6000", "one", ""),
+    ]
+    assert not found.is_degenerate({})
+    same = ClassPredictions(examples, outputs[[0, 3, 0, 3]], np.array([1, 1, 0, 0]), ["no", "yes"])
+    assert same.is_degenerate({})
+
+
+def test_a_set_of_labels_is_as_sure_as_its_surest_mistake():
+    names, labels = ["one", "two", "three"], [("cat",), ("cat",), ("dog", "cat")]
+    outputs = np.float32([[0.9, 0.2], [0.8, 0.6], [0.4, 0.3]])
+    targets = np.array([[1, 0], [1, 0], [1, 1]], bool)
+    found = LabelSets(Examples("x", names, names, [], labels, [2, 3, 4]), outputs, targets, ["cat", "dog"])
+    assert found.values() == [["cat"], ["cat", "dog"], []]
+    assert list(found.errors()) == [
+        (4, "dog,cat", "", "0.7000", "three", ""),
+        (3, "cat", "cat,dog", "0.6000", "two", ""),
+    ]
+    scores = {name: score(found.predicted, targets) for name, score in MultiLabel.scorers.items()}
+    # 2 true positives, 1 false positive, 2 false negatives; the F1 of cat is 4/5 and that of dog 0.
+    assert scores == pytest.approx({"f1_micro": 4 / 7, "f1_macro": 2 / 5, "exact_match": 1 / 3})
 
 
 class CountedNames(tuple):
