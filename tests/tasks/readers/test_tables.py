@@ -61,6 +61,8 @@ def test_a_carriage_return_in_a_row_is_told(tmp_path):
 def test_a_tsv_written_with_quotes_can_be_read_with_them(tmp_path):
     path = write(tmp_path / "x.tsv", 'a\ty\n"one\ttwo"\t1\n')
     assert read_examples(path, Columns("a", label="y"), quoting="csv").texts_a == ["one\ttwo"]
+    with pytest.raises(UserError, match="quoting=yes: expected auto, none or csv"):
+        read_examples(path, Columns("a", label="y"), quoting="yes")
 
 
 def test_jsonl(tmp_path):
