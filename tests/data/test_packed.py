@@ -183,6 +183,9 @@ SOUND = {
         ({"first_lengths": u2(8, 9)}, "do not fit"),
         ({"first_lengths": u2(0, 9)}, "do not fit"),
         ({"next_sentence_labels": u2(0, 2)}, "do not fit"),
+        # The second sequence begins behind the last token; and is absent, but for its label.
+        ({"starts": u2(0, 20), "next_sentence_labels": u2(0, 0xFFFF)}, "do not fit"),
+        ({"starts": u2(0, 20), "first_lengths": u2(3, 0)}, "do not fit"),
     ],
 )
 def test_rows_that_cannot_be(make_records, change, message):
