@@ -42,8 +42,29 @@ def test_buckets_of_tiny_documents_are_bounded(tmp_path):
     assert len(planned) > 20 and 10_000 * most < 1.6 * buckets.MOST_BUCKET_DOCUMENTS
 
 
-def test_what_is_left_over_joins_the_last_bucket(tmp_path):
+@pytest.mark.parametrize(
+    "documents, tokens, joins",
+    [(100, 0.25, True), (10, 1, True), (63, 1, True), (64, 0.5, False), (100, 0.49, True), (100, 0.5, False)],
+)
+def test_what_is_left_over_joins_the_last_bucket(tmp_path, documents, tokens, joins):
     size = buckets.BUCKET_TOKENS[0]
-    for documents, tokens in [(100, size // 4), (10, size)]:
-        result = tokenized(tmp_path, {0: (100, size), 20_000: (100, size), 60_000: (documents, tokens)})
-        assert [(b.low >> 48, b.high >> 48) for b in buckets.plan([result], 0.0)] == [(0, 1), (1, 1 << 16)]
+    counts = {0: (100, size), 20_000: (100, size), 60_000: (documents, round(tokens * size))}
+    edges = [(b.low >> 48, b.high >> 48) for b in buckets.plan([tokenized(tmp_path, counts)], 0.0)]
+    assert edges == ([(0, 1), (1, 1 << 16)] if joins else [(0, 1), (1, 20_001), (20_001, 1 << 16)])
+
+
+@pytest.mark.parametrize(
+    "histogram, held_out",
+    [
+        ({0: (2, 8), 40_000: (5, 9)}, 0),  # of fewer than 8 documents, none
+        ({0: (1, 4), 40_000: (7, 9)}, (40_000 << 48) + 8),  # the two with the smallest keys
+        ({0: (2, 8), 40_000: (6, 9)}, 6554 << 48),  # 10% of the bins of keys, rounded up
+        ({6553: (2, 8), 40_000: (6, 9)}, 6554 << 48),
+        ({6554: (2, 8), 40_000: (6, 9)}, (40_000 << 48) + 8),
+    ],
+)
+def test_the_keys_that_are_held_out(tmp_path, histogram, held_out):
+    result = tokenized(tmp_path, histogram, [5, (40_000 << 48) + 7])
+    planned = buckets.plan([result], 0.1)
+    edges = [(bucket.split, bucket.low, bucket.high) for bucket in planned]
+    assert edges == [("eval", 0, held_out)] * bool(held_out) + [("train", held_out, 1 << 64)]
