@@ -131,8 +131,8 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
             f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}, and the manifest "
-            f"beside it says {entry['rows']} in {entry['bytes']}: the folder is not as `bert-jax data` left "
-            "it; copy it again, or make it anew"
+            f"beside it says {entry['rows']:,} in {entry['bytes']:,}: the folder is not as `bert-jax data` "
+            "left it; copy it again, or make it anew"
         )
     if "crc32c" in entry:
         verification.check(file, entry["crc32c"])

@@ -125,9 +125,17 @@ def test_files_that_are_not_the_manifests(make_records):
     directory, _ = make_records()
     path = os.path.join(directory, "train-00001-of-00002.tfrecord")
     rows = list(tfrecord.RecordFile(path))
-    tfrecord.write_records(path, rows[:-1])
-    with pytest.raises(UserError, match=r"has 22 records in .* the manifest beside it says 23"):
-        records.open_dataset(directory, "train")
+    size = os.path.getsize(path)
+    frame = b"\0" * tfrecord.FRAME_BYTES
+    for other, count, change in (
+        (rows[:-1], 22, -len(rows[-1]) - tfrecord.FRAME_BYTES),
+        ([*rows[:-1], rows[-1] + b"x"], 23, 1),
+        ([*rows[:-2], rows[-2] + frame + rows[-1]], 22, 0),
+    ):
+        tfrecord.write_records(path, other)
+        message = f"has {count} records in {size + change:,} bytes, .* beside it says 23 in {size:,}:"
+        with pytest.raises(UserError, match=message):
+            records.open_dataset(directory, "train")
     os.unlink(path)
     with pytest.raises(UserError, match=r"cannot read the records .*00001-of-00002"):
         records.open_dataset(directory, "train")
