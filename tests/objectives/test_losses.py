@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from bert_jax.objectives import losses
 
@@ -36,6 +37,42 @@ def test_labels_without_weight_may_be_anything():
 def test_large_logits_stay_finite():
     total, _ = losses.cross_entropy(jnp.array([[1e4, -1e4, 0.0]]), jnp.array([1]), jnp.ones(1))
     assert total == 2e4
+
+
+def test_the_logits_of_a_row_may_be_far_below_those_of_another():
+    logits, labels = jnp.array([[200.0, 200.0], [-200.0, -200.0]]), jnp.array([0, 1])
+    total, pull = jax.vjp(lambda x: losses.cross_entropy(x, labels, jnp.ones(2))[0], logits)
+    assert float(total) == pytest.approx(2 * np.log(2), rel=1e-4)
+    np.testing.assert_allclose(*pull(jnp.float32(1)), [[-0.5, 0.5], [0.5, -0.5]], atol=1e-4)
+
+
+def test_the_losses_of_bfloat16_outputs_are_computed_in_float32():
+    outputs = (3 * jax.random.normal(jax.random.key(0), (6, 40))).astype(jnp.bfloat16)
+    exact, weights = np.asarray(outputs, np.float64), jnp.arange(6) / 4
+    labels = np.array([0, 5, 39, 7, 7, 2])
+    targets = jnp.asarray(np.random.default_rng(0).integers(0, 2, (6, 40)), jnp.float32)
+    probability = 1 / (1 + np.exp(-exact))
+    for found, each in (
+        (
+            losses.cross_entropy(outputs, labels, weights),
+            np.log(np.exp(exact).sum(axis=1)) - exact[np.arange(6), labels],
+        ),
+        (
+            losses.binary_cross_entropy(outputs, targets, weights),
+            -np.log(np.where(targets > 0, probability, 1 - probability)).mean(axis=1),
+        ),
+        (
+            losses.squared_error(outputs[:, 0], jnp.full(6, 0.3), weights),
+            (exact[:, 0] - np.float32(0.3)) ** 2,
+        ),
+    ):
+        assert [x.dtype for x in found] == [jnp.float32] * 2
+        np.testing.assert_allclose(found, [(each * np.asarray(weights)).sum(), weights.sum()], rtol=1e-6)
+
+
+def test_the_mean_of_a_small_weight():
+    assert float(losses.mean((jnp.float32(0.02), jnp.float32(0.01)))) == pytest.approx(2)
+    assert np.isnan(losses.mean((jnp.float32(0), jnp.float32(0)), otherwise=np.nan))
 
 
 def test_accuracy():
