@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from support.models import packed_batch, tiny_task
+from support.tiny_model import draw_parameters
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
@@ -142,6 +143,7 @@ def test_all_comparisons_have_gradients_in_bfloat16(every_token):
         ({"scores": "scores", "hidden": "hidden of equal widths", "attention": "attention"}, {}),
         ({name: f"{name} of layer 2" for name in RELATIONS}, {"relation_layer": 2, "layers": (0, 3)}),
         ({name: f"{name} in 4 heads" for name in RELATIONS}, {"relation_heads": 4}),
+        ({"attention": "attention"}, {"relation_heads": 4}),  # it has the heads of the models
     ],
 )
 def test_states_are_compared_as_in_the_source(names, options):
@@ -176,6 +178,39 @@ def test_padding_counts_nowhere():
     assert cut["input_ids"].shape == (1, 7) and set(padded) == set(factors)
     for name, mean in padded.items():
         assert float(mean) == pytest.approx(float(alone[name]), rel=2e-5) and float(mean) > 0.01
+
+
+@pytest.mark.long
+def test_sequences_of_a_packed_row_are_compared_as_in_rows_of_their_own():
+    factors = dict.fromkeys(("cosine", "hidden", "scores", "attention", "values", "embeddings"), 1.0)
+    found, sizes = distilled(factors), (6, 4)
+    alone = {name: x[:2, : sizes[0]] for name, x in batch(padding=False).items() if name in INPUTS}
+    alone["sequence_ids"] = jnp.asarray(np.arange(sizes[0]) < np.array(sizes)[:, None], jnp.int32)
+    packed = {name: jnp.concatenate([x[0], x[1, : sizes[1]]])[None] for name, x in alone.items()}
+    packed["sequence_ids"] = jnp.asarray(np.repeat([1, 2], sizes))[None]
+    rows, row = (compute(found, each, grad=False)[1] for each in (alone, packed))
+    assert set(row) == set(factors)
+    for name, mean in row.items():
+        assert float(mean) == pytest.approx(float(rows[name]), rel=1e-5) and float(mean) > 0.01, name
+
+
+@pytest.mark.long
+def test_only_the_student_has_dropout():
+    rows = tiny_task().prepare(packed_batch(rows=2), jax.random.key(0), True)
+
+    def losses_of(rates, keys):
+        """The comparisons with each key of dropout, for these rates of the student and the teacher."""
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        tasks = [tiny_task(num_hidden_layers=1, **dict.fromkeys(names, rate)) for rate in rates]
+        found = Distillation(*tasks, {"logits": 1.0, "cosine": 1.0}, every_token=False)
+        params = {"student": draw_parameters(tasks[0]), TEACHER: draw_parameters(tasks[1], 1)}
+        compare = jax.jit(lambda key: found.loss(params, rows, {"dropout": key})[0])
+        return [[float(total) for total, _ in compare(jax.random.key(key)).values()] for key in keys]
+
+    first, second = losses_of((0.0, 0.5), range(2))
+    assert first == second
+    first, second = losses_of((0.5, 0.0), range(2))
+    assert np.all(np.array(first) != second)
 
 
 def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
@@ -298,5 +333,11 @@ def test_models_that_cannot_be_compared(name, student, options, message):
     ):
         with pytest.raises(UserError, match=refusal):
             check([pair], Models(model("student").config, other))
-    with pytest.raises(UserError, match="attention of the teacher is causal"):
-        check(["attention"], Models(model("student").config, model("teacher").config.replace(causal=True)))
+    student, teacher = model("student").config, model("teacher").config
+    for fields in ({"causal": True}, {"local_window": 4, "global_every": 2}, {"position": "alibi"}):
+        for models, who in (
+            (Models(student, teacher.replace(**fields)), "teacher"),
+            (Models(student.replace(**fields), teacher), "student"),
+        ):
+            with pytest.raises(UserError, match=f"attention of the {who} is causal, local or has a bias"):
+                check(["attention"], models)
