@@ -1,6 +1,8 @@
 """ELECTRA's objective: two networks in one program, whose samples depend on the row alone."""
 
+import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.models.parameters import parameter_shapes
+from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import losses, replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import VARIANTS, ReplacedTokens, generator_config
@@ -304,6 +307,39 @@ def test_the_copy_mechanism_by_hand():
     copied = float(weight) - replaced
     expected = -copied * np.log(0.75 + 0.25 / 101) - replaced * np.log(0.25 / 101)
     assert replaced > 10 and float(total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_metrics_of_the_discriminator_by_hand():
+    """Of the tokens that count, it finds 3 of 4 that were replaced, and takes 2 of 4 others for replaced."""
+    logits = jnp.array([[1.0, 2, 3, -1, 1, 1, -1, -2, 5, 5]])
+    replaced, counted = jnp.array([[1.0] * 4 + [0] * 4 + [1, 0]]), jnp.array([[1.0] * 8 + [0, 0]])
+    model = types.SimpleNamespace(apply=lambda *inputs, **options: {"discriminator": logits})
+    batch = dict.fromkeys(INPUTS) | {"replaced": replaced, "counted": counted}
+    (total, weight), metrics = replaced_tokens._discriminator(model, {}, batch, None)
+    expected = np.log1p(np.exp(np.where(replaced > 0, -logits, logits)))[:, :8].sum()
+    assert float(total) == pytest.approx(expected, rel=1e-6) and weight == 8
+    shares = {"accuracy": (5, 8), "precision": (3, 5), "recall": (3, 4)}
+    assert metrics == {f"discriminator_{name}": pair for name, pair in shares.items()}
+
+
+def test_the_networks_have_dropout_of_their_own(monkeypatch):
+    """Layers of the same names would draw the same masks from the same key."""
+    (batch, params), keys = prepared_and_params(), []
+
+    def apply(variables, *inputs, deterministic, rngs):
+        keys.append(rngs["dropout"])
+        return jnp.zeros((ROWS, 8, 101)), None
+
+    monkeypatch.setattr(MaskedLM, "model", types.SimpleNamespace(apply=apply))
+    variant = VARIANTS["electra"]
+
+    def keep(model, params, batch, rngs):
+        keys.append(rngs["dropout"])
+        return (0.0, 1.0), {}
+
+    monkeypatch.setitem(VARIANTS, "electra", dataclasses.replace(variant, loss=keep))
+    make().loss(params, batch, {"dropout": jax.random.key(0)})
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 2
 
 
 @pytest.mark.parametrize("width, heads", [(256, 1), (1024, 4), (896, 2), (64, 1), (1536, 6)])
