@@ -1,5 +1,6 @@
 """Left-to-right language modeling: its labels, its loss against NumPy, and that it learns."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,6 +13,7 @@ from support.models import packed_batch, tiny_config, tiny_task
 from support.tiny_model import draw_parameters
 
 from bert_jax.data import records
+from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import causal_lm
@@ -215,6 +217,16 @@ def test_a_marked_batch_in_parts_is_the_whole_one():
     whole, parts = (step_of(objective, marked, number) for number in (1, 2))
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), whole[0], parts[0])
     assert parts[1]["clm_loss"] == pytest.approx(whole[1]["clm_loss"], rel=1e-5)
+
+
+def test_both_phases_have_one_head_and_the_same_token_types():
+    masked = dataclasses.replace(tiny_task(), token_types=(0, 0), head=MaskedLMHead(activation="relu"))
+    causal = CausalThenMasked(masked).causal
+    assert causal.config == masked.config.replace(causal=True)
+    assert (causal.token_types, causal.head) == (masked.token_types, masked.head)
+    marked = packed_batch(rows=2) | {LEFT_TO_RIGHT: np.ones(2)}
+    prepared = CausalThenMasked(masked).prepare(marked, jax.random.key(0), True)
+    assert not np.asarray(prepared["token_type_ids"]).any()
 
 
 @pytest.mark.long
