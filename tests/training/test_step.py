@@ -86,6 +86,45 @@ def test_a_step_of_parameters_with_a_huge_norm_is_skipped(size, skipped):
     assert jax.jit(step)(state, batch, np.uint32(0))[1]["skipped"] == skipped
 
 
+class Shown(Sum):
+    """Its metrics are what the step gives it, and its weights are small."""
+
+    def at_step(self, batch, step):
+        return batch | {"at": step}
+
+    def prepare(self, batch, key, train):
+        return batch | {"key": jax.random.uniform(key), "train": train}
+
+    def weights(self, batch):
+        return {"task": jnp.float32(0.25)}
+
+    def loss(self, params, batch, rngs):
+        shown = {name: batch[name] for name in ("at", "key", "train") if name in batch}
+        if rngs:
+            shown["dropout"] = jax.random.uniform(rngs["dropout"])
+        metrics = {name: (jnp.float32(x), jnp.float32(1)) for name, x in shown.items()}
+        return {"task": (1e-3 * jnp.sum(params["kernel"]), jnp.float32(0.25))}, metrics
+
+
+def test_what_a_step_of_training_and_of_evaluation_gives_an_objective():
+    objective, mesh = Shown(), sharding.make_mesh(devices=jax.devices()[:1])
+    state = init_state(objective, optax.identity(), mesh, 0)
+    batch = {"input_ids": jnp.zeros((2, 2), jnp.int32)}
+    step = make_train_step(objective, optax.identity(), lambda step: 0.5 * step, check="nothing")
+    keys = []
+    for number, seed in ((5, 0), (6, 0), (5, 1)):
+        after, metrics = step(state.replace(step=jnp.int32(number)), batch, np.uint32(seed))
+        assert (metrics["at"], metrics["train"], metrics["learning_rate"]) == (number, 1, 0.5 * number)
+        assert float(metrics["loss"]) == pytest.approx(2e-3 / 0.25)
+        np.testing.assert_allclose(after.params["kernel"], 1 - 0.5 * number * 1e-3 / 0.25)
+        keys += [float(metrics[name]) for name in ("key", "dropout")]
+    for index, seed in ((0, 0), (1, 0), (0, 1)):
+        found = make_eval_step(objective, seed)(state.params, batch, index)
+        assert found.keys() == {"task_loss", "key", "train"} and found["train"] == (0, 1)
+        keys.append(float(found["key"][0]))
+    assert len(set(keys)) == 9
+
+
 def test_a_batch_with_nothing_to_learn_changes_nothing_and_has_no_metrics(run):
     _, state, step = run
     batch = packed_batch(rows=4)
