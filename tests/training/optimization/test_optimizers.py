@@ -291,13 +291,18 @@ def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
     "fields, expected",
     [
         ({}, "nothing"),
+        ({"name": "stable_adamw"}, "nothing"),
+        ({"learning_rate": 1.0}, "nothing"),
         ({"learning_rate": 2.0}, "update"),
         ({"learning_rate": 1.0, "weight_decay": 1.5}, "update"),
+        ({"b1": 0.9993}, "nothing"),
         ({"b1": 0.9995}, "update"),  # the first moment outlives the second
+        ({"b1": 0.5, "b2": 0.25}, "update"),  # and here it lives as long
         ({"eps": 0.0}, "update"),
         ({"name": "lamb"}, "norm"),
         ({"name": "lamb_uncorrected"}, "norm"),
         ({"name": "lamb", "eps": 0.0}, "update"),
+        ({"name": "lamb", "rates": "classifier/.*=10"}, "update"),
         ({"name": "lion"}, "update"),
         ({"rates": "classifier/.*=10"}, "update"),
     ],
