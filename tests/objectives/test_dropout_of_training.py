@@ -23,7 +23,7 @@ from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
 
 ONE_LAYER = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-LEAST_KEPT = f"{threshold(0.1)}:u32"  # what the product of an element is compared with
+LEAST_KEPT = {f"{threshold(rate)}:u32": rate for rate in (0.1, 0.2, 0.3, 0.4)}  # in programs
 # After the embeddings, the probabilities of attention, and both halves of the layer.
 ENCODER = 4
 
@@ -84,31 +84,48 @@ OBJECTIVES = {
 
 
 def dropouts(jaxpr):
-    """The number of dropouts in a program and in its loops, which are counted once."""
-    found = 0
+    """The rates of the dropouts in a program and in its loops, which are counted once."""
+    found = []
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "custom_vjp_call" and LEAST_KEPT in str(equation.params["call_jaxpr"]):
-            found += 1
+        if equation.primitive.name == "custom_vjp_call":
+            text = str(equation.params["call_jaxpr"])
+            found += [rate for least, rate in LEAST_KEPT.items() if f" {least}" in text]
             continue
         for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
             inner = getattr(part, "jaxpr", part)
-            found += dropouts(inner) if hasattr(inner, "eqns") else 0
+            found += dropouts(inner) if hasattr(inner, "eqns") else []
     return found
+
+
+def dropouts_of(objective, batch, rngs):
+    key = jax.random.key(0)
+    params = sharding.unbox(objective.init_shapes)
+    if isinstance(objective, Distillation):
+        params = {"student": params, TEACHER: sharding.unbox(objective.teacher_shapes)}
+
+    def loss(params, batch):
+        return objective.loss(params, objective.prepare(batch, key, True), rngs)[0]
+
+    program = jax.make_jaxpr(loss)(params, batch).jaxpr
+    # Without what Flax computes for shapes.
+    return dropouts(dce_jaxpr(program, [True] * len(program.outvars))[0])
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_dropout_is_for_training(name):
     make, batch, expected = OBJECTIVES[name]
-    objective, key = make(), jax.random.key(0)
-    params = sharding.unbox(objective.init_shapes)
-    if isinstance(objective, Distillation):
-        params = {"student": params, TEACHER: sharding.unbox(objective.teacher_shapes)}
+    objective = make()
+    assert dropouts_of(objective, batch(), {"dropout": jax.random.key(1)}) == [0.1] * expected
+    assert dropouts_of(objective, batch(), None) == []
 
-    def loss(rngs):
-        def of(params, batch):
-            return objective.loss(params, objective.prepare(batch, key, True), rngs)[0]
 
-        program = jax.make_jaxpr(of)(params, batch()).jaxpr
-        return dce_jaxpr(program, [True] * len(program.outvars))[0]  # without what Flax computes for shapes
-
-    assert (dropouts(loss({"dropout": key})), dropouts(loss(None))) == (expected, 0)
+def test_each_place_has_its_own_rate():
+    rates = dict(
+        embedding_dropout=0.1,
+        attention_probs_dropout_prob=0.2,
+        hidden_dropout_prob=0.3,
+        inner_dropout=0.4,
+    )
+    for placement in ("post", "pre"):
+        task = tiny_task(num_hidden_layers=1, norm_placement=placement, **rates)
+        assert dropouts_of(task, of_records(), {"dropout": jax.random.key(1)}) == list(rates.values())
