@@ -9,7 +9,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support import encoder_oracle, lowering
 
-from bert_jax.checkpoint.leaves import nest
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.models import Encoder, config, parameters
 from bert_jax.parallel.sharding import unbox
@@ -112,6 +112,22 @@ def test_states_are_those_of_the_formulas(name):
         real = arrays[3] > 0
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine[row][real], theirs[real], atol=2e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "initializer, cut, of_last", [("truncated_normal", 0.8796, 1), ("normal", 1, 1), ("megatron", 0.8796, 2)]
+)
+def test_the_spread_of_initial_weights(initializer, cut, of_last):
+    """Megatron-LM divides that of the last product of each half by the root of twice the layers."""
+    made = make("distilbert", initializer=initializer, num_hidden_layers=2, hidden_size=64, vocab_size=99)
+    ids = np.zeros((1, 4), np.int32)
+    params = unbox(jax.jit(Encoder(made).init)(jax.random.key(0), *[ids] * 4)["params"])
+    for name, x in flatten(params).items():
+        if not name.endswith(("scale", "bias")):
+            stddev = made.initializer_range / (of_last if "output/" in name else 1)
+            assert np.std(x) == pytest.approx(stddev * cut, rel=0.08), name
+            assert (np.abs(x).max() <= 2 * stddev) == (cut < 1), name
 
 
 def loss(made, params, key):

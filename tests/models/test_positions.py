@@ -58,6 +58,25 @@ def test_alibi_falls_with_the_distance_to_either_side():
     np.testing.assert_allclose(logits[0], [-(2.0**-4) * distances, -(2.0**-8) * distances])
 
 
+def test_learned_positions_begin_at_their_offset():
+    """RoBERTa's first token has row 2."""
+    learned = scheme(position="learned", position_offset=2, max_position_embeddings=12)
+    ((name, table),) = learned.tables().items()
+    assert table.shape == (12, 8) and table.start is None
+    rows = jnp.arange(12.0)[:, None] * jnp.ones(8)
+    found = learned.embed(jnp.ones((1, 3, 8)), jnp.int32([[0, 1, 9]]), {name: rows})
+    np.testing.assert_array_equal(found[0, :, 0], [3, 4, 12])
+
+
+def test_a_table_that_starts_as_sinusoids():
+    (table,) = (
+        scheme(position="learned", sinusoidal_start=True, max_position_embeddings=400).tables().values()
+    )
+    expected = np.stack([encoder_oracle.sinusoid(place, 8) for place in range(400)])
+    assert table.start.dtype == np.float32
+    np.testing.assert_allclose(table.start, expected, atol=1e-6)
+
+
 def test_sinusoids_and_their_learned_factor():
     x, places = jnp.zeros((1, 3, 8)), jnp.int32([[0, 5, 300]])
     expected = np.stack([encoder_oracle.sinusoid(place, 8) for place in (0, 5, 300)])
