@@ -86,6 +86,34 @@ def test_a_step_of_parameters_with_a_huge_norm_is_skipped(size, skipped):
     assert jax.jit(step)(state, batch, np.uint32(0))[1]["skipped"] == skipped
 
 
+class Spoiled(Sum):
+    """Its loss or its gradient is not finite, and the other one is."""
+
+    def __init__(self, what, value):
+        self.what, self.value = what, value
+
+    def loss(self, params, batch, rngs):
+        kernel = params["kernel"]
+        total = jnp.sum(kernel)
+        if self.what == "loss":
+            total += self.value
+        else:
+            total += jnp.sum(self.value * (kernel - jax.lax.stop_gradient(kernel)) ** 0.5)
+        return {"task": (total, jnp.float32(1))}, {}
+
+
+@pytest.mark.parametrize("check", ["nothing", "norm"])
+@pytest.mark.parametrize("what, value", [("loss", np.nan), ("loss", np.inf), ("gradient", 1.0)])
+def test_a_step_needs_a_finite_loss_and_a_finite_gradient(what, value, check):
+    objective, mesh = Spoiled(what, value), sharding.make_mesh(devices=jax.devices()[:1])
+    state = init_state(objective, optax.identity(), mesh, 0)
+    step = make_train_step(objective, optax.identity(), lambda step: 0.1, check=check)
+    after, metrics = jax.jit(step)(state, {"input_ids": jnp.zeros((2, 2), jnp.int32)}, np.uint32(0))
+    finite = np.isfinite(metrics["loss"]), np.isfinite(metrics["grad_norm"])
+    assert metrics["skipped"] == 1 and finite == (what != "loss", what == "loss")
+    np.testing.assert_array_equal(after.params["kernel"], state.params["kernel"])
+
+
 class Shown(Sum):
     """Its metrics are what the step gives it, and its weights are small."""
 
