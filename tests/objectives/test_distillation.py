@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import collected
 from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS
+from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import (
     DISTILLATION,
     PAIRS,
@@ -31,6 +32,7 @@ from bert_jax.objectives.distillation import (
     parse_scales,
 )
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
+from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import sharding
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
@@ -236,6 +238,32 @@ def test_the_divergence_and_its_gradient():
     theirs = jax.jit(jax.value_and_grad(plain))(logits)
     assert float(mine[0]) == pytest.approx(float(theirs[0]), rel=1e-6)
     np.testing.assert_allclose(mine[1], theirs[1], atol=1e-6)
+
+
+def test_windows_and_answers_are_compared_as_in_their_own_losses():
+    """Windows weigh as in the loss of the task, by the number of texts; start and end count half each."""
+    config = model("student").config
+    rng = np.random.default_rng(0)
+    mine, theirs = rng.normal(size=(2, 3, 5, 2)).astype(np.float32)
+    batch = {"weights": np.float32([1, 1, 0]), "row_weights": np.float32([1.5, 0.75, 1])}
+    batch["sequence_ids"] = np.ones((3, 5), np.int32)
+    kinds = {
+        "spans": (Spans(config), [(mine[..., i], theirs[..., i]) for i in range(2)], batch["weights"]),
+        "windows": (
+            Classification(config, 2, windows=True),
+            [(mine[:, 0], theirs[:, 0])],
+            batch["weights"] * batch["row_weights"],
+        ),
+    }
+    for name, (task, pairs, weights) in kinds.items():
+        found = Distillation(task, task, {"logits": 1.0}, temperature=1.0)
+        given = (mine, theirs) if name == "spans" else pairs[0]
+        expected = 0.0
+        for one, other in pairs:
+            p, q = (jax.nn.log_softmax(x) for x in (other, one))
+            expected += float(jnp.sum(jnp.sum(jnp.exp(p) * (p - q), axis=-1) * weights)) / len(pairs)
+        assert float(found._compare_logits(*given, batch)) == pytest.approx(expected, rel=1e-5), name
+        assert float(found.weights(batch)["logits"]) == 2, name
 
 
 @pytest.mark.long
