@@ -34,6 +34,7 @@ def test_tokens_beyond_32_bits():
     for number in range(1, 6):
         spent = step(spent, np.int32(rows))
         assert whole.count(spent) == start + number * rows
+        assert whole.count(step(spent, np.int32(0))) == whole.count(spent)
     assert float(whole.share(spent)) == pytest.approx(whole.count(spent) / 1.72e12, rel=1e-6)
     assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
 
@@ -50,6 +51,11 @@ def test_time_never_goes_back(monkeypatch):
     assert hours.count(spent) == 10_500
     assert hours.count(hours.after(spent, np.uint32(7))) == 10_500
     assert hours.count(hours.after(spent, clock.rows(1).max())) == 19_000
+
+
+def test_time_beyond_32_bits_is_the_largest_number():
+    """Of milliseconds, 50 days; a number that wraps around would be a run that has just begun."""
+    assert budget.Clock(2**32 + 5).rows(2).tolist() == [2**32 - 1] * 2
 
 
 def test_no_budget():
