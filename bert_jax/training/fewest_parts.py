@@ -78,7 +78,7 @@ def search(
         if found.fits(limit):
             break
         if found.needed is not None:
-            of_whole_batch = max(of_whole_batch, (found.needed - fixed) * parts)
+            of_whole_batch = (found.needed - fixed) * parts
     return found
 
 
