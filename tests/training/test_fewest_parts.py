@@ -1,7 +1,10 @@
 import jax
+import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.parallel import device_memory, sharding
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import fewest_parts
 from bert_jax.training.fewest_parts import Attempt
 
@@ -60,6 +63,50 @@ def test_programs_that_the_compiler_refuses_do_not_fit(tells):
 def test_a_program_for_a_smaller_limit_than_the_devices():
     compiler = Compiler(refuses_above=600, tells=False)
     assert compiler.search((1, 2, 4, 8, 16), 300).parts == 8
+
+
+class Stub:
+    """A state of 1,024 bytes on one device, and steps that need 800 bytes divided by the parts."""
+
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    budget = None
+    abstract_state = jax.ShapeDtypeStruct((256,), "float32", sharding=sharding.batch_sharding(mesh))
+
+    def in_parts(self, parts):
+        return parts
+
+
+STATE, BATCH = 1024, 8 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    "room, parts, tried",
+    [(800, 1, [1]), (799, 2, [1, 2]), (400, 2, [1, 2]), (399, 4, [1, 4]), (150, 8, [1, 8]), (99, 8, [1, 8])],
+)
+def test_the_next_batch_is_in_memory_too(room, parts, tried, monkeypatch):
+    attempts = []
+
+    def attempted(parts, platform, compile_):
+        attempts.append(parts)
+        return Attempt(parts, STATE + BATCH + 800 / parts, ("program", None))
+
+    monkeypatch.setattr(fewest_parts, "attempted", attempted)
+    rows = {"input_ids": np.zeros((8, 16), np.int32)}
+    limit = STATE + 2 * BATCH + room
+
+    def choose():
+        lines = []
+        chosen = fewest_parts._fitting(Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append)
+        return chosen, lines
+
+    if room < 100:
+        with pytest.raises(UserError, match="a batch does not fit into the devices in any number of parts"):
+            choose()
+    else:
+        (found, programs), (line,) = choose()
+        assert found == parts and list(programs.values()) == [("program", None)]
+        assert line.startswith(f"accumulate_steps={parts}: {8 // parts} of 8 rows at a time on each device")
+    assert attempts == tried
 
 
 def refusing(message):
