@@ -34,7 +34,7 @@ def kernel_init(stddev: float) -> Initializer:
     """
 
     def init(key, shape, dtype=jnp.float32):
-        return (stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)).astype(dtype)
+        return (stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)).astype(dtype)
 
     return init
 

@@ -69,9 +69,8 @@ def uniform_noise(keys: jax.Array, predictions: int, vocab_size: int) -> jax.Arr
     """Returns float32 [B, P, V] in [0, 1), from the raw key uint32 [B, 2] of each row."""
 
     def of_row(key):
-        return jax.random.uniform(
-            jax.random.wrap_key_data(key, impl=_IMPLEMENTATION), (predictions, vocab_size)
-        )
+        key = jax.random.wrap_key_data(key, impl=_IMPLEMENTATION)
+        return jax.random.uniform(key, (predictions, vocab_size), jnp.float32)
 
     return jax.vmap(of_row)(keys)
 

@@ -97,6 +97,8 @@ def make_train_step(
         with jax.named_scope("grad_norm"):
             grad_norm = optax.tree.norm(grads)
         learning_rate, spent = _rate(schedule, budget, state, batch, elapsed)
+        # With `jax_enable_x64`, a schedule may return float64, and so would the parameters be.
+        learning_rate = jnp.asarray(learning_rate, jnp.float32)
 
         @jax.named_scope("optimizer")
         def update(params, opt_state):

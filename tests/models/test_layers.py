@@ -115,6 +115,13 @@ def test_activations_in_float32(name):
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+def test_initial_weights_are_the_same_with_64_bits():
+    draw = jax.jit(layers.kernel_init(0.02), static_argnums=1)
+    expected = draw(jax.random.key(0), (4, 4))
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(draw(jax.random.key(0), (4, 4)), expected, strict=True)
+
+
 def test_initial_distribution():
     kernel = np.asarray(layers.kernel_init(0.02)(jax.random.key(0), (400, 400)))
     assert np.abs(kernel).max() <= 0.04

@@ -57,6 +57,31 @@ def test_every_row_keeps_the_rules(strategy):
         check_row(ids, lengths[row], masked, row, 0.15, 12, strategy)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"strategy": strategy} for strategy in ("token", "whole_word", "span", "ngram")),
+        *({"count": count, "exclude_special": True} for count in ("fairseq", "electra", "bernoulli")),
+        {"smoothing": 0.5},
+    ],
+)
+def test_masks_are_the_same_with_64_bits(fields):
+    ids, lengths = rows(8)
+    vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, counts=np.arange(1, VOCAB + 1))
+    options = MaskingOptions(max_predictions=12, **fields)
+
+    def masked():
+        keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(1), row))(np.arange(8, dtype=np.int32))
+        return jax.jit(lambda *arrays: mask_tokens(*arrays, vocabulary, options))(keys, ids, lengths)
+
+    expected = masked()
+    with jax.enable_x64(True):
+        found = masked()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
 @pytest.mark.parametrize("prob,max_predictions", [(0.9, 80), (0.01, 1), (0.4, 5)])
 @pytest.mark.parametrize("strategy", ["token", "whole_word", "span"])
 def test_rules_hold_for_any_share_and_limit(strategy, prob, max_predictions):

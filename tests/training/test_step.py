@@ -12,7 +12,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
-from bert_jax.training.state import init_state
+from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 
@@ -41,6 +41,19 @@ def test_one_batch_is_learned_by_heart(run):
     assert (
         metrics["loss"] < 0.5 and metrics["mlm_accuracy"] > 0.9 and metrics["nsp_accuracy"] == 1
     )  # from 5.3
+
+
+def test_a_schedule_of_64_bits_leaves_the_state_as_it_is():
+    task, tx, mesh = tiny_task(), optax.scale_by_adam(), sharding.make_mesh(devices=jax.devices()[:1])
+    with jax.enable_x64(True):
+        schedule = optax.cosine_decay_schedule(1e-3, 10)
+        assert schedule(jnp.int32(3)).dtype == jnp.float64
+        state = abstract_state(task, tx, mesh)
+        after, metrics = jax.eval_shape(
+            make_train_step(task, tx, schedule), state, packed_batch(rows=4), np.uint32(0)
+        )
+    assert {x.dtype for x in jax.tree.leaves(metrics)} == {np.dtype(np.float32)}
+    assert [x.dtype for x in jax.tree.leaves(after)] == [x.dtype for x in jax.tree.leaves(state)]
 
 
 @pytest.mark.long

@@ -146,9 +146,11 @@ def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], d
     """
     input_ids, sequence_ids = prepared["input_ids"], prepared["sequence_ids"]
     rows, length = input_ids.shape
-    draws = jax.vmap(lambda row: jax.random.uniform(jax.random.fold_in(key, row), (length,)))(
-        jnp.arange(rows)
-    )
+
+    def draw(row):
+        return jax.random.uniform(jax.random.fold_in(key, row), (length,), jnp.float32)
+
+    draws = jax.vmap(draw)(jnp.arange(rows, dtype=jnp.int32))
     real = sequence_ids > 0
     special = jnp.isin(input_ids, jnp.array(special_ids))
     candidates = members_of(sequence_ids, prepared.get("cls_positions")) & ~special[:, None]  # [B, S, L]

@@ -90,8 +90,9 @@ def mask_tokens(
     share, slots = options.prob if prob is None else prob, options.predictions(length)
     wanted = COUNTS[options.count](counts.Rows(keys, lengths, candidate, share, slots))
 
-    def draw(stream, sample):
-        return jax.vmap(lambda key: sample(jax.random.fold_in(key, stream), (length,)))(keys)
+    def draw(stream, sample, dtype):
+        # The default dtypes depend on `jax_enable_x64`, and with them what is drawn.
+        return jax.vmap(lambda key: sample(jax.random.fold_in(key, stream), (length,), dtype))(keys)
 
     arguments = [_scores(draw, input_ids, vocabulary, options), candidate]
     if strategy.words:
@@ -101,7 +102,7 @@ def mask_tokens(
             apart |= input_ids == special
         arguments.append(apart)
     if strategy.lengths:
-        arguments.insert(1, draw(3, jax.random.uniform))
+        arguments.insert(1, draw(3, jax.random.uniform, jnp.float32))
     selected, group = jax.vmap(strategy.choose)(*arguments, wanted)
 
     excluded = vocabulary.excluded_from_random() if options.exclude_special else ()
@@ -127,9 +128,9 @@ def _masked(input_ids, selected, replaced, slots):
 def _scores(draw, input_ids, vocabulary, options):
     """Returns uint32 [B, L]; tokens are chosen in ascending order of their scores."""
     if not options.smoothing:
-        return draw(0, jax.random.bits)
+        return draw(0, jax.random.bits, jnp.uint32)
     weights = jnp.asarray(choice_weights(vocabulary, options), jnp.float32)
     # The order of exponential variables with these rates is that of successive draws without replacement.
     # Floats that are not negative have the order of their bits.
-    times = draw(0, jax.random.exponential) / weights[input_ids]
+    times = draw(0, jax.random.exponential, jnp.float32) / weights[input_ids]
     return jax.lax.bitcast_convert_type(times, jnp.uint32)

@@ -118,7 +118,8 @@ def _spans(scores, uniforms, candidate, continuation, apart, wanted):
             & ~selected[position]
         )
         inside &= used + jnp.cumsum(inside) <= wanted
-        return (selected | inside, jnp.where(inside, position, group), used + jnp.sum(inside)), None
+        used += jnp.sum(inside, dtype=jnp.int32)
+        return (selected | inside, jnp.where(inside, position, group), used), None
 
     carry = (jnp.zeros_like(candidate), jnp.arange(length), jnp.int32(0))
     (selected, group, _), _ = jax.lax.scan(take, carry, order)
@@ -156,7 +157,7 @@ def _ngrams(scores, uniforms, candidate, continuation, apart, wanted):
         size = jnp.max(jnp.where(fits, sizes[:, position], 0))
         inside = (place >= position) & (place < position + size)
         inside &= starts[position] & ~jnp.any(inside & selected)
-        return (selected | inside, used + jnp.sum(inside)), None
+        return (selected | inside, used + jnp.sum(inside, dtype=jnp.int32)), None
 
     order = _by_score(scores, starts)
     (selected, _), _ = jax.lax.scan(take, (jnp.zeros_like(candidate), jnp.int32(0)), order)

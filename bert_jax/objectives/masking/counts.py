@@ -53,8 +53,8 @@ def _electra(rows: Rows) -> jax.Array:
 
 def _fairseq(rows: Rows) -> jax.Array:
     """Returns floor(prob n + U) of all n tokens, U uniform in [0, 1) (fairseq, mask_tokens_dataset.py)."""
-    uniform = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, _STREAM)))(rows.keys)
-    return jnp.minimum(rows.most, jnp.floor(rows.lengths * rows.prob + uniform).astype(jnp.int32))
+    expected = rows.lengths.astype(jnp.float32) * rows.prob
+    return jnp.minimum(rows.most, jnp.floor(expected + _uniform(rows)).astype(jnp.int32))
 
 
 def _bernoulli(rows: Rows) -> jax.Array:
@@ -62,11 +62,15 @@ def _bernoulli(rows: Rows) -> jax.Array:
 
     A uniform choice of that many candidates then has the distribution of independent choices.
     """
-    length = rows.candidate.shape[1]
-    uniforms = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, _STREAM), (length,)))(
+    chosen = rows.candidate & (_uniform(rows, rows.candidate.shape[1]) < rows.prob)
+    return jnp.minimum(rows.most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
+
+
+def _uniform(rows: Rows, *shape: int) -> jax.Array:
+    """Returns uniform numbers of each row: float32 [B, *shape]."""
+    return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, _STREAM), shape, jnp.float32))(
         rows.keys
     )
-    return jnp.minimum(rows.most, jnp.sum(rows.candidate & (uniforms < rows.prob), axis=1))
 
 
 def _table(rows: Rows, counts: list[int]) -> jax.Array:

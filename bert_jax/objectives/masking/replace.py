@@ -27,7 +27,7 @@ def replaced(
     """Returns int32 [B, L], what each token becomes if it is chosen.
 
     Args:
-        draw: (stream, function of a key and a shape) -> random numbers [B, L].
+        draw: (stream, function of a key, a shape and a dtype, that dtype) -> random numbers [B, L].
         input_ids: int32 [B, L].
         group: int32 [B, L], see `Choice`, or None.
         mask_id: id of [MASK].
@@ -36,7 +36,7 @@ def replaced(
         excluded: ids that random tokens are never, in ascending order.
     """
     mask, random, same = shares
-    draws = draw(1, jax.random.uniform)
+    draws = draw(1, jax.random.uniform, jnp.float32)
     if group is not None:
         draws = jnp.take_along_axis(draws, group, axis=1)
     # The draws are less than 1, so that no token stays the same by an error of rounding.
@@ -44,7 +44,7 @@ def replaced(
     if not random:
         return jnp.where(draws < random_below, mask_id, input_ids)
     random_ids = draw(
-        2, lambda key, shape: jax.random.randint(key, shape, 0, size - len(excluded), jnp.int32)
+        2, lambda key, shape, dtype: jax.random.randint(key, shape, 0, size - len(excluded), dtype), jnp.int32
     )
     for skipped in excluded:
         random_ids += random_ids >= skipped
