@@ -237,7 +237,8 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
     mesh = jax.sharding.get_abstract_mesh()
     # With `shard_map` over data and the other axes left to the partitioner, XLA aborts for data=2 fsdp=2
     # tensor=2.
-    if mesh.empty or mesh.size == 1 or mesh.shape["data"] < mesh.size:
+    # A mesh of the caller's own may have no such axis.
+    if mesh.empty or mesh.size == 1 or mesh.shape.get("data", 1) < mesh.size:
         return function(given, rows)
 
     def of_device(given, rows, numbers):

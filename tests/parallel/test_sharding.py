@@ -157,6 +157,15 @@ def test_kernels_that_layers_share_are_added_up_at_once():
     assert sums(256) == 1 and sums(12) == 12
 
 
+def test_rows_are_added_up_on_a_mesh_with_axes_of_other_names():
+    rows = np.arange(8.0, dtype=np.float32)
+    mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        split = jax.device_put(rows, jax.sharding.NamedSharding(mesh, P("batch")))
+        total = jax.jit(lambda x: sharding.sum_over_rows(lambda given, x: given * jnp.sum(x), 2.0, x))(split)
+    assert total == 2 * rows.sum()
+
+
 def test_rules():
     mesh = sharding.make_mesh(2, 2, 2)
     spec = sharding.partition_spec
