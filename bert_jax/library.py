@@ -51,7 +51,8 @@ class LoadedModel:
 
     Attributes:
         module: the Flax module with every part that the checkpoint has; see `AssembledModel`.
-        params: the parameters, a nested dict of float32 arrays.
+        params: the parameters, a nested dict of float32 arrays that cannot be written to: on a CPU, `encode`
+            may compute with the same memory.
         config: the architecture, and how it is computed on this platform.
         tokenizer: the tokenizer with the model's vocabulary.
         labels: the class names of a fine-tuned model; None for other models.
@@ -72,7 +73,7 @@ class LoadedModel:
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
-        self.params: dict[str, Any] = nest(model.params)
+        self.params: dict[str, Any] = nest({name: _read_only(x) for name, x in model.params.items()})
         self.labels = model.labels
         self.adapters = tuple(adapters)
         self._poolers: dict[str, Any] = {"": self.params.get("pooler")}
@@ -173,6 +174,13 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
     if pooler is not None:
         vectors = Pooler(config).apply({"params": pooler}, vectors)
     return vectors.astype(jnp.float32)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Returns a view of an array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _adapter(

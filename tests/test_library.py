@@ -85,6 +85,17 @@ def test_module_and_params_compute_the_same(folder):
     assert np.allclose(outputs["pooled"], out.pooled, atol=1e-5)
 
 
+def test_parameters_cannot_be_changed_in_place(folder):
+    model = bert_jax.load(folder)
+    before = model.encode(PAIRS).pooled
+    for array in jax.tree.leaves(model.params):
+        with pytest.raises(ValueError, match="read-only"):
+            array *= 2
+    assert np.array_equal(model.encode(PAIRS).pooled, before)
+    doubled = jax.tree.map(lambda array: 2 * array, model.params)  # what is computed from them can be
+    doubled["encoder"]["embeddings"]["word_embeddings"] *= 2
+
+
 def test_strict_settings_of_jax_refuse_nothing(folder):
     expected = Embedder(convert.load(folder)).embed(PAIRS)
     with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
