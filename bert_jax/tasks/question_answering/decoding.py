@@ -73,10 +73,12 @@ def decode(
     columns = [found[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
     nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else []
     texts, listed, non_null, null_odds = [], [], [], []
+    # In most contexts single spaces separate the words already, also those of every answer.
+    spaced = [BETWEEN_WORDS.sub(" ", context) == context for context in questions.contexts]
     for i, place in enumerate(questions.context_of):
         null = tuple(nulls[i]) if v2 else None
         spans = zip(*(column[bounds[i] : bounds[i + 1]] for column in columns), strict=True)
-        chosen = _choose(questions.contexts[place], spans, null, n_best)
+        chosen = _choose(questions.contexts[place], spaced[place], spans, null, n_best)
         text = next(filter(None, chosen), "")
         listed.append(_listed(chosen))
         non_null.append(text)
@@ -88,12 +90,17 @@ def decode(
 
 
 def _choose(
-    context: str, spans: Iterable[tuple[int, int, float, float]], null: Logits | None, n_best: int
+    context: str,
+    spaced: bool,
+    spans: Iterable[tuple[int, int, float, float]],
+    null: Logits | None,
+    n_best: int,
 ) -> dict[str, Logits]:
     """Returns the start and end logits of the best answers to a question, by text.
 
     Args:
         context: the context of the question.
+        spaced: whether single spaces are all the whitespace of the context.
         spans: the first character, the end, the start logit and the end logit of each candidate, best first.
         null: the logits of no answer, whose text is ""; None if the question has an answer.
         n_best: the maximum number of answers. No answer is added to them if it is not one of the best.
@@ -104,7 +111,8 @@ def _choose(
             chosen.setdefault("", null)
         if len(chosen) >= n_best:
             break
-        if text := BETWEEN_WORDS.sub(" ", context[begin:end]):
+        text = context[begin:end] if spaced else BETWEEN_WORDS.sub(" ", context[begin:end])
+        if text:
             chosen.setdefault(text, (start_logit, end_logit))
     if null is not None:
         chosen.setdefault("", null)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,12 +68,13 @@ class AnswerPredictions(Predictions):
     def errors(self) -> Iterator[Sequence[Any]]:
         """Yields the questions whose answer is not an exact match."""
         examples, texts = self.examples, self.answers.texts
-        confidence, matches = np.round(self.probabilities(), DIGITS), self.matches()
+        confidence, matches = np.round(self.probabilities(), DIGITS), self.matches
         for i in error_analysis.surest_first(matches[:, 0] > 0, confidence):
             answers = " | ".join(dict.fromkeys(examples.answers[i]))
             shown = (f"{confidence[i]:.4f}", f"{100 * matches[i, 1]:.1f}")
             yield examples.ids[i], examples.questions[i], answers, texts[i], *shown
 
+    @functools.cached_property
     def matches(self) -> np.ndarray:
         """Returns the exact match and the F1 of each prediction: float64 [N, 2], from 0 to 1."""
         return squad_scores.matches(self.examples.answers, self.answers.texts, self.v2)
@@ -80,4 +82,4 @@ class AnswerPredictions(Predictions):
     def plot(self, path: str) -> None:
         """Plots the confidence of exact matches and of the other answers."""
         confidence = np.round(self.probabilities(), DIGITS)
-        error_analysis.plot_confidence(path, confidence, self.matches()[:, 0] > 0, "questions")
+        error_analysis.plot_confidence(path, confidence, self.matches[:, 0] > 0, "questions")
