@@ -49,6 +49,8 @@ def choose_here(requested: str, case: ResidualCase) -> Choice:
 
 @dataclasses.dataclass(frozen=True)
 class _How:
+    """How a norm is computed; `residual_norm` and `norm_beside` describe the fields."""
+
     implementation: str
     epsilon: float
     rate: float = 0.0

@@ -206,3 +206,8 @@ def test_the_norm_at_the_start_of_half_a_layer(norm):
 def test_another_norm_at_the_end_is_left_to_xla(target):
     choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, norm="rmsnorm"), target)
     assert choice.implementation == "xla" and "needs LayerNorm where norms follow" in choice.reason
+
+
+def test_a_configuration_may_name_each_kernel_of_an_operation():
+    assert dispatch.choices("attention") == ("auto", "xla", "pallas", "splash", "cudnn", "triton")
+    assert dispatch.choices("residual") == ("auto", "xla", "pallas", "triton")
