@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
@@ -24,7 +24,6 @@ FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
-_HINT = "for one object on each line set --config.data.format=jsonl"
 _LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
 _LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
 
@@ -131,7 +130,7 @@ def read_questions(
             unlabeled += isinstance(error, _Unlabeled)
             raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
 
-    found.fill(_jsonl_items(path, {**KEYS, **keys}) if of_lines else _squad_items(path), add)
+    found.fill(_jsonl_items(path, {**KEYS, **keys}) if of_lines else _squad_items(path, flags), add)
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
     if unlabeled == found.rows:
@@ -228,8 +227,9 @@ def _is_found(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
-    for place, paragraph in _paragraphs(path, _load_json(path)):
+def _squad_items(path: str, flags: str) -> Iterator[tuple[str, Any]]:
+    hint = f"for one object on each line set {flags}format=jsonl"
+    for place, paragraph in _paragraphs(path, _load_json(path, hint), hint):
         if isinstance(paragraph, Malformed):
             yield f"{path}: {place}", paragraph
             continue
@@ -242,11 +242,11 @@ def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
             yield path if named else f"{path}: {place}.qas[{i}]", item
 
 
-def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, Any]]:
+def _paragraphs(path: str, content: Any, hint: str) -> Iterator[tuple[str, Any]]:
     entries = content.get("data") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(
-            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; {_HINT}"
+            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; {hint}"
         )
     for i, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
@@ -258,24 +258,24 @@ def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, Any]]:
             yield f"data[{i}].paragraphs[{j}]", paragraph if good else Malformed("no list 'qas'")
 
 
-def _load_json(path: str) -> Any:
+def _load_json(path: str, hint: str) -> Any:
     checks.check_input(path, "questions")
     try:
         with open_file(path) as raw, compression.decompressed(raw, path) as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise UserError(
-                f"{path}: more than {_LARGEST >> 20} MiB of JSON, which must be in memory at once; {_HINT}"
+                f"{path}: more than {_LARGEST >> 20} MiB of JSON, which must be in memory at once; {hint}"
             )
         return json.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise file_error(f"{path}: cannot be read: {error.strerror or error}", error) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        hint = f"; {_HINT}" if error.msg == "Extra data" else ""
+        remedy = f"; {hint}" if error.msg == "Extra data" else ""
         place = f"{path}:{error.lineno}"
-        raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){hint}") from None
+        raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){remedy}") from None
     except RecursionError:
         raise UserError(f"{path}: not SQuAD's layout: nested too deeply") from None
     except ValueError:  # raised by int() for a number with thousands of digits

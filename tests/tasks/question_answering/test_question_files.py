@@ -193,6 +193,12 @@ def test_bad_files(write, content, name, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("content", ['{"id": 1}\n{"id": 2}\n', "{}"])
+def test_questions_to_predict_are_told_the_flag_of_predict(write, content):
+    with pytest.raises(UserError, match=r"for one object on each line set --format=jsonl\Z"):
+        read_questions(write(content, "dev.json"), labeled=False)
+
+
 def test_files_that_cannot_be_read(tmp_path):
     for path, message in (
         (tmp_path / "x.json", "no such file"),
