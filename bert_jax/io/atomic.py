@@ -129,13 +129,20 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
     renames, the old content is in NAME.replaced-*: beside the directory, or in one that has to stay. It is
     kept until `restore_directory` gives it its name back, or until another call replaces the new content. Of
     a symbolic link, the directory that it refers to is replaced. The content for a URL is uploaded at the
-    end, file by file.
+    end, file by file; after an error, what was not there before is removed.
     """
     path = os.fspath(path)
     if files.is_remote(path):
         with scratch.directory() as made:
             yield made
-            copy_directory(made, path)
+            old = files.walk(path)
+            try:
+                copy_directory(made, path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the bucket may be unreachable
+                    for name in sorted({*files.walk(made)}.difference(old)):
+                        files.remove(os.path.join(path, name), missing_ok=True)
+                raise
         return
     path = os.path.realpath(path)
     stays = _has_to_stay(path)

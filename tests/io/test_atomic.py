@@ -1,6 +1,7 @@
 """Files that appear whole: also where two write one of them at a time."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, owners, scratch
+from bert_jax.io import atomic, checks, files, owners, scratch
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
@@ -73,6 +74,22 @@ def test_links_stay_and_what_they_refer_to_is_replaced(tmp_path, content):
     os.rename(tmp_path / "disk/model", tmp_path / f"disk/model.replaced-{dead}-1234")
     atomic.restore_directory(folder_link)
     assert (folder_link / "new").exists()
+
+
+def test_an_upload_that_fails_leaves_nothing_of_the_new_content(tmp_path, monkeypatch):
+    url, uploaded, upload = f"memory://{tmp_path.name}/model", [], files.upload
+
+    def fail(source, path):
+        if uploaded:
+            raise OSError(errno.EIO, "gone", path)
+        uploaded.append(path)
+        upload(source, path)
+
+    monkeypatch.setattr(files, "upload", fail)
+    with pytest.raises(OSError, match="gone"), atomic.replace_directory(url) as folder:
+        for name in ("config.json", "model.safetensors"):
+            atomic.write_text(os.path.join(folder, name), "new")
+    assert uploaded == [f"{url}/config.json"] and not files.walk(url)
 
 
 @pytest.mark.parametrize("content", ["", "old"])
