@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from etils import epy
 
 from bert_jax.commands.health.check import LOCK, OK, PROBLEM, WARNING, Check
+from bert_jax.io.wording import some
 
 with epy.lazy_imports():
     from packaging import requirements as package_requirements
@@ -75,8 +76,7 @@ def check_packages(
         if installed.get(package_names.canonicalize_name(name), pin) != pin
     ]
     if differing:
-        shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
-        detail = f"differ from the tested versions: {shown}"
+        detail = f"differ from the tested versions: {some(differing)}"
         checks.append(Check("versions", WARNING, detail, f"pip install -r {LOCK.name}"))
     elif not checks:
         tested = f"{len(pins)} pinned versions as tested"
