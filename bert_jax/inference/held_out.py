@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.data import cache, google, records, token_counts, vocabularies
+from bert_jax.data import cache, google, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import tokenizer_of, with_masked_lm
@@ -82,6 +82,10 @@ def held_out(
     for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
         if value < least:
             raise UserError(f"{name}={value}: expected at least {least}")
+    data_dir = cache.localize(records_dir, log)
+    for path in comma_lists.paths(data_dir):
+        if not records.foreign_files(path):
+            manifests.read(path)  # records that are missing are told before the model is loaded
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
@@ -92,7 +96,6 @@ def held_out(
         )
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
-    data_dir = cache.localize(records_dir, log)
     dataset = _open(data_dir, split, model)
     masking = MaskingConfig(prob=prob, replace=replace).options(dataset.max_seq_length, steps=0)
     what = _causal(model, config) if config.causal else _masked(model, config, masking)

@@ -164,3 +164,8 @@ def test_mistakes(evaluate, model, directory, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             evaluate(data, **options)
+
+
+def test_missing_records_are_told_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(UserError, match="there is no record directory"):
+        held_out("no checkpoint", str(tmp_path / "records"))
