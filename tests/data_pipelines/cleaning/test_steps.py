@@ -114,6 +114,8 @@ def test_the_bounds_of_lengths_are_inclusive():
     assert stays("abc", text(10)) and not stays("ab", text(10))
     assert stays(text(30)) and not stays(text(31))
     assert stays("abcdefgh and more") and not stays("abcdefghi and more")
+    dropped = steps.Length()(document("ab", "abcdefghi", text(10), text(31)), settings).dropped
+    assert [reason for reason, _ in dropped] == ["short passage", "long word", "long passage"]
 
 
 @pytest.mark.parametrize("size, stays", [(20, True), (19, False)])
