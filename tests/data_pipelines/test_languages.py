@@ -14,7 +14,6 @@ from bert_jax.data import records
 from bert_jax.errors import UserError
 from data_pipelines import build, languages
 from data_pipelines.recorded_settings import difference
-from data_pipelines.stages import shards
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -257,14 +256,3 @@ def test_names_of_languages_do_not_make_other_records():
         assert difference(now, _sampled(names, now["sentence_language"])) == "other text in --input"
     others = _sampled(["2.de", "2.de", "2.en"], {"2.de": "en", "2.en": "en"})
     assert difference(now, others) == "another sentence_language: de"
-
-
-def test_parts_of_a_file_are_spread():
-    parts = [("a", 0, 1000, 1), ("b", 3, 23, 2), ("c", 5, 6, 1)]
-    pieces = shards.spread(parts)
-    for path, first, end, step in parts:
-        rows = [i for piece in pieces if piece[0] == path for i in range(*piece[1:])]
-        assert rows == list(range(first, end, step))
-    order = [piece[0] for piece in pieces]
-    assert order.index("c") == pytest.approx(len(order) / 2, abs=2)
-    assert {*order[:8]} == {"a", "b"} == {*order[-8:]}

@@ -145,17 +145,6 @@ def test_the_report_has_the_settings_and_compares_the_vocabulary(google_options,
         assert "other.txt is not the vocabulary of these records" in problem
 
 
-@given(rows=st.lists(st.integers(0, 9), max_size=5), count=st.integers(1, 6))
-@settings(deadline=None)
-def test_rows_go_round_the_files(rows, count):
-    parts = [(str(number), size) for number, size in enumerate(rows)]
-    everything = [(path, row) for path, size in parts for row in range(size)]
-    shares = shards.share_rows(parts, count, round_robin=True)
-    for number, share in enumerate(shares):
-        found = [(path, row) for path, first, end, step in share for row in range(first, end, step)]
-        assert found == everything[number::count]
-
-
 CONTINUED = 10  # ids from here on continue a word
 
 
