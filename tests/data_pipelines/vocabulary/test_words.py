@@ -31,10 +31,14 @@ TEXT = {
 def files(tmp_path):
     """A vocabulary, and a corpus of 25 documents."""
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *PIECES]) + "\n")
-    words = [word for word, count in TEXT.items() for _ in range(count)]
-    documents = [f"The {' '.join(words[i::25])} .\nThe heart.\n" for i in range(25)]
-    (tmp_path / "domain.txt").write_text("\n".join(documents))
+    write(tmp_path, TEXT)
     return tmp_path
+
+
+def write(folder, text):
+    words = [word for word, count in text.items() for _ in range(count)]
+    documents = [f"The {' '.join(words[i::25])} .\nThe heart.\n" for i in range(25)]
+    (folder / "domain.txt").write_text("\n".join(documents))
 
 
 def whole(documents):
@@ -55,13 +59,15 @@ def vocab(files, *more, output="terms.txt"):
 
 def test_words_by_what_they_save(files, capsys, monkeypatch):
     monkeypatch.setattr(sample, "_hold_out", lambda documents, seed: (whole(documents), sample.Sample()))
+    text = TEXT | {"zzz": 4, "z1": 3}  # unknown: 2 and 1
+    write(files, text)
     assert vocab(files, "--min_frequency=3") == 0
-    expected = ["nephron", "nephritis", "ab", "zz", "z"]  # 18, 12, 7, 5, 3
+    expected = ["nephron", "nephritis", "zzz", "ab", "zz", "z", "z1"]  # 18, 12, 8, 7, 5, 3, 3
     assert (files / "terms.txt").read_text().split() == expected
     said = capsys.readouterr().out
-    assert f"{files}/terms.txt: 5 words, each at least 3 times in 0.0 MB of text: nephron 6 times, " in said
-    words = sum(TEXT.values()) + 25 * (1 + 1 + 2)  # as spaces divide them, with "The", "." and "The heart."
-    pieces = 4 * (4 + 6) + 30 + 30 + 2 * 7 + 5 + 3 + 40 + 3 * 2 + 3 * 9 + 25 * (1 + 1 + 3)
+    assert f"{files}/terms.txt: 7 words, each at least 3 times in 0.0 MB of text: nephron 6 times, " in said
+    words = sum(text.values()) + 25 * (1 + 1 + 2)  # as spaces divide them, with "The", "." and "The heart."
+    pieces = 4 * (4 + 6) + 30 + 30 + 2 * 7 + 5 + 4 + 3 + 3 + 40 + 3 * 2 + 3 * 9 + 25 * (1 + 1 + 3)
     told = f"{pieces / words:.3f} tokens per word of this text, and {(pieces - 37) / words:.3f} with these"
     assert told in said
 
@@ -69,6 +75,8 @@ def test_words_by_what_they_save(files, capsys, monkeypatch):
 def test_at_most_so_many_and_so_often(files):
     assert vocab(files, "--min_frequency=5", "--size=2", output="two.txt") == 0
     assert (files / "two.txt").read_text().split() == ["nephron", "ab"]
+    assert vocab(files, "--min_frequency=5", "--size=1", output="one.txt") == 0
+    assert (files / "one.txt").read_text().split() == ["nephron"]
 
 
 def test_the_words_can_be_added(files):
