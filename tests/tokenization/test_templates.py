@@ -225,9 +225,35 @@ def test_what_is_no_template():
         ("A:0 sep:0", "cls:0 A:0 B:0"),
         ("cls:0 A:0", "cls:1 A:0 B:0"),
         ("cls:1 A:1", "cls:0 A:0 B:0"),
+        ("cls:0 A:0 A:0", "cls:0 A:0 B:0"),
+        ("cls:0 A:0 B:0", "cls:0 A:0 B:0"),
+        ("cls:0 A:0", "cls:0 A:0 A:0 B:0"),
+        ("cls:0 A:0", "cls:0 A:0 B:0 B:0"),
+        ("cls:0 A:0", "cls:0 A:0 sep:1 B:1"),
+        ("cls:0 A:0", "cls:0 A:0 B:1 sep:0"),
     ):
         with pytest.raises(ValueError, match="expected"):
             templates.Template(single, pair)
+
+
+@pytest.mark.parametrize("template", [templates.BERT, ROBERTA])
+def test_sequences_without_one_of_their_special_tokens(template):
+    layout = template.layout({"cls": 1, "sep": 2})
+    single, pair = layout.row([5, 6, 7]), layout.row([5, 6], [7, 8, 9])
+    ids = np.full((2, 20), 9)
+    ids[0, : len(single)] = single
+    ids[1, 3 : 3 + len(pair)] = pair
+
+    def matches(ids):
+        firsts = np.array([len(single), layout.first_length(2, pair=True)])
+        starts, ends = np.array([0, 3]), np.array([len(single), 3 + len(pair)])
+        return layout.matches(ids, np.arange(2), starts, ends, firsts).tolist()
+
+    assert matches(ids) == [True, True]
+    for row, place in np.argwhere(ids < 5).tolist():
+        other = ids.copy()
+        other[row, place] = 5
+        assert matches(other) == [row != 0, row != 1]
 
 
 def test_spelled():

@@ -353,3 +353,16 @@ def test_worker_processes_encode_on_one_core(vocabulary, tmp_path, method):
     )
     assert result.stdout.split() == ["None", "false"], result.stderr
     assert "huggingface/tokenizers" not in result.stderr
+
+
+def test_pieces_that_continue_a_word(tmp_path):
+    tokens = [*SPECIAL, "a", "##a", "##", "#a", "a##", "###"]
+    found = tokenization.load(write(tmp_path, tokens)).is_continuation
+    assert [token for token, continues in zip(tokens, found, strict=True) if continues] == ["##a", "###"]
+
+
+@pytest.mark.parametrize("character", ["\u166d", "\U000111c9"])
+def test_a_word_with_what_is_no_longer_punctuation_is_unknown(tmp_path, character):
+    word = f"a{character}b"
+    tokenizer = tokenization.load(write(tmp_path, [*SPECIAL, "a", "b", "c", character, word]))
+    assert tokenizer.encode_batch([f"c {word} c"])[0] == [7, tokenizer.unk_id, 7]
