@@ -260,6 +260,18 @@ def test_spans_end_at_special_tokens_that_may_be_chosen(strategy):
     assert np.flatnonzero(found.selected).tolist() == [0, 3, 6, 7]
 
 
+@pytest.mark.parametrize("apart, words", [((), [{0, 1, 2, 3}]), ((2,), [{0, 1}, {2}, {3}])])
+def test_a_token_that_is_apart_continues_no_word_and_none_continues_it(apart, words):
+    """Whatever the vocabulary takes it for."""
+    scores, yes, is_apart = np.uint32([8, 6, 4, 2]), np.ones(4, bool), np.isin(np.arange(4), apart)
+    for wanted in range(5):
+        found = STRATEGIES["whole_word"].choose(scores, yes, yes, is_apart, wanted).selected
+        expected = set()
+        for word in words[::-1]:  # in the order of the scores of their first tokens
+            expected |= word if len(word) + len(expected) <= wanted else set()
+        assert set(np.flatnonzero(found)) == expected
+
+
 def test_words_of_sentence_piece_are_those_of_albert():
     special = ["<pad>", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, "\u2581the", "ing", "'s", ",", "\u4e2d\u6587", "caf\u00e9", "<x>"]
