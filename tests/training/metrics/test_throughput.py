@@ -1,10 +1,11 @@
 import math
 import time
 
+import numpy as np
 import pytest
 
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.metrics.throughput import Goodput, StepMetrics, means
+from bert_jax.training.metrics.throughput import Goodput, StepMetrics, Streak, TooManySkipped, means
 
 
 class _Scalar:
@@ -47,6 +48,34 @@ def test_a_metric_that_only_some_steps_have_is_their_mean():
     assert means(steps) == {
         "loss": 15 / 4, "clm_loss": 5.0, "mlm_loss": 1.75, "nsp_loss": 0.75, "skipped": 1.0,
     }  # fmt: skip
+
+
+def test_the_rate_and_the_budget_of_an_interval_are_those_of_its_last_step():
+    steps = [{"loss": 4.0, "learning_rate": 0.1 * n, "budget": 0.2 * n, "skipped": 0.0} for n in (1, 2, 3)]
+    line = means(steps)
+    assert (line["learning_rate"], line["budget"], line["loss"]) == (0.1 * 3, 0.2 * 3, 4.0)
+
+
+def test_skipped_steps_count_up_to_a_line_and_if_they_follow_each_other():
+    lines, meter = [], StepMetrics(0, 0, 3, streak=Streak(1, 1))
+    skipped = {4: 1, 5: 0, 6: 1, 7: 1, 8: 0, 9: 1, 10: 1, 11: 1, 12: 1}
+    for step, flag in skipped.items():
+        values = {"skipped": flag, "spike": flag and step % 2}
+        meter.add(step, {name: np.float32(x) for name, x in values.items()})
+    meter._count_skipped(lines.append, 4)
+    assert meter.streak == Streak(2, 1) and not lines  # the first one was before these steps
+    meter._count_skipped(lines.append, 8)
+    assert meter.streak == Streak()
+    with pytest.raises(
+        TooManySkipped, match="steps 9 to 11 were skipped: loss, .* finite, or a spike"
+    ) as stop:
+        meter._count_skipped(lines.append)
+    assert (stop.value.first, stop.value.last) == (9, 11)
+    of_spike = "a spike by the rule of spikes.factor"
+    assert lines == [
+        "warning: step 6 is skipped: loss, gradient or new parameters not finite",
+        f"warning: step 9 is skipped: {of_spike}",
+    ]
 
 
 def test_mfu_is_of_all_devices(tmp_path):
