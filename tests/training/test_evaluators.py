@@ -1,11 +1,15 @@
 """Evaluators of one's own in the loop, and the best checkpoint that one of them keeps."""
 
+import contextlib
 import functools
 import json
 import shutil
 import signal
 import types
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.experimental import multihost_utils
@@ -15,7 +19,8 @@ from support.regression import Recorder, Run, at, send
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
-from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator
+from bert_jax.parallel import sharding
+from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, RecordEvaluator
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -97,6 +102,28 @@ def test_all_processes_go_on_from_the_best_step_that_process_0_sees(monkeypatch,
     calls = [functools.partial(best, path) for path in (run.path, tmp_path / "late")]
     first, second = together.run(monkeypatch, *calls)
     assert first == second and first["step"] == 4
+
+
+def test_each_batch_of_an_evaluation_has_its_number_and_sums_are_divided_once():
+    mesh, rows = sharding.make_mesh(devices=jax.devices()[:1]), {"x": np.zeros((2, 1), np.float32)}
+    seen = []
+
+    class Step:
+        compiled = frozenset()
+
+        def __call__(self, state, batch, index):
+            seen.append((state, batch["x"].shape, index))
+            pairs = {"loss": (10.0 * index, 1.0 + index), "absent": (0.0, 0.0)}
+            return jax.tree.map(jnp.float32, pairs)
+
+    context = types.SimpleNamespace(
+        batches=lambda total: contextlib.nullcontext(lambda done: None),
+        dispatch=lambda compute, batch, compiled: compute(),
+    )
+    Step.mesh = mesh
+    evaluator = RecordEvaluator(Step(), lambda own, step: (rows for _ in range(3)), batch_size=2)
+    assert evaluator.evaluate(7, "the state", context) == {"loss": 30 / 6}
+    assert seen == [("the state", (2, 1), index) for index in range(3)]
 
 
 class Scores(Evaluator):

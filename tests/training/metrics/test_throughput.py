@@ -67,7 +67,7 @@ def test_skipped_steps_count_up_to_a_line_and_if_they_follow_each_other():
     meter._count_skipped(lines.append, 8)
     assert meter.streak == Streak()
     with pytest.raises(
-        TooManySkipped, match="steps 9 to 11 were skipped: loss, .* finite, or a spike"
+        TooManySkipped, match=r"steps 9 to 11 were skipped: loss, .* finite, or a spike"
     ) as stop:
         meter._count_skipped(lines.append)
     assert (stop.value.first, stop.value.last) == (9, 11)
