@@ -16,6 +16,7 @@ from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.predictor import Predictor
 from bert_jax.library import LoadedModel
 
 DISTILBERT = Path(__file__).parent / "testdata" / "distilbert" / "none"
@@ -142,6 +143,8 @@ def test_mistakes_are_told(folder, tmp_path):
     for table in (DataFrame(), pa.table({"text": ["a"]})):
         with pytest.raises(UserError, match=r"texts is (DataFrame|Table): expected a list, such as df"):
             model.encode(table)
+        with pytest.raises(UserError, match=r"items is (DataFrame|Table): expected a list, such as df"):
+            Predictor.predict_rows(None, table)  # no run is needed
     for item in (None, 1, b"x", ("a", "b", "c"), ("a",), ("a", None), {"a": "b"}):
         with pytest.raises(UserError, match=r"text 2 is .*: expected a str, or a pair"):
             model.inputs(["a", ("b", "c"), item])
