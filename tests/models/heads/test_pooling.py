@@ -50,3 +50,13 @@ def test_the_mean_of_packed_sequences_and_of_an_empty_one():
     exact = np.asarray(hidden.astype(jnp.float32), np.float64)[0]
     expected = np.stack([exact[:300].mean(0), exact[300:500].mean(0), np.zeros(16)])
     np.testing.assert_allclose(np.asarray(found[0], np.float64), expected, rtol=2.0**-8)
+
+
+def test_the_maximum_and_the_last_of_states_below_zero():
+    hidden = -1 - np.random.default_rng(0).random((1, 8, 4)).astype(np.float32)
+    ids, starts = jnp.asarray([[1, 1, 1, 2, 2, 0, 0, 0]]), jnp.asarray([[0, 3, 0]])
+    highest = [hidden[0, :3].max(0), hidden[0, 3:5].max(0), np.zeros(4)]
+    np.testing.assert_array_equal(POOLINGS["max"](jnp.asarray(hidden), ids, starts)[0], highest)
+    np.testing.assert_array_equal(POOLINGS["last"](hidden, ids, starts)[0, :2], hidden[0, [2, 4]])
+    np.testing.assert_array_equal(POOLINGS["max"](jnp.asarray(hidden), ids, None), hidden[:, :5].max(1))
+    np.testing.assert_array_equal(POOLINGS["last"](hidden, ids, None), hidden[:, 4])
