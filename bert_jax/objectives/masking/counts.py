@@ -53,8 +53,7 @@ def _electra(rows: Rows) -> jax.Array:
 
 def _fairseq(rows: Rows) -> jax.Array:
     """Returns floor(prob n + U) of all n tokens, U uniform in [0, 1) (fairseq, mask_tokens_dataset.py)."""
-    expected = rows.lengths.astype(jnp.float32) * rows.prob
-    return jnp.minimum(rows.most, jnp.floor(expected + _uniform(rows)).astype(jnp.int32))
+    return jnp.minimum(rows.most, jnp.floor(rows.lengths * rows.prob + _uniform(rows)).astype(jnp.int32))
 
 
 def _bernoulli(rows: Rows) -> jax.Array:
