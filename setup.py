@@ -38,6 +38,7 @@ setup(
     ],
     # In a wheel the config files are part of the package: `configs` is no name to put beside those of others.
     package_dir={"bert_jax.configs": "configs"},
+    package_data={"bert_jax": ["py.typed", "__init__.pyi"]},
     install_requires=[
         "absl-py>=2.1",
         'backports.zstd>=1.0; python_version < "3.14"',

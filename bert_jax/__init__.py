@@ -6,7 +6,7 @@
 
 What is named in `__all__` is imported when it is first used, so that the command line starts at once and
 worker processes stay free of jax. Everything else is imported by its module
-(`from bert_jax.parallel import sharding`).
+(`from bert_jax.parallel import sharding`). `__init__.pyi` has the same names, for programs that check types.
 """
 
 import importlib

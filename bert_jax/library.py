@@ -128,7 +128,8 @@ class LoadedModel:
             pooled = unit_length(pooled)
         return Encoding(tokens, lengths, states, pooled)
 
-    def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
+    # With arrays as values, mypy would refuse `module.init(key, **inputs)`: Flax has other keyword arguments.
+    def inputs(self, texts: Iterable[Text]) -> dict[str, Any]:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
 
         Args:

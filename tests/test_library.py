@@ -1,5 +1,7 @@
 """`bert_jax.load` and `encode`, against the embedding command's own parts and transformers' numbers."""
 
+import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +155,20 @@ def test_mistakes_are_told(folder, tmp_path):
     with pytest.raises(UserError, match="no such directory"):
         bert_jax.load(tmp_path / "none")
     assert model.encode([]).states.shape == (0, 0, model.config.hidden_size)
+
+
+def test_programs_that_check_types_see_what_the_package_imports_lazily():
+    package = Path(bert_jax.__file__).parent
+    assert (package / "py.typed").exists()
+    declared = ast.parse((package / "__init__.pyi").read_text()).body
+    imports = [
+        (part.module, name) for part in declared if isinstance(part, ast.ImportFrom) for name in part.names
+    ]
+    # Without "as", a stub does not export a name.
+    assert sorted(name.asname for _, name in imports) == sorted(bert_jax.__all__)
+    for module, name in imports:
+        assert getattr(importlib.import_module(module), name.name) is getattr(bert_jax, name.asname)
+    assert ast.literal_eval(declared[-1].value) == bert_jax.__all__
 
 
 def test_the_package_imports_nothing_heavy():
