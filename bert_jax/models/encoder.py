@@ -17,6 +17,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.cross_attention import CrossAttention
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import ACTIVATIONS, RESIDUALS, Module, identity
+from bert_jax.models.row_inputs import check_inputs
 from bert_jax.models.runs import LayerSpec, Run
 
 
@@ -301,7 +302,8 @@ class Encoder(Module):
         word=None,
         vectors=None,
     ):
-        """Returns the hidden states [B, L, H] of the last layer."""
+        """Returns the hidden states [B, L, H] of the last layer. Raises ValueError for wrong inputs."""
+        check_inputs(input_ids, token_type_ids, position_ids, sequence_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         collected.give(self, collected.EMBEDDINGS, x)
         angles = self.scheme.angles(position_ids)
@@ -325,7 +327,11 @@ class Encoder(Module):
 
         Returns:
             The stacked results [layers + 1, ...].
+
+        Raises:
+            ValueError: an input is no array of integers [B, L].
         """
+        check_inputs(input_ids, token_type_ids, position_ids, sequence_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
         last, layers = self.layers(x, sequence_ids, self.scheme.angles(position_ids), True, collect)
         if self.config.final_norm:
