@@ -9,6 +9,7 @@ same way.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,7 @@ def share(counts: Mapping[str, int]) -> float:
     return sum(inside[tag] for tag in known) / max(1, sum(inside.values()))
 
 
+@functools.lru_cache(1 << 12)  # asked for each word, and a file has few different tags
 def split(tag: str) -> tuple[str, str]:
     """Splits a tag of a known scheme into ("B" or "I", type); returns ("O", "") for any other tag."""
     match = _TAG.match(tag)
