@@ -18,8 +18,10 @@ from bert_jax.io import atomic, files
 _Array = TypeVar("_Array", jax.Array, np.ndarray)
 
 FILES = "files.json"
-# Up to this many elements, the host is faster than compiling the program for the devices.
-_HOST_ELEMENTS = 1 << 22
+# Up to this many elements, the host is faster than compiling the program for the devices: it takes 9 ns for
+# each, and the program of the 22M of MiniLM 6 ns, and 1.6 s to compile.
+_HOST_ELEMENTS = 1 << 25
+_HOST_CHUNK = 1 << 15  # elements whose intermediate results fit the caches
 
 
 def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
@@ -89,9 +91,13 @@ def _are_on_host(arrays: Sequence[jax.Array]) -> bool:
 def _digest_on_host(array: jax.Array) -> tuple[int, int]:
     """Returns the sums of `_digest`, without compiling a program."""
     x = np.asarray(array).reshape(-1)
-    bits = x.view(f"uint{min(32, x.dtype.itemsize * 8)}").astype(np.uint32)
-    first, second = _mixed(bits, np.arange(bits.size, dtype=np.uint32))
-    return int(first.sum(dtype=np.uint32)), int(second.sum(dtype=np.uint32))
+    bits = x.view(f"uint{min(32, x.dtype.itemsize * 8)}")
+    sums = np.zeros(2, np.uint32)
+    for begin in range(0, bits.size, _HOST_CHUNK):
+        part = bits[begin : begin + _HOST_CHUNK].astype(np.uint32)
+        mixed = _mixed(part, np.arange(begin, begin + part.size, dtype=np.uint32))
+        sums += np.array([one.sum(dtype=np.uint32) for one in mixed], np.uint32)
+    return int(sums[0]), int(sums[1])
 
 
 @jax.jit

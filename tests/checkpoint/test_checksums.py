@@ -68,6 +68,14 @@ def test_the_host_computes_what_the_devices_do_of_64_bits(dtype):
     assert host == devices
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_chunks_of_the_host_change_nothing(dtype, monkeypatch):
+    x = jnp.asarray(np.random.default_rng(4).normal(0, 50, (7, 3))).astype(dtype)
+    monkeypatch.setattr(checksums, "_HOST_CHUNK", 4)
+    host, devices = _digests(x)
+    assert host == devices
+
+
 def test_large_arrays_stay_on_their_devices(monkeypatch):
     monkeypatch.setattr(checksums, "_HOST_ELEMENTS", 5)
     assert not checksums._are_on_host([jnp.zeros(3), jnp.zeros(3)])
