@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.open_closed_streams()
     print_any_character()
     try:
-        if argv and argv[0] in _WITH_MALLOC_SETTINGS:
+        if argv and argv[0] in _WITH_MALLOC_SETTINGS and not _asks_for_help(argv):
             signals.block()  # a signal that arrives now is handled by the program that replaces this one
             host_tuning.restart_with_malloc_settings()
         signals.install(argv[0] if argv else "")
@@ -239,7 +239,7 @@ def parse_flags(
     flags.set_gnu_getopt(True)
     define = Define(flags)
     module.define_flags(define)
-    if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
+    if _asks_for_help(argv):
         print(_command_help(module, name, define))
         return None, []
     try:
@@ -257,6 +257,11 @@ def parse_flags(
         if not flags[flag].value:
             raise UserError(f"{name} needs --{flag}={expected}; bert-jax {name} --help shows the flags")
     return flags, args
+
+
+def _asks_for_help(argv: Sequence[str]) -> bool:
+    """Returns whether any of the arguments before a "--" is --help, or a short form of it."""
+    return any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv))
 
 
 def _with_home(arg: str) -> str:

@@ -404,3 +404,13 @@ def test_a_field_given_as_a_flag(argv, expected, capsys):
     assert cli.main(argv) == 2
     error = capsys.readouterr().err
     assert f"did you mean {expected}?" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", cli._WITH_MALLOC_SETTINGS)
+def test_help_is_shown_by_the_process_that_was_started(name, monkeypatch, capsys):
+    """A restart for the settings of malloc would double its time."""
+    monkeypatch.setattr(cli.host_tuning, "restart_with_malloc_settings", lambda: pytest.fail("restarted"))
+    monkeypatch.setattr(cli.signals, "install", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["bert-jax", name, "--help"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out.startswith(f"usage: bert-jax {name} ")
