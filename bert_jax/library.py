@@ -180,7 +180,7 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
 def _read_only(array: np.ndarray) -> np.ndarray:
     """Returns a view of an array that cannot be written to."""
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
