@@ -193,7 +193,6 @@ class ModelGraph:
         turns: tuple[Value, Value] | None,
     ) -> Value:
         config = self._config
-        adapters = config.attention_adapter, config.output_adapter
 
         def attend(x):
             return self._attention(x, path, layer, biases, turns)
@@ -202,15 +201,15 @@ class ModelGraph:
             return self._feed_forward(x, path, layer)
 
         halves = (
-            (attend, "attention_norm" if spec.attention_norm else "", "attention_adapter", adapters[0]),
-            (feed, "output_norm", "output_adapter", adapters[1]),
+            (attend, "attention_norm" if spec.attention_norm else "", "attention_adapter"),
+            (feed, "output_norm", "output_adapter"),
         )
-        for inner, norm, adapter, width in halves:
+        for inner, norm, adapter in halves:
             before = x
             if config.norm_placement == "pre" and norm:
                 x = self._norm(x, f"{path}/{norm}", layer)
             x = inner(x)
-            if width:
+            if getattr(config, adapter):
                 down = self._activate(self._dense(x, f"{path}/{adapter}/down", layer=layer), "gelu_tanh")
                 x = self._add(x, self._dense(down, f"{path}/{adapter}/up", layer=layer))
             x = self._add(before, x)
@@ -283,7 +282,7 @@ class ModelGraph:
         if head.norm:
             x = self._norm(x, "mlm/transform_norm")
         if head.tied:
-            words = self.graph("Transpose", "word_embeddings", perm=(1, 0))
+            words = self.graph("Transpose", WORD_EMBEDDINGS, perm=(1, 0))
             x = self.graph("MatMul", x, words)
             if head.decoder_bias:
                 x = self._add(x, self.graph.constant(self._weight("mlm/bias"), "mlm/bias"))
