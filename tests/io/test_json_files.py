@@ -13,6 +13,7 @@ SCHEMA = {
     "on": (bool, None),
     "parts": [{"rows": range(0, 1 << 63)}],
     "labels": {str: [str]},
+    "names?": (None, [str]),
 }
 GOOD = '{"name": "n", "size": 3, "rate": 1, "on": null, "parts": [{"rows": 0}], "labels": {"a": ["b"]}}'
 
@@ -21,6 +22,13 @@ def test_a_sound_file(tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert json_files.read(path, SCHEMA)["parts"] == [{"rows": 0}]
+    for old, new in (
+        ("null", "true"),
+        ('"size": 3', '"names": null, "size": 9'),
+        ('"size"', '"names": ["x"], "size"'),
+    ):
+        path.write_text(GOOD.replace(old, new))
+        json_files.read(path, SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,8 @@ def test_a_sound_file(tmp_path):
         ('{"rows": 0}', '{"rows": -1}', "parts[0].rows is -1, expected a whole number from 0 to"),
         ('{"rows": 0}', "[]", "parts[0] is a list, expected an object"),
         ('["b"]', "[null]", "labels.a[0] is null, expected text"),
+        ('"size": 3', '"size": 3, "names": ["x", 1]', "names[1] is 1, expected text"),
+        ('"size": 3', '"size": 3, "names": "x"', 'names is "x", expected null or a list'),
         (
             '"size": 3',
             '"size": 3, "seed": 9223372036854775808',

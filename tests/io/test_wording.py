@@ -34,6 +34,13 @@ def test_alternatives(values, expected):
     assert wording.alternatives(values) == expected
 
 
+@pytest.mark.parametrize(
+    "names, expected", [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")], ids=str
+)
+def test_some_names(names, expected):
+    assert wording.some(names) == expected
+
+
 def test_did_you_mean():
     assert wording.did_you_mean("mrcp", ["sst2", "mrpc"]) == "; did you mean mrpc?"
     assert wording.did_you_mean("stpes", {"steps": 1}, "--") == "; did you mean --steps?"
