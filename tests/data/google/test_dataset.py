@@ -14,6 +14,7 @@ from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
 from bert_jax.data import cache, google, loader, records, vocabularies
+from bert_jax.data.google import dataset as google_rows
 from bert_jax.data.google import encoding
 from bert_jax.errors import UserError
 
@@ -223,6 +224,16 @@ def test_rows_that_cannot_be(foreign, fields, message):
         foreign(example(), example(**fields), example())
     assert message in str(caught.value) and "tf_examples.tfrecord" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("last", [0x80, 0xFF])
+def test_a_number_does_not_go_on_in_the_next_row(last):
+    rows = [{"input_ids": bytes([1, 2, last])}, {"input_ids": bytes([3, 4])}]
+    with pytest.raises(ValueError, match="input_ids does not have 2 values"):
+        google_rows._integers(rows, "input_ids", 2)
+    rows[0]["input_ids"] = bytes([1, last, 2])
+    expected = [[1, (last & 127) + 2 * 128], [3, 4]]
+    assert google_rows._integers(rows, "input_ids", 2).tolist() == expected
 
 
 def test_what_cannot_be_opened(foreign, tmp_path):
