@@ -190,6 +190,7 @@ SOUND = {
         ({"first_lengths": u2(3, 12)}, "do not fit"),
         ({"first_lengths": u2(8, 9)}, "do not fit"),
         ({"first_lengths": u2(0, 9)}, "do not fit"),
+        ({"first_lengths": u2(1, 9)}, "do not fit"),
         ({"next_sentence_labels": u2(0, 2)}, "do not fit"),
         # The second sequence begins behind the last token; and is absent, but for its label.
         ({"starts": u2(0, 20), "next_sentence_labels": u2(0, 0xFFFF)}, "do not fit"),

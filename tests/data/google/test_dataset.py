@@ -13,7 +13,7 @@ from support import google_records
 from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
-from bert_jax.data import cache, google, loader, records, vocabularies
+from bert_jax.data import cache, google, loader, records, tf_example, vocabularies
 from bert_jax.data.google import dataset as google_rows
 from bert_jax.data.google import encoding
 from bert_jax.errors import UserError
@@ -224,6 +224,13 @@ def test_rows_that_cannot_be(foreign, fields, message):
         foreign(example(), example(**fields), example())
     assert message in str(caught.value) and "tf_examples.tfrecord" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_one_byte_and_of_more():
+    values = [[0, 127], [128, 300]]
+    rows = [{"input_ids": b"".join(map(tf_example.varint, row))} for row in values]
+    for some in (slice(0, 1), slice(1, 2), slice(0, 2)):
+        assert google_rows._integers(rows[some], "input_ids", 2).tolist() == values[some]
 
 
 @pytest.mark.parametrize("last", [0x80, 0xFF])
