@@ -157,3 +157,9 @@ def test_a_corrupt_record_is_not_copied(tmp_path, place):
     with pytest.raises(tfrecord.CorruptRecordError, match="at byte 30"):
         tfrecord.copy_records(str(tmp_path / "b"), [(tfrecord.RecordFile(str(path)), np.arange(3))])
     assert not (tmp_path / "b").exists()
+
+
+def test_the_digest_of_a_file_is_that_of_all_its_bytes(tmp_path):
+    path = str(tmp_path / "x.tfrecord")
+    tfrecord.write_records(path, [bytes(range(256)) * 80_000])  # 20 MB, which are read in parts of 16 MiB
+    assert tfrecord.RecordFile(path).digest() == google_crc32c.value((tmp_path / "x.tfrecord").read_bytes())
