@@ -112,7 +112,13 @@ def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             records.open_dataset(data_dir, split)
         assert "\n" not in str(caught.value)
-    change_manifest(directory, schema="other")
+    for version in (0, 2):
+        change_manifest(directory, version=version)
+        with pytest.raises(
+            UserError, match=f"schema 'packed' version {version}; expected 'packed' version 1"
+        ):
+            records.open_dataset(directory, "train")
+    change_manifest(directory, schema="other", version=1)
     with pytest.raises(UserError, match="schema 'other' version 1; expected 'packed' version 1 or"):
         records.open_dataset(directory, "train")
     with open(os.path.join(directory, "manifest.json"), "w") as file:
