@@ -170,9 +170,10 @@ def test_a_lower_score_may_be_the_better_one(tmp_path):
     assert best.best["step"] == 2 and best.best["since_best"] == 1
 
 
-def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
-    """Killed after step 6, with nothing saved but the best checkpoint, the run begins anew."""
-    run = Run(tmp_path / "run", checkpoint__every=0)
+@pytest.mark.parametrize("every", [0, 4])
+def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path, every):
+    """Killed after step 6, the run begins anew, or goes on from the step of the best checkpoint."""
+    run = Run(tmp_path / "run", checkpoint__every=every)
     scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.8, 12: 0.6}
     best_of(run, scores, patience=3)
 
