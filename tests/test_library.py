@@ -154,6 +154,9 @@ def test_mistakes_are_told(folder, tmp_path):
     assert np.unique(model.inputs(pairs)["input_ids"], axis=0).shape[0] == 1
     with pytest.raises(UserError, match="no such directory"):
         bert_jax.load(tmp_path / "none")
+    for wrong in (None, 3, b"runs", "", model):
+        with pytest.raises(UserError, match=r"^path is .*: expected a work directory of bert-jax"):
+            bert_jax.load(wrong)
     assert model.encode([]).states.shape == (0, 0, model.config.hidden_size)
 
 

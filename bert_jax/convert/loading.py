@@ -30,8 +30,10 @@ def detect(path: files.PathLike) -> formats.Format:
     """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: the path does not exist or is not a checkpoint.
+        UserError: the path does not exist or is not a checkpoint, or is no path.
     """
+    if not (isinstance(path, str | os.PathLike) and os.fspath(path)):
+        raise UserError(f"path is {path!r:.60}: expected {formats.examples()}")
     if (found := formats.find(path)) is not None:
         return found
     exists, hint = files.exists(path), ""

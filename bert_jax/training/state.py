@@ -142,7 +142,9 @@ def init_state(
         mesh: the device mesh.
         seed: the seed of the run.
         abstract: the shapes and shardings of the state.
-        given: some or all of the parameters of `Objective.init_model`, which are not initialized then.
+        given: some or all of the parameters of `Objective.init_model`, which are not initialized then. Those
+            that are on the devices already become part of the state: a train step that donates its state
+            (`sharding.jit_train_step`) deletes them.
     """
     form = abstract or abstract_state(objective, optimizer, mesh)
     trained, frozen = objective.split(given) if given else ({}, None)
