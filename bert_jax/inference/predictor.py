@@ -98,7 +98,7 @@ class Predictor:
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
-        self._sizes: tuple[int, ...] = (self.batch_size,)
+        self._sizes = few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         source = run_directory.best_or_newest(directory) if which == BEST else os.fspath(directory)
         self.shared = shared
@@ -206,7 +206,10 @@ class Predictor:
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> np.ndarray:
-        """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`."""
+        """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`.
+
+        Fewer groups of rows than `batch_size` are padded as `few_sizes` says.
+        """
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
         predict = self._predict
@@ -219,8 +222,7 @@ class Predictor:
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
-        From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does, to at most
-        `batch_size` groups of rows.
+        From then on, rows are padded as `few_lengths` says.
 
         Args:
             on_program: called with (programs done, all programs) at the start and after each program.
@@ -231,7 +233,6 @@ class Predictor:
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
         self._buckets = tuple(few_lengths(longest))
-        self._sizes = tuple(few_sizes(self.batch_size, self._mesh.size))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         shapes = [
