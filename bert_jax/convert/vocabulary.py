@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 
 from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import change_rows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
@@ -179,14 +179,19 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 
 
 def read_tokens(path: str | os.PathLike) -> list[str]:
-    """Returns the tokens to add from a file with one token per line; blank lines are skipped."""
+    """Returns the tokens to add from a file with one token per line; blank lines are skipped.
+
+    Raises:
+        UserError: the file is missing, or not UTF-8.
+        StorageError: it cannot be read for another reason.
+    """
+    refused, expected = f"can't read the tokens to add, {os.fspath(path)}", "expected one token a line"
     try:
         lines = files.read(path).decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
-        raise UserError(
-            f"can't read the tokens to add, {os.fspath(path)}: {reason}; expected one token a line"
-        ) from None
+    except OSError as error:
+        raise file_error(f"{refused}: {error.strerror or error}; {expected}", error) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{refused}: not UTF-8; {expected}") from None
     return [line.removesuffix("\r") for line in lines if line.strip()]
 
 

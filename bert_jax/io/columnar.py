@@ -14,6 +14,7 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import first_line
 
 with epy.lazy_imports():
     import pyarrow
@@ -78,10 +79,10 @@ class Table:
                     reader = stack.enter_context(ipc.open_file(self._content))
                 yield reader.schema, reader
         except OSError as error:
-            what = error.strerror or str(error).splitlines()[0]
+            what = error.strerror or first_line(error)
             raise UserError(f"{self.path}: cannot be read: {what}") from None
         except pyarrow.ArrowException as error:
-            raise UserError(f"{self.path}: damaged, or of another format ({_first_line(error)})") from None
+            raise UserError(f"{self.path}: damaged, or of another format ({first_line(error)})") from None
 
     @functools.cached_property
     def _content(self) -> Any:
@@ -237,7 +238,3 @@ def of_data_set(paths: Iterable[str]) -> list[str]:
     """
     found = [path for path in paths if is_columnar(path)]
     return [path for path in found if not _CACHED.match(files.name(path))] or found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -23,6 +23,7 @@ from bert_jax.io import atomic, files, json_files
 from bert_jax.parallel import distributed
 from bert_jax.runs import finetune
 from bert_jax.tasks import fields, metrics
+from bert_jax.tasks.readers import labels
 from bert_jax.tasks.setup import split_file
 
 SUMMARY_FILE = "summary.json"
@@ -258,7 +259,7 @@ def _of_field(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
 def _value(text: str) -> Any:
     for convert in (int, float):
         try:
-            return convert(text)
+            return labels.numeral(text, convert)
         except ValueError:
             pass
     return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,5 +1,7 @@
 """Other vocabularies: rows that move, rows that are made, and the flags that ask for it."""
 
+import errno
+import os
 from pathlib import Path
 
 import jax
@@ -17,7 +19,8 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.commands.flags import surgery as surgery_flags
 from bert_jax.convert import families, surgery, vocabulary
 from bert_jax.convert.model import Model
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import files
 from bert_jax.models import PretrainingModel, assembled
 from bert_jax.settings.flags import Define
 
@@ -247,6 +250,15 @@ def test_an_unreadable_file_of_tokens_is_refused(tmp_path, content, message):
         (tmp_path / "tokens.txt").write_bytes(content)
     with pytest.raises(UserError, match=f"tokens.txt: {message}.*; expected one token a line"):
         vocabulary.read_tokens(tmp_path / "tokens.txt")
+
+
+def test_a_disk_that_fails_is_no_mistake_in_the_tokens(monkeypatch):
+    def read(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(files, "read", read)
+    with pytest.raises(StorageError, match="can't read the tokens to add, x: Input/output error"):
+        vocabulary.read_tokens("x")
 
 
 def test_blank_lines_and_carriage_returns_are_no_tokens(tmp_path):

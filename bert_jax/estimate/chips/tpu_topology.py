@@ -12,6 +12,7 @@ from etils import epy
 
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips.tpus import Slices
+from bert_jax.io.wording import first_line
 from bert_jax.parallel import host_tuning
 
 with epy.lazy_imports():
@@ -72,7 +73,7 @@ def devices(slices: Slices) -> list[Any]:
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=slices.text, **options)
     except Exception as error:  # jax passes on any error of libtpu
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"--topology={slices.text}: libtpu does not support this slice ({reason})") from error
     if len(described.devices) != slices.chips:
         raise UserError(
