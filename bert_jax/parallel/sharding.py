@@ -233,8 +233,16 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
         function: (given, rows) -> tree of sums over the rows.
         given: a tree of arrays that all devices have.
         rows: a tree of arrays [B, ...] that are split over `data`.
+
+    Raises:
+        ValueError: the mesh in context has explicit axes.
     """
     mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size > 1 and AxisType.Explicit in mesh.axis_types:
+        raise ValueError(
+            "the mesh in context has explicit axes, the default of jax.make_mesh: expected axes of the type "
+            "jax.sharding.AxisType.Auto, as of bert_jax.parallel.sharding.make_mesh"
+        )
     # With `shard_map` over data and the other axes left to the partitioner, XLA aborts for data=2 fsdp=2
     # tensor=2.
     # A mesh of the caller's own may have no such axis.

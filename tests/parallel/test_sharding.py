@@ -166,6 +166,14 @@ def test_rows_are_added_up_on_a_mesh_with_axes_of_other_names():
     assert total == 2 * rows.sum()
 
 
+def test_explicit_axes_are_refused_in_one_line():
+    """JAX would say that the output sharding of some gather cannot be resolved."""
+    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))):
+        with pytest.raises(ValueError, match=r"explicit axes, .*: expected axes of the type"):
+            sharding.sum_over_rows(lambda given, rows: jnp.sum(rows), None, jnp.ones(8))
+    sharding.sum_over_rows(lambda given, rows: jnp.sum(rows), None, jnp.ones(8))
+
+
 def test_rules():
     mesh = sharding.make_mesh(2, 2, 2)
     spec = sharding.partition_spec
