@@ -91,12 +91,7 @@ def _read_metrics(workdir: str) -> list[dict]:
     """
     if not files.is_directory(workdir):
         raise UserError(f"--workdir={workdir}: no such directory; expected the directory of a run")
-    rows = metrics_writer.read_metrics(workdir)
-    if not rows:
-        raise UserError(
-            f"{workdir}: it contains no metrics; expected the directory of a run that reached a log step"
-        )
-    return rows
+    return metrics_writer.metrics_of_run(workdir)
 
 
 def _attention(flags: absl_flags.FlagValues) -> None:

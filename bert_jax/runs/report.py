@@ -17,7 +17,7 @@ from bert_jax.runs import fills
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
-from bert_jax.training.metrics.metrics_writer import read_metrics, read_tables
+from bert_jax.training.metrics.metrics_writer import metrics_of_run, read_tables
 from bert_jax.workdir import run_directory
 
 _EVALUATIONS, _MISTAKES, _FILLS = 30, 100, 12  # rows that are shown at most
@@ -55,11 +55,7 @@ def make(directory: str) -> str:
         UserError: there is no work directory, or it has no metrics.
     """
     run = run_directory.read_run(directory)
-    rows = read_metrics(directory)
-    if not rows:
-        raise UserError(
-            f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
-        )
+    rows = metrics_of_run(directory)
     parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
     parts += [*_fills(directory), *_scores(directory), *_mistakes(directory), _configuration(run)]
     title = html.escape(files.name(directory))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from bert_jax import signals
-from bert_jax.errors import file_error
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files, json_files, markdown, progress
 from bert_jax.training.metrics.events import FLUSH_SECONDS, Events
 from bert_jax.training.metrics.trackers import Trackers
@@ -355,6 +355,20 @@ def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dic
     rows = json_files.read_lines(files.read(path))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
+
+
+def metrics_of_run(directory: files.PathLike) -> list[dict]:
+    """Returns the lines of metrics.jsonl in a work directory.
+
+    Raises:
+        UserError: there are none.
+    """
+    rows = read_metrics(directory)
+    if not rows:
+        raise UserError(
+            f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
+        )
+    return rows
 
 
 def read_tables(directory: files.PathLike, tag: str) -> list[dict]:
