@@ -197,7 +197,7 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     """Prints how good the vectors of a model are."""
     path: str = getattr(flags, mode)
     score: Callable[..., dict[str, float]]
-    # A mistake in the files is told before a model is loaded.
+    # Mistakes in the files are reported before a model is loaded.
     if mode == "retrieval":
         judged = embedding_scores.read_retrieval(path, flags.split or "test")
         score = functools.partial(embedding_scores.retrieval, judged=judged)

@@ -84,7 +84,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
-    # A file that is missing is told before a model is loaded.
+    # A missing file is reported before a model is loaded.
     for name in ("corpus", "queries"):
         if path := flags[name].value:
             corpus.check(path, f"--{name}")

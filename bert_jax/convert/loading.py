@@ -30,7 +30,7 @@ def detect(path: files.PathLike) -> formats.Format:
     """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: the path does not exist or is not a checkpoint, or is no path.
+        UserError: `path` is not a path, does not exist, or is not a checkpoint.
     """
     if not (isinstance(path, str | os.PathLike) and os.fspath(path)):
         raise UserError(f"path is {path!r:.60}: expected {formats.examples()}")

@@ -85,7 +85,7 @@ def held_out(
     data_dir = cache.localize(records_dir, log)
     for path in comma_lists.paths(data_dir):
         if not records.foreign_files(path):
-            manifests.read(path)  # records that are missing are told before the model is loaded
+            manifests.read(path)  # missing records are reported before the model is loaded
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)

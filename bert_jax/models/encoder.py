@@ -329,7 +329,7 @@ class Encoder(Module):
             The stacked results [layers + 1, ...].
 
         Raises:
-            ValueError: an input is no array of integers [B, L].
+            ValueError: an input is not an array of integers [B, L].
         """
         check_inputs(input_ids, token_type_ids, position_ids, sequence_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)

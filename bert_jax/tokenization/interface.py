@@ -293,8 +293,9 @@ def _without_accents(text: str) -> str:
 def parallelism() -> bool:
     """Returns whether this process may encode on all cores.
 
-    Unless TOKENIZERS_PARALLELISM is set in the environment, the main process may, and a process started by
-    `multiprocessing` may not: it sets the variable on the first call, for the Rust library.
+    The environment variable TOKENIZERS_PARALLELISM decides. Where it is not set, the main process may, and a
+    process started by `multiprocessing` may not; the first call there sets the variable, which the Rust
+    library of tokenizers reads.
     """
     if multiprocessing.parent_process() is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

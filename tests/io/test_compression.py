@@ -1,4 +1,4 @@
-"""Compressed files: which they are, and what is said of damaged ones."""
+"""Compressed files: how they are recognized, and the messages about damaged ones."""
 
 import errno
 

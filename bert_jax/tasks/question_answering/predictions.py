@@ -76,7 +76,7 @@ class AnswerPredictions(Predictions):
 
     @functools.cached_property
     def matches(self) -> np.ndarray:
-        """Returns the exact match and the F1 of each prediction: float64 [N, 2], from 0 to 1."""
+        """The exact match and the F1 of each prediction: float64 [N, 2], from 0 to 1."""
         return squad_scores.matches(self.examples.answers, self.answers.texts, self.v2)
 
     def plot(self, path: str) -> None:
