@@ -167,11 +167,7 @@ def forward(how: How, blocks: Blocks, arrays: Sequence[jax.Array], by_row: ByRow
         arrays: query, key and value, as of `flash_attention`.
         by_row: its words, sequence ids and slopes.
     """
-    spans = _spans(how, by_row[1], blocks)
-    return _call(
-        _attention_forward, how, blocks, spans, by_row, arrays, (),
-        products=_FORWARD, results=1, result_by_query=True,
-    )  # fmt: skip
+    return _call(how, blocks, _spans(how, by_row[1], blocks), by_row, arrays)
 
 
 def backward(
@@ -188,10 +184,7 @@ def backward(
         inner: sums over keys of probabilities and their gradients, float32 [B, N, L].
     """
     spans = [_spans(how, by_row[1], blocks, of_keys) for of_keys in (False, True)]
-    return _call(
-        _attention_backward, how, blocks, jnp.concatenate(spans, axis=-1), by_row, arrays, (totals, inner),
-        products=_BACKWARD, results=3,
-    )  # fmt: skip
+    return _call(how, blocks, jnp.concatenate(spans, axis=-1), by_row, arrays, (totals, inner))
 
 
 def _near(how, length, blocks, of_keys=False):
@@ -227,23 +220,22 @@ def _spans(how, sequence_ids, blocks, of_keys=False):
     return jnp.stack([first, met.shape[2] - after], axis=2).astype(jnp.int32)
 
 
-def _call(kernel, how, blocks, spans, by_row, arrays, by_query, *, products, results, result_by_query=False):
-    """Runs a kernel over a grid of (blocks of a row, heads, rows of the batch).
+def _call(how, blocks, spans, by_row, arrays, by_query=()):
+    """Runs the kernel of a pass over a grid of (blocks of a row, heads, rows of the batch).
 
     A program reads what its head has of a row, and writes its block of it.
 
     Args:
-        kernel: the body.
         how: what is computed.
         blocks: how a row is divided.
         spans: what `_spans` returns, for one or both passes over a row.
         by_row: as of `forward`.
         arrays: arrays [B, L, N, D].
-        by_query: float32 arrays [B, N, L].
-        products: number of products of D by each pair of a query and a key.
-        results: number of results [B, L, N, D].
-        result_by_query: whether there is one more result, float32 [B, N, L].
+        by_query: the float32 arrays [B, N, L] of the backward pass.
     """
+    kernel, products, results = (
+        (_attention_backward, _BACKWARD, 3) if by_query else (_attention_forward, _FORWARD, 1)
+    )
     batch, length, heads, head_size = arrays[0].shape
     words, sequence_ids, slopes = by_row
     of_row, slopes = (words, spans, sequence_ids), [slopes] * how.has_slopes
@@ -257,7 +249,7 @@ def _call(kernel, how, blocks, spans, by_row, arrays, by_query, *, products, res
     size = blocks.block
     parts = [pl.BlockSpec((None, size, None, head_size), lambda i, head, row: (row, i, head, 0))] * results
     shapes = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
-    if result_by_query:
+    if not by_query:
         parts.append(pl.BlockSpec((None, None, size), lambda i, head, row: (row, head, i)))
         shapes.append(jax.ShapeDtypeStruct((batch, heads, length), jnp.float32))
     call = pl.pallas_call(
