@@ -16,15 +16,25 @@ from pathlib import Path
 # main thread allocate them. glibc reads both once, when a process starts.
 _MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 
+_CGROUP = Path("/sys/fs/cgroup")
+# Of the second and the first version: the files with the quota and the period, in microseconds.
+_QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
+
 
 def usable_cores() -> float:
     """Returns the number of cores that this process may use, by its affinity and its container's quota."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(cores, int(quota) / int(period))
-    except (OSError, ValueError):  # no cgroup, or "max"
-        return cores
+    return min(cores, _quota() or cores)
+
+
+def _quota() -> float | None:
+    """Returns the number of cores that the quota of a container amounts to; None without a quota."""
+    for names in _QUOTAS:
+        with contextlib.suppress(OSError, ValueError):  # no cgroup of this kind, or "max"
+            quota, period = map(int, " ".join((_CGROUP / name).read_text() for name in names).split())
+            if quota > 0:  # -1 is no quota
+                return quota / period
+    return None
 
 
 def restart_with_malloc_settings() -> None:

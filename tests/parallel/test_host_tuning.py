@@ -12,6 +12,28 @@ PROGRAM = (
 )
 
 
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "900000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "250000\n"}, 4),
+        ({}, 4),
+    ],
+)
+def test_the_quota_of_a_container_of_either_version_of_cgroups(tmp_path, monkeypatch, files, expected):
+    """The formats are those of the kernel's admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst."""
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(host_tuning, "_CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    assert host_tuning.usable_cores() == expected
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 @pytest.mark.parametrize(
     "given,expected",
