@@ -19,7 +19,7 @@ from bert_jax.inference.search import corpus
 from bert_jax.inference.search.index import Result
 from bert_jax.inference.search.nearest import nearest
 from bert_jax.inference.search.reranking import Reranker
-from bert_jax.io import files
+from bert_jax.io import files, numerals
 from bert_jax.tasks import metrics
 from bert_jax.tasks.readers import labels, tables
 from bert_jax.tasks.readers.file_rows import read_strictly
@@ -229,7 +229,7 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
     for place, row in read_strictly(path, QRELS):
         query, document, gain = row.values()
         try:
-            value = labels.numeral(gain, int)
+            value = numerals.parse(gain, int)
         except ValueError:
             message = f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1"
             raise UserError(message) from None

@@ -19,11 +19,10 @@ import numpy as np
 
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import atomic, files, json_files, numerals
 from bert_jax.parallel import distributed
 from bert_jax.runs import finetune
 from bert_jax.tasks import fields, metrics
-from bert_jax.tasks.readers import labels
 from bert_jax.tasks.setup import split_file
 
 SUMMARY_FILE = "summary.json"
@@ -259,7 +258,7 @@ def _of_field(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
 def _value(text: str) -> Any:
     for convert in (int, float):
         try:
-            return labels.numeral(text, convert)
+            return numerals.parse(text, convert)
         except ValueError:
             pass
     return {"true": True, "false": False}.get(text.lower(), text)

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io import numerals
 from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.json_values import find_key, json_text
 from bert_jax.tasks.readers.lines import LineReader, TableLines
 from bert_jax.tasks.readers.report import Malformed
@@ -100,7 +100,7 @@ class MultipleChoiceTask(TableTask):
         if len(text) == 1 and text.upper() in string.ascii_uppercase:
             return string.ascii_uppercase.index(text.upper())
         try:
-            return labels.numeral(text, int)
+            return numerals.parse(text, int)
         except ValueError:
             raise ValueError(
                 f"label {text[:40]!r} is neither the number nor the letter of a choice"

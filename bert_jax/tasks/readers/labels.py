@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io import numerals
 
 # If the number of distinct labels exceeds this fraction of the rows, the column is probably not the label.
 _MAX_DISTINCT = 0.5
 _MAX_SHOWN = 10
-
-Number = TypeVar("Number", int, float)
 
 
 def numbers(names: Sequence[str]) -> dict[str, int]:
@@ -88,21 +86,10 @@ def _sort_key(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if is_number else (1, 0, name)
 
 
-def numeral(text: str, kind: type[Number]) -> Number:
-    """Returns the int or float of a text, which must not have the underscores of numbers in Python.
-
-    Raises:
-        ValueError: the text is no such number, or has an underscore, as in 1_000.
-    """
-    if "_" in text:
-        raise ValueError(f"{text!r:.40} has an underscore")
-    return kind(text)
-
-
 def parse_number(text: str) -> float:
     """Parses a regression target. Raises ValueError unless it is a finite number."""
     try:
-        value = numeral(text, float)
+        value = numerals.parse(text, float)
     except ValueError:
         raise ValueError(f"label {text.strip()[:40]!r} is not a number") from None
     if not math.isfinite(value):
@@ -137,7 +124,7 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
     for part in text.split(","):
         label, _, number = part.rpartition("=")
         try:
-            weight = numeral(number, float)
+            weight = numerals.parse(number, float)
         except ValueError:
             weight = 0.0
         label = label.strip()
