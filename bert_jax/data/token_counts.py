@@ -9,7 +9,7 @@ import numpy as np
 from bert_jax.data import google, tfrecord
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import files, numerals
 
 _ROWS = 1024  # rows that are read together
 
@@ -75,7 +75,7 @@ def read(path: str, vocab_size: int) -> np.ndarray:
         UserError: the file cannot be read, or does not have one whole number of at least 0 for each token.
     """
     try:
-        counts = np.array([int(line) for line in files.read_text(path).split()], np.int64)
+        counts = np.array([numerals.parse(line, int) for line in files.read_text(path).split()], np.int64)
     except OSError as error:
         raise UserError(f"masking.token_counts={path}: cannot be read ({error})") from error
     except (ValueError, OverflowError) as error:

@@ -68,6 +68,7 @@ def test_counts_of_a_file(tmp_path):
         ("0\n7\n-1\n", "expected a count of at least 0"),
         ("the\n1\n2\n", "expected one count a line"),
         ("1.5\n1\n2\n", "expected one count a line"),
+        ("1_000\n1\n2\n", "'1_000' has an underscore; expected one count a line"),
     ],
 )
 def test_mistakes(tmp_path, content, message):
