@@ -142,6 +142,8 @@ def test_mistakes_are_told(folder, tmp_path):
         model.inputs(None)
     with pytest.raises(UserError, match="texts is dict: expected a list of them"):
         model.encode({"text": "a cat"})
+    with pytest.raises(UserError, match="texts is ndarray: expected a list of them"):
+        model.encode(np.array("a cat"))
     for table in (DataFrame(), pa.table({"text": ["a"]})):
         with pytest.raises(UserError, match=r"texts is (DataFrame|Table): expected a list, such as df"):
             model.encode(table)

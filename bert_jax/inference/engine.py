@@ -95,7 +95,8 @@ def check_items(items: Any, name: str) -> None:
     given = f"{name} is {type(items).__name__}"
     if hasattr(items, "columns"):
         raise UserError(f"{given}: expected a list, such as df['text'].tolist() or df.to_dict('records')")
-    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+    iterable = isinstance(items, Iterable) and getattr(items, "ndim", 1) > 0  # an array without axes is none
+    if isinstance(items, str | Mapping) or not iterable:
         raise UserError(f"{given}: expected a list of them, such as ['one text']")
 
 
