@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -30,6 +32,7 @@ from data_pipelines import readers
 from data_pipelines.vocabulary.options import LEAST_COVERAGE, Options
 
 SAMPLE_BYTES = 200_000_000
+_TOGETHER = 1000  # texts that are counted at a time
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
 
 
@@ -50,12 +53,9 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
     """Returns the content of a vocab.txt that is learned from documents."""
     normalize = normalization.normalizer(options.folded, strip_accents=options.folded)
     texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(text)
     before, after = special_layout(options.size)
     room = options.size - len(before) - len(after)
-    alphabet = _alphabet(counts, options.character_coverage, room, options.size)
+    alphabet = _alphabet(character_counts(texts), options.character_coverage, room, options.size)
     rust = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
@@ -70,6 +70,17 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
     learned = sorted(rust.get_vocab().items(), key=lambda item: item[1])
     tokens = [*before, *after, *(token for token, _ in learned)]
     return "".join(token + "\n" for token in tokens).encode()
+
+
+def character_counts(texts: Sequence[str]) -> collections.Counter[str]:
+    """Returns how often each character occurs in texts."""
+    counts = np.zeros(sys.maxunicode + 1, np.int64)
+    for begin in range(0, len(texts), _TOGETHER):
+        # A Counter takes five times as long, 15 s for a sample of the largest size.
+        together = "".join(texts[begin : begin + _TOGETHER]).encode("utf-32-le", "surrogatepass")
+        found = np.bincount(np.frombuffer(together, np.uint32))
+        counts[: len(found)] += found
+    return collections.Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
 
 
 def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
@@ -120,7 +131,7 @@ def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> I
         if rare.search(text):
             text = " ".join(word for word in text.split() if not rare.search(word))
         batch.append(text)
-        if len(batch) == 1000:
+        if len(batch) == _TOGETHER:
             yield batch
             batch = []
     yield batch
