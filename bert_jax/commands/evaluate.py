@@ -24,6 +24,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -36,7 +37,14 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs, sentence_scores
+    from bert_jax.inference import (
+        embedding,
+        embedding_scores,
+        held_out,
+        minimal_pairs,
+        predictor,
+        sentence_scores,
+    )
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import grid
     from bert_jax.tasks import registry
@@ -232,18 +240,14 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
-    model = models.load_finetuned(flags)
-    task = model.task
+    model = models.load_finetuned(flags, prepare=functools.partial(_labeled, flags))
+    task, (path, examples) = model.task, model.prepared
     used, of_run = task.model_config.execution.dtype, model.config.model.dtype
     if flags.dtype == "auto" and of_run not in ("auto", used):
         progress.log(
             f"computed in {used}; the run evaluated in {of_run}, so that its own scores may differ slightly: "
             f"--dtype={of_run} computes as it did"
         )
-    if flags.output:
-        models.check_predictions_file(flags, task)
-    path = models.input_file(flags, model)
-    examples = task.read(path)
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)
@@ -261,6 +265,14 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
     if breakdown:
         _print_table(breakdown)
     return 0
+
+
+def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[str, Any]:
+    """Returns the file to evaluate on and its examples, after checking --output."""
+    if flags.output:
+        models.check_predictions_file(flags, model.task)
+    path = models.input_file(flags, model)
+    return path, model.task.read(path)
 
 
 def _table(directories: list[str], as_json: bool) -> int:

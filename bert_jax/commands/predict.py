@@ -19,6 +19,7 @@ import functools
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -90,19 +91,24 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
                     f"--{name} is not for a .zip, which contains the predictions for the test sets of GLUE"
                 )
         return _submit(models.workdirs(flags), flags.output, flags.overwrite, flags.dtype)
-    model = models.load_finetuned(flags)
-    task = model.task
-    models.check_predictions_file(flags, task)
-    path = models.input_file(flags, model)
-    given = _given(flags, "text_a", "text_b", "id", "header")
-    examples = task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
-    examples.check(0)  # the predictions have a row for each
+    model = models.load_finetuned(flags, prepare=functools.partial(_unlabeled, flags))
+    examples = model.prepared
     examples.warn(progress.log)
     with progress.of_batches("predicting") as on_batch:
         predictions = model.predict(examples, on_batch)
     predictions.write(flags.output)
     print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}")
     return 0
+
+
+def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
+    """Returns the examples to predict, after checking --output."""
+    models.check_predictions_file(flags, model.task)
+    path = models.input_file(flags, model)
+    given = _given(flags, "text_a", "text_b", "id", "header")
+    examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
+    examples.check(0)  # the predictions have a row for each
+    return examples
 
 
 def _given(flags: absl_flags.FlagValues, *names: str) -> dict[str, object]:

@@ -79,13 +79,9 @@ def held_out(
         UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
             masked LM head; there is no such split; or a value is out of its range.
     """
-    for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
-        if value < least:
-            raise UserError(f"{name}={value}: expected at least {least}")
+    masks = MaskingConfig(prob=prob, replace=replace)
     data_dir = cache.localize(records_dir, log)
-    for path in comma_lists.paths(data_dir):
-        if not records.foreign_files(path):
-            manifests.read(path)  # missing records are reported before the model is loaded
+    _check(masks, data_dir, split, rows, batch_size)
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
@@ -97,7 +93,7 @@ def held_out(
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)
-    masking = MaskingConfig(prob=prob, replace=replace).options(dataset.max_seq_length, steps=0)
+    masking = masks.options(dataset.max_seq_length, steps=0)
     what = _causal(model, config) if config.causal else _masked(model, config, masking)
     count = min(rows or len(dataset), len(dataset))
     pairs, labels = _totals(what, model, seed, dataset, count, mesh, batch_size, on_batch)
@@ -116,6 +112,18 @@ def held_out(
         reason = "the records have no labels" if what.next_sentence else "the model has no head for it"
         log(f"no next-sentence loss: {reason}")
     return found
+
+
+def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_size: int) -> None:
+    """Raises UserError for mistakes that can be reported before the model is loaded."""
+    for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
+        if value < least:
+            raise UserError(f"{name}={value}: expected at least {least}")
+    masks.options(1, steps=0)  # its checks do not depend on the number of tokens
+    paths = comma_lists.paths(data_dir)
+    own = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
+    if own and len(own) == len(paths):
+        manifests.check_alike(own, split, ramp="")
 
 
 class _Predicted(NamedTuple):

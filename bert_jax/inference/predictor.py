@@ -59,6 +59,11 @@ class Predictor:
         shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
             then stay apart from those that it trained, and are those of the other runs if they are equal.
         dtype: the type of the computation, as in `EncoderConfig.for_inference`.
+        prepare: called with the predictor before its parameters are read, which take the most time: what it
+            checks is reported at once.
+
+    Attributes:
+        prepared: what `prepare` returned.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Predictor:
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
         shared: Shared | None = None,
         dtype: str = "auto",
+        prepare: Callable[[Predictor], Any] = lambda predictor: None,
     ):
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
@@ -95,6 +101,7 @@ class Predictor:
         self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         self.task.training_columns = run.get("columns", 0)
+        self.prepared = prepare(self)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size

@@ -166,6 +166,14 @@ def test_mistakes(evaluate, model, directory, tmp_path):
             evaluate(data, **options)
 
 
-def test_missing_records_are_told_before_the_model_is_loaded(tmp_path):
+def test_mistakes_are_told_before_the_model_is_loaded(directory, tmp_path):
     with pytest.raises(UserError, match="there is no record directory"):
         held_out("no checkpoint", str(tmp_path / "records"))
+    for options, message in (
+        ({"prob": 1.5}, "masking.prob=1.5 must be between 0 and 1"),
+        ({"replace": "1,0"}, "masking.replace='1,0': expected the shares"),
+        ({"split": "dev"}, "have no split 'dev', only 'train', 'eval'"),
+        ({}, "no checkpoint"),
+    ):
+        with pytest.raises(UserError, match=message):
+            held_out("no checkpoint", str(directory), **options)

@@ -42,6 +42,7 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
     with workdir.WorkDir(directory) as held:
         run = {"command": "finetune", "config": config.to_dict(), "labels": labels}
         run |= {"head": task.export_head, "problem_type": task.problem_type}
+        run |= {"sentence": task.sentence.stored()} if task.sentence else {}
         held.open_run(run | {"vocabulary": task.tokenizer.settings()}, {})
         held.copy_vocabulary(task.tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)

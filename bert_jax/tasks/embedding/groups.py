@@ -21,6 +21,12 @@ from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
+# What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
+EVAL_COLUMNS = (
+    "--config.data.eval_columns=TEXT,TEXT,SCORE to `bert-jax finetune`, or judge a finished run by `bert-jax "
+    "evaluate --checkpoint=RUN --similarity=FILE --columns=TEXT,TEXT,SCORE`"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupsData(TableData):
@@ -125,10 +131,7 @@ class GroupsTask(TableTask):
         """
         columns = self.eval_columns
         if not columns.text_b:
-            raise UserError(
-                f"{path}: which columns hold the pairs to evaluate on? give "
-                "--config.data.eval_columns=TEXT,TEXT,SCORE"
-            )
+            raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
         return self._read(path, columns, labels.parse_number if columns.label else None)
 
     def _read(self, path: str, columns: Columns, parse_label: Any) -> Examples:

@@ -27,7 +27,7 @@ from bert_jax.objectives.embedding.sentence import (
 )
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
-from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
+from bert_jax.tasks.embedding.groups import EVAL_COLUMNS, GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.readers import labels
@@ -202,9 +202,7 @@ class EmbeddingTask(GroupsTask):
             UserError: the file has single texts, or classes in place of similarities.
         """
         if self.config.loss == CLASSES and not self.config.data.eval_columns:
-            raise UserError(
-                f"{path}: classes are no similarities; give --config.data.eval_columns=TEXT,TEXT,SCORE"
-            )
+            raise UserError(f"{path}: classes are no similarities; give {EVAL_COLUMNS}")
         return super().read(path)
 
     def read_unlabeled(self, path: str, **options: Any) -> Examples:

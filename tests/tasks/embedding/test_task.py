@@ -1,6 +1,7 @@
 """Sentence embeddings: read, encoded in groups, learned, evaluated, compared and embedded."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,33 @@ def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
         task.read_training(str(files / "train.tsv"))
     with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
+
+
+@pytest.mark.parametrize(
+    "fields, data, labels, message",
+    [
+        (
+            {"loss": "classes"},
+            {"text_b": "any", "label": "score"},
+            ["1", "2"],
+            "classes are no similarities",
+        ),
+        ({}, {}, None, "which columns hold the pairs to evaluate on"),
+    ],
+    ids=["classes", "single texts"],
+)
+def test_a_run_without_similarities_is_judged_by_another_flag(
+    files, vocabulary, tmp_path, capsys, fields, data, labels, message
+):
+    run = make_run(tmp_path / "run", vocabulary, "embedding", labels, fields, text_a="first", **data)
+    error = mistake(["evaluate", f"--workdir={run}", f"--input={files}/dev.tsv"], capsys)
+    assert message in error and "--config.data.eval_columns=TEXT,TEXT,SCORE to `bert-jax finetune`" in error
+    flags = re.search("`bert-jax (evaluate --checkpoint=RUN --similarity=FILE --columns=[A-Z,]*)`", error)[1]
+    flags = flags.replace("RUN", str(run)).replace("FILE", f"{files}/dev.tsv")
+    flags = flags.replace("TEXT,TEXT,SCORE", "first,any,score")
+    capsys.readouterr()
+    assert cli.main(flags.split()) == 0
+    assert "spearman" in capsys.readouterr().out
 
 
 @pytest.mark.long
