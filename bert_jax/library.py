@@ -26,7 +26,7 @@ from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.objectives.adapters import assemble
-from bert_jax.tokenization import Tokenizer
+from bert_jax.tokenization import PortableTokenizer, Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Encoding:
 
 
 class LoadedModel:
-    """A model in memory.
+    """A model in memory. It can be copied and pickled, also to where its checkpoint is not.
 
     Attributes:
         module: the Flax module with every part that the checkpoint has; see `AssembledModel`.
@@ -56,7 +56,6 @@ class LoadedModel:
         config: the architecture, and how it is computed on this platform.
         tokenizer: the tokenizer with the model's vocabulary.
         labels: the class names of a fine-tuned model; None for other models.
-        adapters: the names of the adapters that `encode` can use.
     """
 
     def __init__(
@@ -67,6 +66,8 @@ class LoadedModel:
         adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
+        # The network and the updates that `encode` does not compute are not kept in memory.
+        self._model, self._dtype = model.replace(generator=None, adapter=None), dtype
         self._source, self._sentence = model.source, model.sentence or SentenceVectors()
         self._size = f"{model.family.name}, {model.size}"
         warn_unsupported(model, log)
@@ -75,14 +76,27 @@ class LoadedModel:
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest({name: _read_only(x) for name, x in model.params.items()})
         self.labels = model.labels
-        self.adapters = tuple(adapters)
+        self._stored: dict[str, Mapping[str, np.ndarray]] = {}
         self._poolers: dict[str, Any] = {"": self.params.get("pooler")}
         for name, path in adapters.items():
-            stored = _adapter(path, model, log)
-            self._embedder.engine.add_adapter(name, stored)
-            both = {**model.params, **stored}
-            poolers = assemble({each: x for each, x in both.items() if each.startswith("pooler/")})
-            self._poolers[name] = nest(poolers).get("pooler")
+            self._add_adapter(name, _adapter(path, model, log))
+
+    def _add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
+        self._stored[name] = stored
+        self._embedder.engine.add_adapter(name, stored)
+        both = {**self._model.params, **stored}
+        poolers = assemble({each: x for each, x in both.items() if each.startswith("pooler/")})
+        self._poolers[name] = nest(poolers).get("pooler")
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Returns the names of the adapters that `encode` can use."""
+        return tuple(self._stored)
+
+    def __reduce__(self):
+        """Returns what `copy` and `pickle` make an equal model of, on the devices that are there."""
+        tokenizer = PortableTokenizer.of(self.tokenizer)
+        return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype, self._stored)
 
     def __repr__(self) -> str:
         """Returns the source, the architecture and the number of parameters."""
@@ -175,6 +189,19 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
     if pooler is not None:
         vectors = Pooler(config).apply({"params": pooler}, vectors)
     return vectors.astype(jnp.float32)
+
+
+def _restored(
+    model: convert.Model,
+    tokenizer: PortableTokenizer,
+    dtype: str,
+    stored: Mapping[str, Mapping[str, np.ndarray]],
+) -> LoadedModel:
+    """Returns a model that was pickled, without the notices of its first loading."""
+    restored = LoadedModel(model.replace(tokenizer=tokenizer.tokenizer()), dtype, log=lambda line: None)
+    for name, each in stored.items():
+        restored._add_adapter(name, each)
+    return restored
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

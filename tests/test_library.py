@@ -1,9 +1,15 @@
 """`bert_jax.load` and `encode`, against the embedding command's own parts and transformers' numbers."""
 
 import ast
+import copy
 import importlib
+import multiprocessing
+import operator
+import pickle
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import jax
@@ -108,6 +114,42 @@ def test_strict_settings_of_jax_refuse_nothing(folder):
             model.encode(PAIRS, pooling)
         assert model.inputs(PAIRS)["input_ids"].dtype == np.int32
         assert np.allclose(Embedder(convert.load(folder)).embed(PAIRS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_model_is_copied_and_pickled(folder, make):
+    model = bert_jax.load(folder, log=[].append)  # a function that cannot be pickled
+    copied = make(model)
+    assert (repr(copied), copied.config, copied.labels) == (repr(model), model.config, model.labels)
+    assert copied.tokenizer.settings() == model.tokenizer.settings()
+    jax.tree.map(np.testing.assert_array_equal, copied.params, model.params)
+    assert not any(array.flags.writeable for array in jax.tree.leaves(copied.params))
+    for pooling in ("mean", "pooler"):
+        found, expected = (each.encode(PAIRS, pooling) for each in (copied, model))
+        assert np.array_equal(found.tokens, expected.tokens)
+        assert np.array_equal(found.pooled, expected.pooled)
+
+
+def test_a_pickled_model_needs_no_files(tmp_path):
+    shutil.copytree(DISTILBERT, tmp_path / "model")
+    model = bert_jax.load(tmp_path / "model")
+    pickled, expected = pickle.dumps(model), model.encode(["the capital of france"])
+    vocabulary = next((tmp_path / "model").glob("vocab*"))
+    vocabulary.write_bytes(vocabulary.read_bytes() + b"other\n")
+    with pytest.raises(UserError, match="has changed since it was read; load it again"):
+        pickle.dumps(model)
+    shutil.rmtree(tmp_path / "model")
+    assert np.array_equal(pickle.loads(pickled).encode(["the capital of france"]).states, expected.states)
+    with pytest.raises(UserError, match="no vocabulary file"):
+        pickle.dumps(model)
+
+
+@pytest.mark.long
+def test_a_new_process_encodes_with_a_model(folder):
+    model = bert_jax.load(folder)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(operator.methodcaller("encode", PAIRS), model).result()
+    assert np.allclose(found.states, model.encode(PAIRS).states, atol=1e-5)
 
 
 def test_another_family_is_loaded_alike():

@@ -7,13 +7,14 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import huggingface, templates
-from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, PortableTokenizer, Tokenizer
 from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, load_file, of_file
 
 __all__ = [
     "FILE_NAMES",
     "KINDS",
     "SPECIAL_TOKENS",
+    "PortableTokenizer",
     "Tokenizer",
     "find",
     "load",

@@ -1,5 +1,7 @@
 """Defines the interface of all tokenizers and the code that they share."""
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import functools
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import files
+from bert_jax.io import files, scratch
 from bert_jax.tokenization import normalization, templates
 
 # The characters with the Unicode property White_Space; str.isspace() is true for four more.
@@ -236,9 +238,11 @@ class Tokenizer(abc.ABC):
         return settings
 
     def __reduce__(self):
-        path = files.absolute(self.path)
-        options = self.lower_case, self.strip_accents, self.template, self.normalizer
-        return _loaded, (type(self), path, *options)
+        return _loaded, (type(self), files.absolute(self.path), *self._options)
+
+    @property
+    def _options(self) -> tuple[Any, ...]:
+        return self.lower_case, self.strip_accents, self.template, self.normalizer
 
     def __repr__(self) -> str:
         return (
@@ -251,6 +255,40 @@ class Tokenizer(abc.ABC):
 def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
     return cls(path, *options)
+
+
+@dataclasses.dataclass(frozen=True)
+class PortableTokenizer:
+    """A tokenizer with the content of its file, which is pickled to where that file may not be.
+
+    Attributes:
+        kind: the class of the tokenizer.
+        name: the name of the file.
+        content: the bytes of the file.
+        options: the arguments of the class after the path.
+        added_tokens: those of the tokenizer.
+    """
+
+    kind: type[Tokenizer]
+    name: str
+    content: bytes
+    options: tuple[Any, ...]
+    added_tokens: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> PortableTokenizer:
+        """Reads the file of a tokenizer. Raises UserError if it is gone or has changed."""
+        content, digest = _read_vocabulary_file(tokenizer.path)
+        if digest != tokenizer.digest:
+            raise UserError(f"the vocabulary {tokenizer.path} has changed since it was read; load it again")
+        name = os.path.basename(tokenizer.path)
+        return cls(type(tokenizer), name, content, tokenizer._options, tokenizer.added_tokens)
+
+    def tokenizer(self) -> Tokenizer:
+        """Returns an equal tokenizer, with a copy of the file that exists until this process ends."""
+        tokenizer = self.kind(scratch.kept_file(self.name, self.content), *self.options)
+        tokenizer.added_tokens = self.added_tokens
+        return tokenizer
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 
 import jax
 import numpy as np
@@ -102,6 +103,10 @@ def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
         np.testing.assert_allclose(found[name].pooled, expected.pooled, atol=1e-5)
         assert np.max(np.abs(found[name].states - plain.states)) > 1e-2
     np.testing.assert_array_equal(model.encode(TEXTS).states, plain.states)
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.adapters == model.adapters == ("first", "second")
+    again = copied.encode(TEXTS, pooling="pooler", adapter="second")
+    np.testing.assert_array_equal(again.pooled, found["second"].pooled)
     with pytest.raises(UserError, match="adapter='x': expected one of first, second"):
         model.encode(TEXTS, adapter="x")
     with pytest.raises(UserError, match="has no low-rank updates"):
