@@ -14,9 +14,11 @@ text and the flags.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags as absl_flags
@@ -49,11 +51,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         _find_words(flags, options)
         return 0
     begun = time.monotonic()
-    try:
-        with Progress() as progress:
-            trained = vocabulary.train(options, progress)
-    except OSError as error:
-        raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
+    with _progress(flags.output) as progress:
+        trained = vocabulary.train(options, progress)
     print(
         f"{trained.path}: {trained.size:,} tokens, learned from "
         f"{counted(sum(part.documents for part in trained.parts), 'document')}, "
@@ -92,6 +91,26 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _progress(output: str) -> Iterator[Progress]:
+    """Shows the progress of reading text.
+
+    Args:
+        output: the file to write, which an error is about if it names no other.
+
+    Raises:
+        UserError: a file cannot be read, or the output cannot be written there.
+        StorageError: the disk or the bucket failed.
+    """
+    try:
+        with Progress() as progress:
+            yield progress
+    except BrokenPipeError:  # of the terminal that shows the progress
+        raise
+    except OSError as error:
+        raise file_error(f"{error.filename or output}: {error.strerror or error}", error) from error
+
+
 def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> None:
     for field in dataclasses.fields(options):
         # A model says how its text is treated, and a vocabulary alone does not.
@@ -106,11 +125,8 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
         tokenizer = tokenization.load(options.add_to, lower_case=options.lower_case)
     else:
         _, tokenizer = convert.load_architecture(options.add_to)
-    try:
-        with Progress() as progress:
-            found = vocabulary.words.find(options, tokenizer, progress)
-    except OSError as error:
-        raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
+    with _progress(flags.output) as progress:
+        found = vocabulary.words.find(options, tokenizer, progress)
     first = ", ".join(f"{word.text} {counted(word.count, 'time')}" for word in found.words[:3])
     print(
         f"{options.output}: {counted(len(found.words), 'word')}, each at least "

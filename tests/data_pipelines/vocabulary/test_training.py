@@ -1,6 +1,7 @@
 """Vocabularies: their special tokens, that every run makes the same, and what a user can get wrong."""
 
 import collections
+import errno
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from support import vocabularies
 
-from bert_jax import tokenization
+from bert_jax import signals, tokenization
 from bert_jax.cli import main
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
@@ -398,3 +399,13 @@ def test_the_vocabulary_would_be_text_of_the_next_command(
     error = capsys.readouterr().err
     assert f"--output={output} would be a file of --input={pattern}, which is read as text" in error
     assert error.count("\n") == 1 and not os.path.exists(output)
+
+
+def test_a_closed_terminal_is_no_error_of_the_output(tmp_path, monkeypatch, capsys):
+    def train(options, progress):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(vocabulary, "train", train)
+    monkeypatch.setattr(signals, "discard_output", lambda: None)  # pytest's output has no file
+    assert main(["vocab", "--input=x.txt", f"--output={tmp_path}/vocab.txt"]) == 1
+    assert "vocab.txt" not in capsys.readouterr().err
