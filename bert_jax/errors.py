@@ -58,6 +58,23 @@ def file_error(message: str, error: OSError) -> UserError | StorageError:
     return UserError(message) if is_wrong_path(error) else StorageError(message)
 
 
+@contextlib.contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Raises an OSError of the block as one line.
+
+    Args:
+        what: the path that is read, or the setting with it.
+
+    Raises:
+        UserError: the path is at fault.
+        StorageError: the disk or the bucket failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise file_error(f"{what}: cannot be read ({error.strerror or error})", error) from error
+
+
 def is_wrong_path(error: OSError) -> bool:
     """Returns whether the path is at fault: it is missing, forbidden, or of another kind."""
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS

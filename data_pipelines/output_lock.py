@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import bert_jax
 from bert_jax.data import manifests, tfrecord, verification
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files
 from data_pipelines.cleaning import report
 from data_pipelines.recorded_settings import difference
@@ -206,6 +206,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     Raises:
         UserError: the directory is not writable, another process writes to it or has just finished it, it
             holds files of others, or its unfinished work has other settings.
+        StorageError: the disk or the bucket failed.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}
@@ -215,7 +216,8 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         files.make_directory(unfinished)
         opened = _open_lock(directory)
     except OSError as error:
-        raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
+        message = f"cannot write to --output_dir={directory}: {error.strerror or error}"
+        raise file_error(message, error) from error
     with opened as lock:
         if not _take(lock):
             raise UserError(f"another `bert-jax data` is writing to {directory}: wait for it, or stop it")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.data import manifests, records
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, caches, comma_lists, files
 from bert_jax.io.wording import counted
 
@@ -48,7 +48,8 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
         log: called with a message before files are fetched.
 
     Raises:
-        UserError: the URL holds no records, they cannot be read, or the local disk has no room for them.
+        UserError: the URL holds no records, or the local disk has no room for them.
+        StorageError: the bucket or the local disk failed.
     """
     base = url.rstrip("/")
     path = f"{base}/{manifests.FILE}"
@@ -61,9 +62,9 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             key = content = files.read(path)
             wanted = dict(_wanted(manifests.parse(content, path)))
     except OSError as error:
-        raise UserError(
-            f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {manifests.FILE}?"
-        ) from error
+        reason = error.strerror or error
+        message = f"cannot read the records {url} ({reason}): is there a {manifests.FILE}?"
+        raise file_error(message, error) from error
     name = f"{base.rpartition('/')[2]}-{hashlib.sha256(key).hexdigest()[:16]}"
     target = os.path.join(directory or default_directory(), name)
     try:
@@ -78,7 +79,8 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             if content:
                 atomic.write_file(os.path.join(target, manifests.FILE), content)
     except OSError as error:
-        raise UserError(f"cannot keep a copy of {url} in {target}: {error.strerror or error}") from error
+        message = f"cannot keep a copy of {url} in {target}: {error.strerror or error}"
+        raise file_error(message, error) from error
     return target
 
 

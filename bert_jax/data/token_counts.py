@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.data import google, tfrecord
 from bert_jax.data.records import Dataset
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, reading
 from bert_jax.io import files, numerals
 
 _ROWS = 1024  # rows that are read together
@@ -72,12 +72,13 @@ def read(path: str, vocab_size: int) -> np.ndarray:
         vocab_size: number of tokens of the vocabulary, V.
 
     Raises:
-        UserError: the file cannot be read, or does not have one whole number of at least 0 for each token.
+        UserError: the file does not exist, or does not have one whole number of at least 0 for each token.
+        StorageError: the disk or the bucket failed.
     """
     try:
-        counts = np.array([numerals.parse(line, int) for line in files.read_text(path).split()], np.int64)
-    except OSError as error:
-        raise UserError(f"masking.token_counts={path}: cannot be read ({error})") from error
+        with reading(f"masking.token_counts={path}"):
+            text = files.read_text(path)
+        counts = np.array([numerals.parse(line, int) for line in text.split()], np.int64)
     except (ValueError, OverflowError) as error:
         raise UserError(
             f"masking.token_counts={path}: {error}; expected one count a line, in the order of the vocabulary"

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import file_error
 from bert_jax.inference.predictor import Predictor
 from bert_jax.tasks.readers.json_values import parse_object
 from bert_jax.tasks.readers.lines import SOURCE, LineReader
@@ -47,7 +47,7 @@ def serve(
         (number of lines, number of malformed lines).
 
     Raises:
-        UserError: the source cannot be read.
+        StorageError: the source breaks off.
     """
     served = {"": (model, reader), **adapters}
     prepare = functools.cache(prepare)
@@ -118,4 +118,4 @@ def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Itera
         if chunk := [line for line in found if isinstance(line, bytes)]:
             yield chunk
     if end is not None:
-        raise UserError(f"{SOURCE}: cannot be read: {end.strerror or end}")
+        raise file_error(f"{SOURCE}: cannot be read ({end.strerror or end})", end)

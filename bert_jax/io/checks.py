@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Sequence
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, file_error, reading
 from bert_jax.io import atomic, files, owners, remote
 from bert_jax.io.wording import alternatives
 
@@ -94,11 +94,17 @@ def similar(path: files.PathLike) -> str | None:
 
 
 def check_input(path: files.PathLike, expected: str) -> None:
-    """Raises a UserError unless `path` is a file. `expected` describes its content, for the message."""
-    if not files.exists(path):
-        raise UserError(no_such_file(path, f"a {expected} file"))
-    if files.is_directory(path):
-        raise UserError(f"{path}: is a directory, expected a {expected} file")
+    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed.
+
+    Args:
+        path: a local path or a URL.
+        expected: the kind of its content, for the message.
+    """
+    with reading(path):
+        if not files.exists(path):
+            raise UserError(no_such_file(path, f"a {expected} file"))
+        if files.is_directory(path):
+            raise UserError(f"{path}: is a directory, expected a {expected} file")
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:

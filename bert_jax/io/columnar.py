@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epy
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 from bert_jax.io.wording import first_line
 
@@ -47,6 +47,7 @@ class Table:
 
     Raises:
         UserError: the file does not exist, or is damaged.
+        StorageError: the disk or the bucket failed.
     """
 
     def __init__(self, path: files.PathLike):
@@ -80,7 +81,9 @@ class Table:
                 yield reader.schema, reader
         except OSError as error:
             what = error.strerror or first_line(error)
-            raise UserError(f"{self.path}: cannot be read: {what}") from None
+            message = f"{self.path}: cannot be read ({what})"
+            # Damaged content is an error without a number.
+            raise (file_error(message, error) if error.errno else UserError(message)) from None
         except pyarrow.ArrowException as error:
             raise UserError(f"{self.path}: damaged, or of another format ({first_line(error)})") from None
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
 LARGEST = 256 << 20  # maximum file size in bytes
@@ -36,12 +36,10 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
         UserError: the file does not exist, is not JSON, or does not match the schema. The message is one line
             with the file, the field, its value and what is expected.
     """
-    try:
+    with reading(path):
         if files.size(path) > LARGEST:
             raise UserError(f"{path}: over {LARGEST >> 20} MiB, which is too large for this file; restore it")
         content = files.read(path)
-    except OSError as error:
-        raise file_error(f"{path}: cannot be read ({error.strerror or error})", error) from None
     return parse(content, path, schema)
 
 

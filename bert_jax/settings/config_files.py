@@ -20,7 +20,7 @@ from typing import Any
 import ml_collections
 
 import bert_jax
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, reading
 from bert_jax.io import files
 from bert_jax.io.wording import closest
 from bert_jax.settings.experiments import Experiment, Run
@@ -129,10 +129,8 @@ def _meant(wanted: str, known: Sequence[str]) -> list[str]:
 def _local_copy(url: str) -> Path:
     copies = contextlib.ExitStack()
     atexit.register(copies.close)
-    try:
+    with reading(f"config {url}"):
         return Path(copies.enter_context(files.local_copy(url)))
-    except OSError as error:
-        raise UserError(f"config {url}: cannot be read ({error}); expected a Python file there") from error
 
 
 def summary(name: str) -> str:

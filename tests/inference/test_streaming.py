@@ -12,7 +12,7 @@ import pytest
 from support.fine_tuned import make_run
 
 from bert_jax import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 from bert_jax.inference import predictor, streaming
 from bert_jax.tasks.readers import report
 
@@ -269,7 +269,7 @@ class _Broken(io.BytesIO):
 
 def test_a_stream_that_breaks_off(run_of):
     model = predictor.Predictor(str(run_of("classification")))
-    with pytest.raises(UserError, match="standard input: cannot be read: Input/output error"):
+    with pytest.raises(StorageError, match="standard input: cannot be read .Input/output error"):
         streaming.serve(model, model.task.line_reader(), _Broken(), io.BytesIO())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
@@ -261,15 +261,13 @@ def _paragraphs(path: str, content: Any, hint: str) -> Iterator[tuple[str, Any]]
 def _load_json(path: str, hint: str) -> Any:
     checks.check_input(path, "questions")
     try:
-        with open_file(path) as raw, compression.decompressed(raw, path) as file:
+        with reading(path), open_file(path) as raw, compression.decompressed(raw, path) as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise UserError(
                 f"{path}: more than {_LARGEST >> 20} MiB of JSON, which must be in memory at once; {hint}"
             )
         return json.loads(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise file_error(f"{path}: cannot be read: {error.strerror or error}", error) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:

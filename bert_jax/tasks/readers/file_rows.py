@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, reading
 from bert_jax.io import columnar, compression, files
 from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
@@ -21,21 +21,19 @@ def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
     """Yields the lines of an open file, with their newlines.
 
     Raises:
-        UserError: a line is longer than LONGEST_LINE, or the file cannot be read or decompressed.
+        UserError: a line is longer than LONGEST_LINE, or the file cannot be decompressed.
+        StorageError: the disk or the bucket failed.
     """
     number = 0
-    try:
-        with compression.decompressed(file, path) as content:
-            while line := content.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise UserError(
-                        f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MiB; expected one "
-                        "row on each line"
-                    )
-                yield line
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with reading(path), compression.decompressed(file, path) as content:
+        while line := content.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise UserError(
+                    f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MiB; expected one "
+                    "row on each line"
+                )
+            yield line
 
 
 class Lines:
@@ -66,11 +64,9 @@ class Lines:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading bytes. Raises UserError if it cannot be opened."""
-    try:
+    """Opens a file for reading bytes. Raises the errors of `errors.reading` if it cannot be opened."""
+    with reading(path):
         return files.open_read(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 Selector = Callable[[Any], dict[str, Any]]

@@ -1,0 +1,68 @@
+"""Storage that fails for a while is no mistake of the user: launchers start the same command again."""
+
+import errno
+
+import pytest
+
+from bert_jax.data import cache, token_counts
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import columnar, remote
+from bert_jax.settings import config_files
+from bert_jax.tasks.question_answering import question_files
+from bert_jax.tasks.readers import file_rows
+
+URL = "gs://bucket/file"
+
+
+class Failing:
+    """A file system all of whose operations raise an error."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __getattr__(self, name):
+        def fail(*args, **options):
+            raise self._error
+
+        return fail
+
+
+READERS = {
+    "records": lambda: cache.local_copy(URL, "", lambda line: None),
+    "rows": lambda: list(file_rows.Lines(f"{URL}.tsv")),
+    "questions": lambda: question_files._load_json(f"{URL}.json", ""),
+    "table": lambda: len(columnar.Table(f"{URL}.parquet")),
+    "counts": lambda: token_counts.read(f"{URL}.txt", 8),
+    "config": lambda: config_files._local_copy(f"{URL}.py"),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@pytest.mark.parametrize(
+    "error, refusal",
+    [
+        (ConnectionResetError("the bucket is gone"), StorageError),
+        (OSError(errno.EIO, "the bucket is gone"), StorageError),
+        (PermissionError(errno.EACCES, "Permission denied"), UserError),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), UserError),
+    ],
+    ids=["connection", "disk", "permission", "missing"],
+)
+def test_only_a_wrong_path_is_a_mistake(monkeypatch, what, error, refusal):
+    monkeypatch.setattr(remote, "file_system", lambda path: (Failing(error), path))
+    with pytest.raises((StorageError, UserError), match=rf"{URL}.*") as caught:
+        READERS[what]()
+    assert caught.type is refusal and "\n" not in str(caught.value)
+    if refusal is StorageError:
+        assert "the bucket is gone" in str(caught.value)
+
+
+def test_a_file_breaks_off_while_it_is_read(monkeypatch):
+    class File:
+        def readline(self, size):
+            raise OSError(errno.EIO, "Input/output error")
+
+        __enter__ = __exit__ = close = lambda self, *error: None
+
+    with pytest.raises(StorageError, match=r"^rows.tsv: cannot be read \(Input/output error\)$"):
+        list(file_rows.read_lines("rows.tsv", File()))
