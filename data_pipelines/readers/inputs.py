@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import itertools
 import os
@@ -14,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, compression, files
 from data_pipelines.readers.documents import Fields, Range
 from data_pipelines.readers.formats import named
-from data_pipelines.readers.listing import aliases_for, matches
+from data_pipelines.readers.listing import aliases_for, finds, matches
 from data_pipelines.readers.sources import source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
@@ -24,14 +23,12 @@ def split_patterns(globs: str | Sequence[str]) -> list[str]:
     """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas.
 
     A local path or pattern with a comma that finds something is one pattern.
+
+    Raises:
+        UserError: a folder of a pattern cannot be read.
     """
     patterns = [globs] if isinstance(globs, str) else list(globs)
-    return [path for text in patterns for path in comma_lists.paths(text, _finds)]
-
-
-def _finds(pattern: str) -> bool:
-    """Returns whether a local path or pattern finds anything."""
-    return os.path.exists(pattern) or any(glob.iglob(pattern, recursive=True))
+    return [path for text in patterns for path in comma_lists.paths(text, finds)]
 
 
 def pattern_for(path: str, globs: str | Sequence[str], inside: Sequence[str] = ()) -> tuple[str, str] | None:

@@ -66,30 +66,40 @@ def aliases_for(path: str, pattern: str) -> list[str]:
 def _folders_passed(pattern: str) -> Iterator[str]:
     """Yields the folders from the root to those that a pattern finds, and the linked ones in the last."""
     for beginning in itertools.accumulate(pattern.split("/"), "{}/{}".format):
-        folders = _found(beginning + "/")  # finds no files
+        folders = list(_found(beginning + "/"))  # finds no files
         yield from folders
     for found in folders:
         yield from (folder for folder, _ in _walk(found) if os.path.islink(folder))
 
 
-def _found(pattern: str) -> list[str]:
-    """Returns the local paths that a pattern finds.
+def finds(pattern: str) -> bool:
+    """Returns whether a local path or pattern finds anything.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    return any(True for _ in _found(pattern))
+
+
+def _found(pattern: str) -> Iterator[str]:
+    """Yields the local paths that a pattern finds.
 
     Raises:
         UserError: a folder cannot be read.
     """
     if os.path.exists(pattern):
-        return [os.fspath(pattern)]
+        yield os.fspath(pattern)
+        return
     parts = pattern.split("/")
     start = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     beginning = re.sub("/+$", "/", "".join(f"{part}/" for part in parts[:start]))
-    return list(_expanded(beginning, [part for part in parts[start:-1] if part] + parts[-1:]))
+    yield from _expanded(beginning, [part for part in parts[start:-1] if part] + parts[-1:])
 
 
 def _expanded(folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """Yields the paths in a folder that a pattern finds, those that `glob.glob` finds.
+    """Yields the paths in a folder that a pattern finds: those that `glob.glob` finds in folders it can read.
 
-    `glob.glob` leaves out the folders that it cannot read.
+    It leaves out the other folders, and a corpus would lack their files.
 
     Args:
         folder: the path of a folder, or "" for the current one.
