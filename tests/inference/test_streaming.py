@@ -269,7 +269,7 @@ class _Broken(io.BytesIO):
 
 def test_a_stream_that_breaks_off(run_of):
     model = predictor.Predictor(str(run_of("classification")))
-    with pytest.raises(StorageError, match="standard input: cannot be read .Input/output error"):
+    with pytest.raises(StorageError, match=r"standard input: cannot be read .Input/output error"):
         streaming.serve(model, model.task.line_reader(), _Broken(), io.BytesIO())
 
 
