@@ -21,7 +21,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
-from bert_jax.io.wording import alternatives, counted
+from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import encoder_config, stacked_parameters
@@ -38,17 +38,14 @@ from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
-from bert_jax.training import fewest_parts, loop
+from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint
-from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
-
-_ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
 
 
 def finetune(
@@ -112,56 +109,16 @@ def finetune(
         if described := describe(objective):
             log(described)
         data = task.precompute(data, mesh, config, log)
-        row_flops = flops.row_flops(objective)
-        compilation = flops.compilation_flops(mesh, task.model_config.execution.dtype)
+        costs = finetuning_batches.Costs.of_training(objective, mesh, task.model_config.execution.dtype)
         best = None
         if "dev" in data:
-            evaluations = max(1, config.steps // config.eval.every) if config.eval.every else 1
-            evaluator = TaskEvaluator(
-                task,
-                objective,
-                data["dev"],
-                examples["dev"],
-                config.batch_size,
-                mesh,
-                workdir,
-                every=config.eval.every,
-                # Of a train step, it has a third of the FLOPs, and about half of what is compiled.
-                buckets=finetuning_batches.buckets(
-                    data["dev"],
-                    config.batch_size,
-                    evaluations * batches.steps_per_epoch(len(data["dev"].group_lengths), config.batch_size),
-                    lambda length: row_flops(length) / 3,
-                    compilation / 2,
-                ),
+            of_dev = examples["dev"], data["dev"]
+            best = _best_checkpoint(
+                config, task, objective, *of_dev, mesh, costs.of_evaluation(), workdir, log
             )
-            best = BestCheckpoint(
-                evaluator,
-                workdir,
-                metric=task.metrics[0],
-                lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
-                patience=config.early_stopping,
-                on_best=evaluator.write_results,
-                log=log,
-            )
-
-        # The devices of a run that goes on may be others, and its batches are those of its start.
-        row_length = workdir.recorded(_ROW_LENGTH)
-
-        def batches_in(parts: int) -> finetuning_batches.TrainingBatches:
-            divided = dataclasses.replace(config, accumulate_steps=parts)
-            return finetuning_batches.TrainingBatches(
-                divided, task, data["train"], mesh, row_flops, compilation, row_length
-            )
-
-        config, programs = fewest_parts.choose(
-            config, objective, workdir, lambda parts: batches_in(parts).largest(), log, limit=memory_limit
+        config, programs, training_batches = finetuning_batches.choose(
+            config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
         )
-        training_batches = batches_in(config.accumulate_steps)
-        workdir.record(_ROW_LENGTH, training_batches.row_length)
-        if shapes := training_batches.packing:
-            rows = f"{alternatives(shapes.rows)} row{'s' * (shapes.rows != (1,))} of {shapes.length} tokens"
-            log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")
         state = loop.fit(
             workdir=workdir,
             config=config,
@@ -178,6 +135,55 @@ def finetune(
             workdir.write_text(model_card.FILE, model_card.of_run(directory))
         found = best.best if best else None
         return found or {"step": int(state.step), "scores": {}}
+
+
+def _best_checkpoint(
+    config: FinetuneConfig,
+    task: FinetuneTask,
+    objective: Objective,
+    examples: Any,
+    data: batches.EncodedRows,
+    mesh: jax.sharding.Mesh,
+    costs: finetuning_batches.Costs,
+    workdir: WorkDir,
+    log: Callable[[str], None],
+) -> BestCheckpoint:
+    """Returns the evaluator of the evaluation file, which keeps the best checkpoint.
+
+    Args:
+        config: the configuration of the run.
+        task: the task that is trained.
+        objective: the training objective.
+        examples: the examples of the evaluation file.
+        data: their encoded rows.
+        mesh: the device mesh.
+        costs: the costs of an evaluation step.
+        workdir: the work directory, held by the run.
+        log: called with the messages of the checkpointer.
+    """
+    every, size = config.eval.every, config.batch_size
+    evaluations = max(1, config.steps // every) if every else 1
+    steps = evaluations * batches.steps_per_epoch(len(data.group_lengths), size)
+    evaluator = TaskEvaluator(
+        task,
+        objective,
+        data,
+        examples,
+        size,
+        mesh,
+        workdir,
+        every=every,
+        buckets=finetuning_batches.buckets(data, size, steps, costs),
+    )
+    return BestCheckpoint(
+        evaluator,
+        workdir,
+        metric=task.metrics[0],
+        lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
+        patience=config.early_stopping,
+        on_best=evaluator.write_results,
+        log=log,
+    )
 
 
 def prepare(

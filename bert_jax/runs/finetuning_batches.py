@@ -5,29 +5,67 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from bert_jax.io.wording import alternatives, counted
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.rows import batches, packing
+from bert_jax.training import fewest_parts
+from bert_jax.training.compiled_step import Programs
 from bert_jax.training.evaluators import Batches
+from bert_jax.training.metrics import flops
+from bert_jax.workdir.run_directory import WorkDir
+
+_ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
 
 
-def buckets(
-    data: batches.EncodedRows,
-    batch_size: int,
-    steps: int,
-    row_flops: Callable[[int], float],
-    compilation: float,
-) -> tuple[int, ...]:
-    """Returns the lengths that rows are padded to, each of which costs a compilation."""
+class Costs(NamedTuple):
+    """What a step and its compilation cost, by which the shapes of batches are chosen.
+
+    Attributes:
+        row_flops: maps the number of tokens of a row to its model FLOPs.
+        compilation: the model FLOPs that the devices compute in the time of a compilation.
+    """
+
+    row_flops: Callable[[int], float]
+    compilation: float
+
+    @classmethod
+    def of_training(cls, objective: Objective, mesh: jax.sharding.Mesh, dtype: str) -> Costs:
+        """Returns the costs of the train step of an objective.
+
+        Args:
+            objective: the training objective.
+            mesh: the device mesh.
+            dtype: the dtype of matrix products; see `flops.peak_flops`.
+        """
+        return cls(flops.row_flops(objective), flops.compilation_flops(mesh, dtype))
+
+    def of_evaluation(self) -> Costs:
+        """Returns the costs of the evaluation step beside this train step."""
+        # It has no backward pass, which is two thirds of the FLOPs, and about half of what is compiled.
+        return Costs(lambda length: self.row_flops(length) / 3, self.compilation / 2)
+
+
+def buckets(data: batches.EncodedRows, batch_size: int, steps: int, costs: Costs) -> tuple[int, ...]:
+    """Returns the lengths that rows are padded to, each of which costs a compilation.
+
+    Args:
+        data: the encoded rows.
+        batch_size: the number of examples of a batch.
+        steps: the number of batches that are computed.
+        costs: the costs of a step.
+    """
     longest = data.max_seq_length
-    of_token = row_flops(longest) * data.rows_per_example / longest
+    of_token = costs.row_flops(longest) * data.rows_per_example / longest
     epochs = steps / batches.steps_per_epoch(len(data.group_lengths), batch_size)
-    least = compilation / max(of_token * epochs, 1.0)
+    least = costs.compilation / max(of_token * epochs, 1.0)
     return batches.bucket_lengths(data.group_lengths, batch_size, longest, steps, least)
 
 
@@ -39,8 +77,7 @@ class TrainingBatches:
         task: the task that is trained.
         data: the encoded rows of the training file.
         mesh: the device mesh that the batches are placed on.
-        row_flops: the function of the number of tokens of a row that returns its model FLOPs.
-        compilation: the model FLOPs that are computed in the time of a compilation.
+        costs: the costs of a train step.
         row_length: that of the run that goes on; see `packing.plan`.
     """
 
@@ -50,12 +87,11 @@ class TrainingBatches:
         task: FinetuneTask,
         data: batches.EncodedRows,
         mesh: jax.sharding.Mesh,
-        row_flops: Callable[[int], float],
-        compilation: float,
+        costs: Costs,
         row_length: int | None = None,
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self._row_flops = row_flops
+        self._row_flops = costs.row_flops
         self.packing: packing.Packing | None = None
         if getattr(task.config, "pack", False):
             devices = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -64,17 +100,23 @@ class TrainingBatches:
                 config.batch_size,
                 config.steps,
                 devices,
-                self._row_flops,
+                costs.row_flops,
                 config.accumulate_steps,
-                compilation,
+                costs.compilation,
                 row_length,
             )
-        self._buckets = buckets(data, config.batch_size, config.steps, row_flops, compilation)
+        self._buckets = buckets(data, config.batch_size, config.steps, costs)
 
     @property
     def row_length(self) -> int:
         """Returns the number of tokens of a packed row; 0 if batches are not packed."""
         return self.packing.length if self.packing else 0
+
+    def describe(self, log: Callable[[str], None]) -> None:
+        """Logs the shapes of packed batches, if batches are packed."""
+        if shapes := self.packing:
+            rows = f"{alternatives(shapes.rows)} row{'s' * (shapes.rows != (1,))} of {shapes.length} tokens"
+            log(f"a batch of {counted(self._config.batch_size, 'example')} is packed into {rows}")
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `loop.fit`."""
@@ -115,3 +157,52 @@ class TrainingBatches:
             for width in np.unique(widths)
         }
         return self._config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
+
+
+def choose(
+    config: FinetuneConfig,
+    task: FinetuneTask,
+    objective: Objective,
+    data: batches.EncodedRows,
+    mesh: jax.sharding.Mesh,
+    costs: Costs,
+    workdir: WorkDir,
+    log: Callable[[str], None],
+    limit: float | None = None,
+) -> tuple[FinetuneConfig, Programs, TrainingBatches]:
+    """Returns the batches of a run, in the number of parts that `accumulate_steps=0` stands for.
+
+    The length of packed rows is written to config.json, and a run that resumes keeps it.
+
+    Args:
+        config: the configuration of the run.
+        task: the task that is trained.
+        objective: the training objective.
+        data: the encoded rows of the training file.
+        mesh: the device mesh.
+        costs: the costs of a train step.
+        workdir: the work directory, whose run has been opened.
+        log: called with lines that describe the choices.
+        limit: see `fewest_parts.choose`.
+
+    Returns:
+        The configuration with the number of parts and the programs that have been compiled for it (see
+        `fewest_parts.choose`), and the batches.
+
+    Raises:
+        UserError: see `fewest_parts.choose`.
+    """
+    # A run that resumes may have other devices, and its batches are those of its start.
+    row_length = workdir.recorded(_ROW_LENGTH)
+
+    def in_parts(parts: int) -> TrainingBatches:
+        divided = dataclasses.replace(config, accumulate_steps=parts)
+        return TrainingBatches(divided, task, data, mesh, costs, row_length)
+
+    config, programs = fewest_parts.choose(
+        config, objective, workdir, lambda parts: in_parts(parts).largest(), log, limit=limit
+    )
+    chosen = in_parts(config.accumulate_steps)
+    workdir.record(_ROW_LENGTH, chosen.row_length)
+    chosen.describe(log)
+    return config, programs, chosen
