@@ -84,16 +84,8 @@ def pretrain(
     if not (config.init_from or config.resume_from or run_directory.has_started(workdir)):
         families.check_known(model)
         families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
-    task = _objective(config, model, records, workdir)
-    learned = distillation.distill(
-        pretraining_objectives.make(config, task),
-        config,
-        "masked_lm",
-        tokenizer=tokenizer,
-        max_seq_length=records.longest.max_seq_length,
-        workdir=workdir,
-    )
-    learned = distillation.read_teacher(learned, config, "masked_lm", workdir, log)
+    task = _masked_lm(config, model, records, workdir)
+    learned = _learned(config, task, records, workdir, log)
     objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
     sentences = fills.Sentences.of(config, learned, tokenizer)
@@ -123,15 +115,7 @@ def pretrain(
         records.describe(config, writer.message)
         if records.held_out:
             sentences.describe(writer.message)
-        if config.causal_steps:
-            writer.message(
-                f"the first {counted(config.causal_steps, 'step learns', 'steps learn')} from left to "
-                "right, the others masked LM"
-            )
-        if described := describe(objective):
-            writer.message(described)
-        if unused := _unused_labels(config, task):
-            writer.message(f"the next-sentence labels of the records are not used: {unused}")
+        _describe_objective(config, task, objective, writer.message)
         if config.resume_from and not checkpoint.list_steps(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
             vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
@@ -159,6 +143,21 @@ def pretrain(
             programs=programs,
             **fit_options,
         )
+
+
+def _describe_objective(
+    config: PretrainConfig, task: MaskedLM, objective: Objective, log: Callable[[str], None]
+) -> None:
+    """Logs what the first steps learn, which parameters are trained, and which labels are not used."""
+    if config.causal_steps:
+        log(
+            f"the first {counted(config.causal_steps, 'step learns', 'steps learn')} from left to "
+            "right, the others masked LM"
+        )
+    if described := describe(objective):
+        log(described)
+    if unused := _unused_labels(config, task):
+        log(f"the next-sentence labels of the records are not used: {unused}")
 
 
 def _resolve(config: PretrainConfig, records: RunRecords, workdir: os.PathLike | str, log) -> PretrainConfig:
@@ -206,7 +205,19 @@ def _check_static_masks(config: PretrainConfig) -> None:
                 )
 
 
-def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords, workdir) -> MaskedLM:
+def _masked_lm(
+    config: PretrainConfig, model: EncoderConfig, records: RunRecords, workdir: os.PathLike | str
+) -> MaskedLM:
+    """Returns masked LM with the model, the masks and the vocabulary of a run.
+
+    Other objectives take these from it; see `pretraining_objectives.make`.
+
+    Args:
+        config: the configuration of the run, resolved.
+        model: the architecture.
+        records: the records of the run.
+        workdir: the work directory, which may have a state with a next-sentence head.
+    """
     family, tokenizer = families.of(model), records.tokenizer
     masking, eval_masking = config.mask_options(records.longest.max_seq_length)
     counts = None
@@ -226,6 +237,25 @@ def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords
         and (next_sentence or _saved_next_sentence_head(config, workdir)),
         eval_masking=eval_masking,
     )
+
+
+def _learned(
+    config: PretrainConfig,
+    task: MaskedLM,
+    records: RunRecords,
+    workdir: os.PathLike | str,
+    log: Callable[[str], None],
+) -> Objective:
+    """Returns the objective of the run with its teacher, if it has one, before anything is frozen."""
+    learned = distillation.distill(
+        pretraining_objectives.make(config, task),
+        config,
+        "masked_lm",
+        tokenizer=records.tokenizer,
+        max_seq_length=records.longest.max_seq_length,
+        workdir=workdir,
+    )
+    return distillation.read_teacher(learned, config, "masked_lm", workdir, log)
 
 
 def _check_unlearned_head(config: PretrainConfig, task: MaskedLM) -> None:
