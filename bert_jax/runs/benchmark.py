@@ -5,6 +5,7 @@ The functions need neither files nor run configurations, so scripts that compare
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 import platform
@@ -30,7 +31,7 @@ from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import device_memory, host_memory, sharding
 from bert_jax.training.metrics import flops
-from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.training.step import make_train_step
 
 Batch = dict[str, np.ndarray]
@@ -191,43 +192,21 @@ def time_train_step(
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
     objective = objective or task
     row_flops = flops.row_flops(objective)
-    host = next(supply)
-    rows, length = host["input_ids"].shape
+    first = next(supply)
+    rows, length = first["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
-    batch = sharding.global_batch(host, mesh)
-    abstract = abstract_state(objective, optimizer, mesh)
-    step = sharding.jit_train_step(
-        make_train_step(objective, optimizer, schedule, accumulate_steps, check=check),
-        mesh,
-        jax.tree.map(lambda x: x.sharding, abstract),
-        recomputes(objective),
-    )
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
-    began = time.perf_counter()
-    step = step.lower(abstract, batch, np.uint32(seed)).compile()
-    compile_seconds = time.perf_counter() - began
+    train_step = make_train_step(objective, optimizer, schedule, accumulate_steps, check=check)
+    step, compile_seconds = _compile(train_step, objective, optimizer, first, mesh, seed)
     host_memory.keep_activations(step, mesh.size)
     log(
         f"compiled in {compile_seconds:.1f} s; timing {wording.counted(steps, 'step')} after "
         f"{_WARM_UP_STEPS} of warm-up"
     )
     state = init_state(objective, optimizer, mesh, seed)
+    count = functools.partial(_count, row_flops, predicted=task.masking.prob)
+    seconds, mean, loss = _time(step, state, itertools.chain([first], supply), steps, count, mesh, seed)
 
-    seconds, counted = [], []
-    for _ in range(_WARM_UP_STEPS + steps):
-        counts = _count(row_flops, host, task.masking.prob)
-        began = time.perf_counter()
-        state, metrics = step(state, batch, np.uint32(seed))
-        following = next(supply)
-        if following is not host:
-            host, batch = following, sharding.global_batch(following, mesh)
-        jax.block_until_ready((state, metrics, batch))
-        seconds.append(time.perf_counter() - began)
-        counted.append(counts)
-    seconds, counted = seconds[_WARM_UP_STEPS:], counted[_WARM_UP_STEPS:]
-
-    # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
-    mean = {name: float(np.mean([counts[name] for counts in counted])) for name in counted[0]}
     flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
     peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
     rates = {
@@ -253,9 +232,70 @@ def time_train_step(
             "memory_bytes": None
             if memory is None
             else device_memory.program_bytes(memory, mesh.devices.flat[0].platform),
-            "loss": float(metrics["loss"]),
+            "loss": loss,
         }
     )
+
+
+def _compile(
+    train_step: Callable,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    batch: Batch,
+    mesh: jax.sharding.Mesh,
+    seed: int,
+) -> tuple[jax.stages.Compiled, float]:
+    """Returns the compiled train step, and the seconds of its compilation."""
+    abstract = abstract_state(objective, optimizer, mesh)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    step = sharding.jit_train_step(train_step, mesh, shardings, recomputes(objective))
+    rows = sharding.global_batch(batch, mesh)
+    began = time.perf_counter()
+    compiled = step.lower(abstract, rows, np.uint32(seed)).compile()
+    return compiled, time.perf_counter() - began
+
+
+def _time(
+    step: jax.stages.Compiled,
+    state: TrainState,
+    batches: Iterator[Batch],
+    steps: int,
+    count: Callable[[Batch], dict[str, float]],
+    mesh: jax.sharding.Mesh,
+    seed: int,
+) -> tuple[list[float], dict[str, float], float]:
+    """Runs some steps, the first of which are not timed.
+
+    Args:
+        step: the compiled train step.
+        state: the state to start from, which is donated.
+        batches: the batches of this process. One that is the same object as the one before stays on the
+            devices.
+        steps: the number of steps to time.
+        count: returns counts of a batch; see `_count`.
+        mesh: the device mesh.
+        seed: the seed of the masks and dropout.
+
+    Returns:
+        The seconds of each timed step, the mean of each count over their batches, and the loss of the last.
+    """
+    host = next(batches)
+    batch = sharding.global_batch(host, mesh)
+    seconds, counted = [], []
+    for _ in range(_WARM_UP_STEPS + steps):
+        counts = count(host)
+        began = time.perf_counter()
+        state, metrics = step(state, batch, np.uint32(seed))
+        following = next(batches)
+        if following is not host:
+            host, batch = following, sharding.global_batch(following, mesh)
+        jax.block_until_ready((state, metrics, batch))
+        seconds.append(time.perf_counter() - began)
+        counted.append(counts)
+    # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
+    timed = counted[_WARM_UP_STEPS:]
+    mean = {name: float(np.mean([counts[name] for counts in timed])) for name in timed[0]}
+    return seconds[_WARM_UP_STEPS:], mean, float(metrics["loss"])
 
 
 def time_loader(dataset: packed.PackedDataset, batch_size: int, seed: int = 0) -> dict[str, float]:
