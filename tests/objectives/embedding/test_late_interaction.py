@@ -1,5 +1,7 @@
 """Late interaction: scores and losses are those of plain loops over tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,11 +90,16 @@ def groups(texts, lengths):
     )
 
 
+# Models of equal modules share the programs, one for each length.
+@functools.partial(jax.jit, static_argnums=0)
+def states_of(model, params, ids):
+    length = jnp.arange(ids.shape[1])[None]
+    return model.apply({"params": params}, ids, 0 * length, length, 0 * length + 1)
+
+
 def vectors_of(objective, params, row):
     """The vectors of the tokens of one row that is computed alone."""
-    length = np.arange(len(row))[None]
-    ids, zeros = np.asarray(row)[None], np.zeros_like(length)
-    states = objective.model.apply({"params": {**params}}, ids, zeros, length, zeros + 1)
+    states = states_of(objective.model, {**params}, np.asarray(row)[None])
     vectors = np.asarray(states[0], np.float64)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
@@ -103,16 +110,23 @@ TEXTS = {
 }
 
 
+@functools.cache
+def of_triples():
+    """An objective, its parameters, and the loss of a batch as a program."""
+    objective = LateInteraction(CONFIG, size=8, query_length=QUERY, group=3, temperature=0.5, skipped=SKIPPED)
+    loss = jax.jit(lambda params, batch: objective.loss(params, batch, None))
+    return objective, jax.tree.map(lambda x: 5 * x, draw_parameters(objective)), loss
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_query_finds_its_document_among_those_of_the_batch(name):
     texts = TEXTS[name]
     data = groups(texts, np.random.default_rng(1).integers(4, 12, 18))
-    objective = LateInteraction(CONFIG, size=8, query_length=QUERY, group=3, temperature=0.5, skipped=SKIPPED)
-    params = jax.tree.map(lambda x: 5 * x, draw_parameters(objective))
+    objective, params, loss = of_triples()
     order = np.array([3, 0, 5, 1, 4, -1, 2])
     batch = objective.prepare(batches.make_batch(data, order, (16,)), None, True)
-    pairs, metrics = jax.jit(lambda: objective.loss(params, batch, None))()
+    pairs, metrics = loss(params, batch)
 
     rows = [data.tokens[begin:end] for begin, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)]
     assert any(np.isin(row, SKIPPED).any() for row in rows)
@@ -143,7 +157,7 @@ def test_predictions_are_the_vectors_of_all_tokens():
     data = groups(np.arange(6).reshape(3, 2), [5, 9, 12, 4, 6, 11])
     objective = LateInteraction(CONFIG, size=8, query_length=QUERY)
     params = draw_parameters(objective)
-    found = np.asarray(objective.predict(params, batches.make_batch(data, np.arange(3), (16,))))
+    found = np.asarray(jax.jit(objective.predict)(params, batches.make_batch(data, np.arange(3), (16,))))
     assert found.shape == (6, 16, 8) and found.dtype == np.float16
     for row, (begin, end) in enumerate(zip(data.offsets[:-1], data.offsets[1:], strict=True)):
         expected = vectors_of(objective, params, data.tokens[begin:end])
@@ -157,7 +171,7 @@ def test_equal_rows_of_a_query_and_a_document_have_different_dropout():
     batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
     params = draw_parameters(objective)
     for rngs, differs in (({"dropout": jax.random.key(0)}, True), (None, False)):
-        found = objective.row_outputs(params, batch, rngs)
+        found = jax.jit(objective.row_outputs)(params, batch, rngs)
         documents = found["documents"][:, 0, :QUERY]
         assert bool(np.all(np.abs(found["queries"] - documents).max((1, 2)) > 1e-3)) is differs
 
