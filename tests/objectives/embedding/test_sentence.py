@@ -1,5 +1,7 @@
 """Sentence embeddings: the losses are those of plain loops, also in packed rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,25 +39,31 @@ def groups(texts, lengths, targets=None):
     )
 
 
-def compute(objective, data, order, packed=False):
-    """The (sum, weight) of the loss, the metrics, and the gradient."""
-    if packed:
-        shape = packing.Packing(24, 12, (4,), 1, 1.0)
-        batch = packing.make_batch(data, batches.expand(order, data.rows_per_example), shape)
-    else:
-        batch = batches.make_batch(data, order, (16,))
-    params = jax.tree.map(lambda x: 5 * x, draw_parameters(objective))
+@functools.cache
+def programs(objective):
+    """Computes the loss, the metrics and the gradient of a batch; and the vectors of its rows."""
 
     def loss(params, batch):
         batch = objective.prepare(batch, None, True)
         pairs, found = objective.loss(params, batch, None)
         return pairs["task"][0], (pairs["task"], found, objective.weights(batch)["task"])
 
-    (_, found), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, batch)
-    vectors = objective.row_outputs(
-        params, objective.prepare(batches.make_batch(data, order, (16,)), None, True), None
-    )
-    return *found, gradient, np.asarray(vectors, np.float64)
+    def vectors(params, batch):
+        return objective.row_outputs(params, objective.prepare(batch, None, True), None)
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True)), jax.jit(vectors)
+
+
+def compute(objective, data, order, packed=False):
+    """The (sum, weight) of the loss, the metrics, and the gradient."""
+    plain = batches.make_batch(data, order, (16,))
+    shape = packing.Packing(24, 12, (4,), 1, 1.0)
+    rows = batches.expand(order, data.rows_per_example)
+    batch = packing.make_batch(data, rows, shape) if packed else plain
+    params = jax.tree.map(lambda x: 5 * x, draw_parameters(objective))
+    with_gradient, vectors_of = programs(objective)
+    (_, found), gradient = with_gradient(params, batch)
+    return *found, gradient, np.asarray(vectors_of(params, plain), np.float64)
 
 
 def cosine(a, b):
@@ -91,12 +99,17 @@ TEXTS = {
 }
 
 
+@functools.cache
+def of_triples(symmetric):
+    return SentenceEmbedding(CONFIG, group=3, temperature=0.3, symmetric=symmetric)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
 def test_an_anchor_finds_its_positive_among_the_texts_of_the_batch(name, symmetric, packed):
     texts, lengths = TEXTS[name], np.random.default_rng(1).integers(4, 12, 18)
-    objective = SentenceEmbedding(CONFIG, group=3, temperature=0.3, symmetric=symmetric)
+    objective = of_triples(symmetric)
     order = np.array([3, 0, 5, 1, 4, -1, 2])
     (total, weight), metrics, expected_weight, _, vectors = compute(
         objective, groups(texts, lengths), order, packed
@@ -185,7 +198,8 @@ def test_dropout_makes_two_vectors_of_the_same_text():
     data = groups(np.array([[0, 0], [1, 1]]), [8] * 4)
     batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
     params = draw_parameters(objective)
-    vectors = objective.row_outputs(params, batch, {"dropout": jax.random.key(0)})
+    vectors_of = jax.jit(objective.row_outputs)
+    vectors = vectors_of(params, batch, {"dropout": jax.random.key(0)})
     assert np.all(np.abs(vectors[:, 0] - vectors[:, 1]).max(-1) > 1e-3)
-    vectors = objective.row_outputs(params, batch, None)
+    vectors = vectors_of(params, batch, None)
     np.testing.assert_array_equal(vectors[:, 0], vectors[:, 1])
