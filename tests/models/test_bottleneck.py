@@ -1,5 +1,7 @@
 """Bottleneck adapters: where they are in a layer, what they compute, and that they start as the identity."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -16,9 +18,13 @@ INPUTS = (IDS, np.zeros_like(IDS), np.arange(12, dtype=np.int32)[None], np.ones_
 OFFSET = np.linspace(-1, 1, 32, dtype=np.float32)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def states(config, params):
+    return Encoder(config).apply({"params": params}, *INPUTS)
+
+
 def outputs(config, params):
-    found = Encoder(config).apply({"params": unflatten_dict(params, sep="/")}, *INPUTS)
-    return np.asarray(found)
+    return np.asarray(states(config, unflatten_dict(params, sep="/")))
 
 
 @pytest.mark.long
@@ -28,7 +34,7 @@ def test_an_adapter_is_before_the_sum_with_the_input_of_its_half(half, placement
     """With weights of 0, its bias acts as that of the half's last product."""
     plain = tiny_config(norm_placement=placement)
     config = plain.replace(**{f"{half}_adapter": 3})
-    boxed = Encoder(config).init(jax.random.key(0), *INPUTS)["params"]
+    boxed = jax.jit(Encoder(config).init)(jax.random.key(0), *INPUTS)["params"]
     adapted = {name: np.array(x) for name, x in flatten_dict(unbox(boxed), sep="/").items()}
     own = {name for name in adapted if "_adapter/" in name}
     assert {name.removeprefix(f"layers/stack/layer/{half}_adapter/") for name in own} == {
