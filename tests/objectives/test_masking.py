@@ -1,5 +1,7 @@
 """The masks' distribution, tested statistically, and what must hold in every row."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,12 +30,21 @@ def rows(count, seed=0, length=LENGTH):
     return ids, lengths
 
 
-def mask(ids, lengths, strategy="token", prob=0.15, max_predictions=12, seed=1):
+@functools.cache
+def masker(strategy, prob, max_predictions):
+    """The program of the masks."""
     options = MaskingOptions(prob, strategy, max_predictions)
-    keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(np.arange(len(ids)))
-    return jax.tree.map(
-        np.asarray, jax.jit(lambda *a: mask_tokens(*a, VOCABULARY, options))(keys, ids, lengths)
-    )
+
+    def masked(key, ids, lengths):
+        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(np.arange(len(ids)))
+        return mask_tokens(keys, ids, lengths, VOCABULARY, options)
+
+    return jax.jit(masked)
+
+
+def mask(ids, lengths, strategy="token", prob=0.15, max_predictions=12, seed=1):
+    found = masker(strategy, prob, max_predictions)(jax.random.key(seed), ids, lengths)
+    return jax.tree.map(np.asarray, found)
 
 
 def check_row(ids, length, masked, row, prob, max_predictions, strategy):
@@ -159,13 +170,13 @@ def test_whole_words_are_masked_whole_and_the_budget_is_used():
 
 @pytest.mark.long
 def test_spans_are_runs_of_whole_words_of_the_published_lengths():
-    ids, lengths = rows(4000, length=128)
+    ids, lengths = rows(1000, length=128)
     ids[:] = np.where(
         (ids >= 5) & CONTINUATION[ids], ids + 1, ids
     )  # every token a word: a span's words are its tokens
     masked = mask(ids, lengths, "span", prob=0.15, max_predictions=19)
     runs = []
-    for row in range(4000):
+    for row in range(1000):
         positions = masked.positions[row][masked.weights[row] > 0]
         if len(positions):
             runs += [len(run) for run in np.split(positions, np.where(np.diff(positions) > 1)[0] + 1)]
