@@ -75,21 +75,24 @@ def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretraine
     assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
     assert (run / "errors-dev.tsv").read_text().startswith("line\trank\tscore\tbest score\ttext_a")
 
+    chosen = list(groups())[::5]
     search = [f"--checkpoint={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
-    for query, second, _ in list(groups())[::5]:
-        flags = [f"--query={query}", f"--rerank={run}", "--json", "--top=27"]
-        capsys.readouterr()
-        assert cli.main(["search", *search, *flags]) == 0
-        (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert found["results"][0]["text"] == second and len(found["results"]) == 27
-        pairs, out = tmp_path / "pairs.tsv", tmp_path / "out.jsonl"
-        rows = [f"{query}\t{one['text']}" for one in found["results"]]
-        pairs.write_text("\n".join(["first\tsecond", *rows]) + "\n")
-        predict = ["predict", f"--workdir={run}", f"--input={pairs}", f"--output={out}", "--overwrite"]
-        assert cli.main(predict) == 0
-        scores = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
-        np.testing.assert_allclose(scores, [one["score"] for one in found["results"]], atol=1e-3)
+    search += [*(f"--query={query}" for query, *_ in chosen), f"--rerank={run}", "--json", "--top=27"]
+    capsys.readouterr()
+    assert cli.main(["search", *search]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for (query, second, _), one in zip(chosen, found, strict=True):
+        assert one["query"] == query
+        assert one["results"][0]["text"] == second and len(one["results"]) == 27
+        scores = [result["score"] for result in one["results"]]
         assert scores == sorted(scores, reverse=True) and max(scores) <= 8.01
+    pairs, out = tmp_path / "pairs.tsv", tmp_path / "out.jsonl"
+    results = [(one["query"], result) for one in found for result in one["results"]]
+    rows = [f"{query}\t{result['text']}" for query, result in results]
+    pairs.write_text("\n".join(["first\tsecond", *rows]) + "\n")
+    assert cli.main(["predict", f"--workdir={run}", f"--input={pairs}", f"--output={out}"]) == 0
+    scores = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
+    np.testing.assert_allclose(scores, [result["score"] for _, result in results], atol=1e-3)
 
 
 def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path):
