@@ -19,6 +19,8 @@ from bert_jax.convert.families import FAMILIES
 from bert_jax.models import Encoder, parameters
 from bert_jax.tasks import fields as task_fields
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 TESTDATA = pathlib.Path(__file__).parents[2] / "testdata"
 # The class of the tokenizer of each vocabulary, and whether it gives token types.
 TOKENIZERS = {
@@ -58,9 +60,21 @@ def golden(name, head):
     return model, (ids, types, positions, mask), outputs
 
 
+# Models of equal modules share one program.
+@functools.partial(jax.jit, static_argnums=0)
+def apply(module, params, *arrays):
+    return module.apply({"params": params}, *arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply_every_layer(encoder, params, *arrays):
+    method = functools.partial(Encoder.every_layer, collect=lambda x: x)
+    return encoder.apply({"params": params}, *arrays, method=method)
+
+
 def compute(model, arrays):
     module = model.module.clone(config=model.config.replace(dtype="float32"))
-    return module.apply({"params": nest(model.params)}, *arrays)
+    return apply(module, nest(model.params), *arrays)
 
 
 def close(found, expected):
@@ -86,9 +100,8 @@ def test_outputs_are_those_of_transformers(name, head):
 @pytest.mark.parametrize(("name", "head"), OTHER_LAYERS)
 def test_every_hidden_state_is_that_of_transformers(name, head):
     model, arrays, expected = golden(name, head)
-    states = Encoder(model.config.replace(dtype="float32")).apply(
-        {"params": nest(model.params)["encoder"]}, *arrays, lambda x: x, method="every_layer"
-    )
+    encoder = Encoder(model.config.replace(dtype="float32"))
+    states = apply_every_layer(encoder, nest(model.params)["encoder"], *arrays)
     assert len(states) == len(expected["states"]) == model.config.computed_layers + 1
     real = arrays[-1] > 0
     assert close(np.asarray(states)[:, real], expected["states"][:, real])
@@ -144,7 +157,7 @@ def test_a_fine_tuned_model_has_the_heads_of_transformers(name, head):
     batch |= {"weights": np.ones(len(ids), np.float32)}
     if head == "multiple_choice":
         batch = {name: x[None] for name, x in batch.items()}
-    logits = np.asarray(objective.logits(nest(model.params), objective.prepare(batch, None, False)))
+    logits = np.asarray(jax.jit(objective.logits)(nest(model.params), objective.prepare(batch, None, False)))
     exported = compute(model, (ids, np.zeros_like(types), *rest))[objective.classifier.name]
     ours, theirs = (parity.without_padding({"it": np.asarray(x)}, mask)["it"] for x in (logits, exported))
     assert np.allclose(ours.reshape(theirs.shape), theirs, atol=1e-5)
