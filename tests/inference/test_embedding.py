@@ -116,9 +116,11 @@ def test_long_texts_lose_their_ends_and_say_so(model):
 
 
 def test_few_shapes_at_most_half_padding():
-    lengths = engine.padded_lengths(500)
-    assert lengths == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
-    assert engine.padded_lengths(16) == [16]
+    lengths = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
+    assert engine.padded_lengths(500, 16) == lengths
+    assert engine.padded_lengths(500, 8) == [8, 12, *lengths]
+    assert engine.padded_lengths(16, 16) == [16]
+    assert engine.padded_lengths(7, 8) == [7]
 
 
 def test_nothing_gives_nothing(model):

@@ -1,0 +1,59 @@
+"""Which shapes the rows of texts are computed in, on 8 devices of a CPU."""
+
+import collections
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.embeddings import tiny_model
+
+from bert_jax.inference import engine
+
+
+@pytest.fixture
+def computed(tmp_path):
+    """Returns an engine whose outputs are the lengths of the rows, and the shapes that it has computed."""
+    shapes = []
+
+    def compute(params, batch, config):
+        shapes.append(batch["input_ids"].shape)
+        return jnp.stack([batch["lengths"], jnp.sum(batch["input_ids"], axis=1)], axis=-1)
+
+    options = dict(max_seq_length=40, batch_tokens=64)
+    return engine.Engine(tiny_model(tmp_path), tiny_model(tmp_path).config, (), compute, **options), shapes
+
+
+def rows_of(lengths):
+    return [engine.Row(np.ones(length, np.int32), length, length) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    "lengths, expected",
+    [
+        ([3] * 200, {(64, 8): 4}),
+        ([11] * 41 + [8] * 80, {(40, 12): 2, (64, 8): 1}),
+        # What is left would fit into one batch of 40 rows of 12 tokens, and needs no program of its own.
+        ([11] * 40 + [8] * 40, {(40, 12): 2}),
+        ([11] * 40 + [8] * 41, {(40, 12): 1, (64, 8): 1}),
+        ([40] + [3] * 7, {(8, 40): 1}),
+        ([40] + [3] * 8, {(8, 40): 2}),
+        ([40] + [3] * 16, {(8, 40): 1, (64, 8): 1}),
+    ],
+)
+def test_the_last_rows_share_a_shape(computed, lengths, expected):
+    compute, shapes = computed
+    found = dict(
+        itertools.chain.from_iterable(zip(*pair, strict=True) for pair in compute.outputs(rows_of(lengths)))
+    )
+    assert dict(collections.Counter(shapes)) == expected
+    assert [found[i].tolist() for i in range(len(lengths))] == [[n, n] for n in lengths]
+
+
+def test_after_a_warm_up_few_rows_make_small_batches(computed):
+    compute, shapes = computed
+    compute.warm_up(32, lambda rows, size: {})
+    shapes.clear()
+    for _ in compute.outputs(rows_of([40] * 8 + [3] * 8), total=16):
+        pass
+    assert shapes == [(8, 40), (16, 32)]
