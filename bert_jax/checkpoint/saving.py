@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
@@ -25,11 +24,14 @@ from bert_jax.checkpoint.steps import (
     is_committed,
     one_line,
 )
-from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
+from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax, root_logger_kept
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
 from bert_jax.parallel import collective
+
+with root_logger_kept():
+    import orbax.checkpoint as ocp
 
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # orbax writes it after the checksums, as it completes a step

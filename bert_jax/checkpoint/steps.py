@@ -10,16 +10,18 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
 from bert_jax.checkpoint.leaves import Leaf, flatten, nest
-from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax
+from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax, root_logger_kept
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.io.wording import some
 from bert_jax.objectives import adapters
+
+with root_logger_kept():
+    import orbax.checkpoint as ocp
 
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
@@ -204,7 +206,7 @@ def is_committed(step: str) -> bool:
 def _reader() -> Iterator[ocp.Checkpointer]:
     quieten_orbax()
     try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        with root_logger_kept(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             yield reader
     except Exception:
         close_unbegun()

@@ -1,13 +1,30 @@
-"""Keeps the messages that orbax prints by itself out of the terminal."""
+"""Keeps the messages that orbax prints by itself out of the terminal, and the program's logging as it is."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def root_logger_kept() -> Iterator[None]:
+    """Takes the handler away that absl gives the root logger in the block, if that has none before it.
+
+    Orbax logs by absl, also as it is imported, and absl calls `logging.basicConfig` before its first message,
+    even if that is not shown. A later `basicConfig` of the program itself would have no effect.
+    """
+    root, had_handlers = logging.getLogger(), bool(logging.getLogger().handlers)
+    try:
+        yield
+    finally:
+        for handler in [] if had_handlers else list(root.handlers):
+            if type(handler) is logging.StreamHandler and handler.stream is sys.stderr:
+                root.removeHandler(handler)
 
 
 def quieten_orbax() -> None:

@@ -1,9 +1,12 @@
-"""What orbax leaves behind when it fails prints nothing: tests of bert_jax.checkpoint.terminal."""
+"""What orbax leaves behind when it fails prints nothing, and what it logs sets nothing up."""
 
 import subprocess
 import sys
 
 import pytest
+from support.embeddings import tiny_model
+
+from bert_jax.convert.formats import work_directory
 
 PROGRAM = """
 import asyncio, gc, sys
@@ -54,3 +57,20 @@ def test_they_would_print():
 def stderr(collect: bool, close: str) -> str:
     program = PROGRAM.format(collect=collect, close=close)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.long
+def test_loading_leaves_the_logging_of_a_program_as_it_is(tmp_path):
+    # One that orbax reads; the first message of a program sets up the root logger if nobody else has.
+    work_directory.FORMAT.write(tiny_model(tmp_path), tmp_path / "run")
+    code = (
+        "import logging, sys, bert_jax, bert_jax.training.loop\n"
+        "bert_jax.load(sys.argv[1])\n"
+        "assert not logging.root.handlers, logging.root.handlers\n"
+        "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')\n"
+        "logging.info('shown')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "shown"
