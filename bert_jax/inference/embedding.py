@@ -97,11 +97,30 @@ class Embedder:
             normalize = self.sentence.normalize and pooling != "none"
         self.pooling, self.normalize = pooling, normalize
         self.max_seq_length = max_seq_length or self.sentence.max_seq_length or self.config.max_seq_length
-        last = self.config.computed_layers
-        numbers = tuple(layer % (last + 1) for layer in self.layers)
-        source = model.source or "the model"
-        if pooling not in POOLINGS:
-            raise UserError(f"--pooling={pooling}: expected one of {', '.join(POOLINGS)}")
+        numbers = self._check(model)
+        if batch_tokens < 0:
+            raise UserError(f"--batch_tokens={batch_tokens}: expected a number of tokens, or 0 to choose it")
+        compute = functools.partial(
+            features,
+            layers=numbers,
+            pooling=pooling,
+            normalize=self.normalize,
+            types=self.tokenizer.layout.types,
+        )
+        groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
+        lengths: dict[str, Any] = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
+        self.engine = Engine(model, self.config, groups, compute, **lengths, log=log)
+
+    def _check(self, model: Model) -> tuple[int, ...]:
+        """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options.
+
+        Raises:
+            UserError: the model lacks a layer or the pooler, or options contradict each other.
+        """
+        source, layers, last = model.source or "the model", self.layers, self.config.computed_layers
+        numbers = tuple(layer % (last + 1) for layer in layers)
+        if self.pooling not in POOLINGS:
+            raise UserError(f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}")
         if not layers:
             raise UserError("--layers: expected numbers of layers such as -4,-3,-2,-1")
         if missing := [layer for layer in layers if not -last - 1 <= layer <= last]:
@@ -111,31 +130,19 @@ class Embedder:
             )
         if len(set(numbers)) < len(numbers):
             raise UserError(f"--layers={','.join(map(str, layers))}: expected each layer only once")
-        if pooling == "pooler" and numbers != (last,):
+        if self.pooling == "pooler" and numbers != (last,):
             raise UserError("--pooling=pooler uses the last layer: expected no other --layers")
-        if pooling == "pooler" and "pooler/dense/kernel" not in model.params:
+        if self.pooling == "pooler" and "pooler/dense/kernel" not in model.params:
             raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
-        check_reads_cls(f"--pooling={pooling}", pooling, self.config, source)
-        if pooling == "none" and self.normalize:
+        check_reads_cls(f"--pooling={self.pooling}", self.pooling, self.config, source)
+        if self.pooling == "none" and self.normalize:
             raise UserError("--normalize scales one vector per text: expected another --pooling")
         limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
             raise UserError(
                 f"--max_seq_length={self.max_seq_length}: expected 4 to {limit}, the positions of {source}"
             )
-        if batch_tokens < 0:
-            raise UserError(f"--batch_tokens={batch_tokens}: expected a number of tokens, or 0 to choose it")
-        types = self.tokenizer.layout.types
-        compute = functools.partial(
-            features,
-            layers=numbers,
-            pooling=pooling,
-            normalize=self.normalize,
-            types=types,
-        )
-        groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
-        lengths: dict[str, Any] = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
-        self.engine = Engine(model, self.config, groups, compute, **lengths, log=log)
+        return numbers
 
     @property
     def width(self) -> int:
