@@ -30,10 +30,10 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark, distillation, pretraining_objectives, pretraining_records
+    from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
     from bert_jax.settings import defaults
     from bert_jax.settings.typed import pretrain_config
-    from bert_jax.training.optimization import adapters, optimizers, param_groups
+    from bert_jax.training.optimization import optimizers
 
 
 def define_flags(define: Define) -> None:
@@ -125,17 +125,11 @@ def measure(
     mesh = sharding.mesh_of(config.mesh)
 
     def time_steps(batches, length, next_sentence=True):
-        if length > model.max_seq_length:
-            raise UserError(
-                f"rows of {length} tokens are longer than the model's {model.max_seq_length} "
-                "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
-            )
+        benchmark.check_length(model, length)
         task = benchmark.make_task(model, length, config.masking.options(length, config.steps), next_sentence)
-        learned = distillation.distill(
-            pretraining_objectives.make(config, task), config, "masked_lm", max_seq_length=length
-        )
-        learned = distillation.read_teacher(learned, config, "masked_lm", "", progress.log)
-        objective = adapters.adapt(param_groups.freeze(learned, config.optimizer.freeze), config.adapter)
+        learned = pretraining_objectives.taught(config, task, max_seq_length=length)
+        learned = pretraining_objectives.read_teacher(learned, config, "", progress.log)
+        objective = pretraining_objectives.trained(config, learned)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(
             task,

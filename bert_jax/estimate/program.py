@@ -12,19 +12,16 @@ import jax
 import numpy as np
 
 from bert_jax.data import loader, packed
-from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
-from bert_jax.runs import benchmark, distillation, pretraining_objectives, pretraining_records
+from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import fewest_parts
 from bert_jax.training.metrics import flops
-from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
-from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
 
@@ -126,12 +123,7 @@ class TrainStep:
         self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
-        if rows.length > self.model.max_seq_length:
-            raise UserError(
-                f"rows of {rows.length} tokens are longer than the model's "
-                f"{self.model.max_seq_length} positions; choose a shorter --seq_length or a larger "
-                "--config.model.max_position_embeddings"
-            )
+        benchmark.check_length(self.model, rows.length)
         masking = config.masking.options(rows.length, config.steps)
         if rows.max_predictions:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
@@ -139,10 +131,8 @@ class TrainStep:
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
-        learned = distillation.distill(
-            pretraining_objectives.make(config, masked_lm), config, "masked_lm", max_seq_length=rows.length
-        )
-        task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
+        learned = pretraining_objectives.taught(config, masked_lm, max_seq_length=rows.length)
+        task = pretraining_objectives.trained(config, learned)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
         self._flops = flops.row_flops(task)

@@ -21,6 +21,7 @@ import optax
 import bert_jax
 from bert_jax.convert import families
 from bert_jax.data import best_fit, loader, packed
+from bert_jax.errors import UserError
 from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform as kernel_platform
@@ -110,6 +111,15 @@ def sequence_lengths(batch: Batch) -> np.ndarray:
     ends = np.append(batch["starts"][:, 1:], np.full((len(batch["starts"]), 1), 2**30), axis=1)
     lengths = np.minimum(ends, batch["lengths"][:, None]) - batch["starts"]
     return lengths[batch["first_lengths"] > 0]
+
+
+def check_length(model: EncoderConfig, length: int) -> None:
+    """Raises UserError if rows of `length` tokens are longer than the model has positions."""
+    if length > model.max_seq_length:
+        raise UserError(
+            f"rows of {length} tokens are longer than the model's {model.max_seq_length} positions; choose a "
+            "shorter --seq_length or a larger --config.model.max_position_embeddings"
+        )
 
 
 def make_task(

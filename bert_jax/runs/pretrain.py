@@ -33,9 +33,8 @@ from bert_jax.training import budget, fewest_parts, loop
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import adapt, describe
+from bert_jax.training.optimization.adapters import describe
 from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
-from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import WorkDir
@@ -85,8 +84,15 @@ def pretrain(
         families.check_known(model)
         families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
     task = _masked_lm(config, model, records, workdir)
-    learned = _learned(config, task, records, workdir, log)
-    objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
+    learned = pretraining_objectives.taught(
+        config,
+        task,
+        max_seq_length=records.longest.max_seq_length,
+        tokenizer=tokenizer,
+        workdir=workdir,
+    )
+    learned = pretraining_objectives.read_teacher(learned, config, workdir, log)
+    objective = pretraining_objectives.trained(config, learned)
     # Mistakes are refused before there is a work directory.
     sentences = fills.Sentences.of(config, learned, tokenizer)
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
@@ -237,25 +243,6 @@ def _masked_lm(
         and (next_sentence or _saved_next_sentence_head(config, workdir)),
         eval_masking=eval_masking,
     )
-
-
-def _learned(
-    config: PretrainConfig,
-    task: MaskedLM,
-    records: RunRecords,
-    workdir: os.PathLike | str,
-    log: Callable[[str], None],
-) -> Objective:
-    """Returns the objective of the run with its teacher, if it has one, before anything is frozen."""
-    learned = distillation.distill(
-        pretraining_objectives.make(config, task),
-        config,
-        "masked_lm",
-        tokenizer=records.tokenizer,
-        max_seq_length=records.longest.max_seq_length,
-        workdir=workdir,
-    )
-    return distillation.read_teacher(learned, config, "masked_lm", workdir, log)
 
 
 def _check_unlearned_head(config: PretrainConfig, task: MaskedLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 from bert_jax.convert import families
@@ -13,7 +14,13 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
+from bert_jax.runs import distillation
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.tokenization import Tokenizer
+from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.optimization.param_groups import freeze
+
+_TEACHER_HEAD = "masked_lm"  # a key of `convert.HEADS`
 
 
 def make(config: PretrainConfig, task: MaskedLM) -> Objective:
@@ -29,6 +36,52 @@ def make(config: PretrainConfig, task: MaskedLM) -> Objective:
     if config.objective not in _OBJECTIVES:
         raise UserError(f"objective={config.objective!r} is unknown; choose one of {', '.join(_OBJECTIVES)}")
     return _OBJECTIVES[config.objective](config, task)
+
+
+def taught(
+    config: PretrainConfig,
+    task: MaskedLM,
+    *,
+    max_seq_length: int,
+    tokenizer: Tokenizer | None = None,
+    workdir: os.PathLike | str = "",
+) -> Objective:
+    """Returns the objective of a configuration with its teacher, if it has one; see `distillation.distill`.
+
+    Args:
+        config: the configuration of a pre-training run.
+        task: see `make`.
+        max_seq_length: the number of tokens of the longest row.
+        tokenizer: the tokenizer of the records; None if there are none.
+        workdir: the work directory; "" if there is none.
+
+    Raises:
+        UserError: the objective or its teacher is not valid.
+    """
+    return distillation.distill(
+        make(config, task),
+        config,
+        _TEACHER_HEAD,
+        tokenizer=tokenizer,
+        max_seq_length=max_seq_length,
+        workdir=workdir,
+    )
+
+
+def read_teacher(
+    learned: Objective, config: PretrainConfig, workdir: os.PathLike | str, log: Callable[[str], None]
+) -> Objective:
+    """Returns a result of `taught` with the parameters of its teacher; see `distillation.read_teacher`."""
+    return distillation.read_teacher(learned, config, _TEACHER_HEAD, workdir, log)
+
+
+def trained(config: PretrainConfig, learned: Objective) -> Objective:
+    """Returns the training objective: a result of `taught` with what the optimizer and an adapter freeze.
+
+    Raises:
+        UserError: a regular expression matches no parameter, or the adapter does not fit the model.
+    """
+    return adapt(freeze(learned, config.optimizer.freeze), config.adapter)
 
 
 def encoders(objective: Objective) -> list[EncoderConfig]:
