@@ -15,16 +15,27 @@ from bert_jax.parallel import sharding
 pallas = functools.partial(attention.attention, implementation="pallas")
 
 
-def inputs(batch, length, heads, head_size, dtype=jnp.float32):
+@functools.partial(jax.jit, static_argnums=range(4))
+def draw(batch, length, heads, head_size):
     keys = jax.random.split(jax.random.key(length + heads), 5)
     biases = jax.random.normal(keys[4], (3, heads, head_size))
-    arrays = [jax.random.normal(key, (batch, length, heads, head_size), dtype) for key in keys[:4]]
+    return [jax.random.normal(key, (batch, length, heads, head_size)) for key in keys[:4]], tuple(biases)
+
+
+def inputs(batch, length, heads, head_size):
+    arrays, biases = draw(batch, length, heads, head_size)
     ids = np.zeros((batch, length), np.int32)
     ids[0, : length // 2], ids[0, length // 2 : length - 9] = 1, 2
     ids[1:] = 1
-    return *arrays, tuple(biases), jnp.asarray(ids)
+    return *arrays, biases, jnp.asarray(ids)
 
 
+def compiled(query, key, value, ids, **options):
+    """`attention.attention` as one program."""
+    return jax.jit(functools.partial(attention.attention, **options))(query, key, value, ids)
+
+
+@functools.partial(jax.jit, static_argnums=1)
 def angles_of(ids, head_size):
     """Angles of every plane of a head, which differ between rows."""
     places = jnp.arange(ids.shape[1]) + 100 * jnp.arange(ids.shape[0])[:, None]
@@ -83,6 +94,17 @@ def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, 
     )
 
 
+def with_gradients(function, given, weights):
+    """The result of a function, and the gradients of its sum with weights, as one program."""
+
+    @jax.jit
+    def run(given, weights):
+        found, pull = jax.vjp(function, *given)
+        return found, pull(weights)
+
+    return run(given, weights)
+
+
 def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, angles, slopes, is_rounded):
     length = ids.shape[1]
 
@@ -106,17 +128,15 @@ def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, an
         weights = xla_attention.probabilities(query, key, ids, causal, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
-    found, pull = jax.vjp(fused, *given)
+    found, mine = with_gradients(fused, given, weights)
     with jax.enable_x64(True):  # so that the differences are those of the kernel alone
         exact = functools.partial(jax.tree.map, lambda x: jnp.asarray(np.asarray(x), jnp.float64))
         angles, slopes = exact((angles, slopes))
-        expected, expected_pull = jax.vjp(plain, *exact(given))
-        theirs = expected_pull(exact(weights))
+        expected, theirs = with_gradients(plain, exact(given), exact(weights))
     # Turned queries and keys, and logits less distances, are rounded once more, and sums over longer rows are
     # less exact.
     atol = 6e-6 if is_rounded or length > 512 else 3e-6
     np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
-    mine = pull(weights)
     for number in range(3):
         np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5 if length <= 1024 else 2e-5)
         # Sums over all tokens; those of the key's cancel to 0.
@@ -127,12 +147,15 @@ def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, an
 @pytest.mark.parametrize("rows, length, window", [(2, 192, 30), (1, 100, 20)])
 def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
     query, key, value, _, _, ids = inputs(rows, length, 2, 16)
-    found = attention.attention(
-        query, key, value, ids, implementation="xla", window=window, slopes=slopes_of(2)
-    )
-    weights = xla_attention.probabilities(query, key, ids, False, window, slopes_of(2))
-    np.testing.assert_allclose(found, jnp.einsum("bnqk,bknd->bqnd", weights, value), atol=2e-6)
-    assert np.abs(found - attention.attention(query, key, value, ids, window=window)).max() > 0.01
+    found = compiled(query, key, value, ids, implementation="xla", window=window, slopes=slopes_of(2))
+
+    @jax.jit
+    def plain(query, key, value):
+        weights = xla_attention.probabilities(query, key, ids, False, window, slopes_of(2))
+        return jnp.einsum("bnqk,bknd->bqnd", weights, value)
+
+    np.testing.assert_allclose(found, plain(query, key, value), atol=2e-6)
+    assert np.abs(found - compiled(query, key, value, ids, window=window)).max() > 0.01
 
 
 @pytest.mark.long
@@ -140,7 +163,7 @@ def test_blocks_of_local_layers_have_the_same_slopes(rows, length, window):
 def test_devices_that_split_heads_have_their_slopes(implementation):
     query, key, value, _, biases, ids = inputs(2, 128, 4, 64)
     options = dict(biases=biases, implementation=implementation, slopes=slopes_of(4))
-    expected = attention.attention(query, key, value, ids, **options)
+    expected = compiled(query, key, value, ids, **options)
     with sharding.on_mesh(sharding.make_mesh(data=4, tensor=2)):
         split = jax.jit(functools.partial(attention.attention, **options))(
             *(jnp.concatenate([x, x]) for x in (query, key, value, ids))
@@ -161,10 +184,10 @@ def test_masks_where_products_of_integers_are_slow(length, window, monkeypatch):
 @pytest.mark.long
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
     query, key, value, _weights, biases, ids = inputs(2, 128, 2, 64)
-    exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
+    exact = compiled(query, key, value, ids, biases=biases, implementation="xla")
     halves = [x.astype(jnp.bfloat16) for x in (query, key, value)]
-    plain = attention.attention(*halves, ids, biases=biases, implementation="xla")
-    fused = pallas(*halves, ids, biases=biases)
+    plain = compiled(*halves, ids, biases=biases, implementation="xla")
+    fused = compiled(*halves, ids, biases=biases, implementation="pallas")
     errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (fused, plain)]
     assert fused.dtype == jnp.bfloat16 and errors[0] < 1.5 * errors[1]
 
@@ -205,7 +228,7 @@ def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
 
     def attend(rows):
         arrays = [x[rows] for x in (query, key, value, ids)]
-        return attention.attention(*arrays, biases=biases, **options)
+        return compiled(*arrays, biases=biases, **options)
 
     part = np.array([2, 1])
     whole = attend(np.arange(3))[part]
