@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from absl import flags as absl_flags
@@ -37,7 +38,8 @@ def logits(model, arrays):
     ids, mask = arrays["input_ids"], arrays["mask"]
     positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     module = model.module.clone(config=model.config.replace(dtype="float32"))
-    outputs = module.apply({"params": nest(model.params)}, ids, np.zeros_like(ids), positions, mask)
+    apply = jax.jit(lambda params, *arrays: module.apply({"params": params}, *arrays))
+    outputs = apply(nest(model.params), ids, np.zeros_like(ids), positions, mask)
     return np.asarray(outputs["classifier"])
 
 
