@@ -28,6 +28,7 @@ from bert_jax.training.step import make_eval_step, make_train_step
 
 WIDTH, CLASSES, RATE = 16, 8, 0.1
 ROWS = 16
+SPLIT = (2, 2, 2)  # a mesh on which every axis splits something
 
 
 def boxed(key, shape, names):
@@ -205,48 +206,61 @@ OPTIMIZER = optax.scale_by_adam()
 
 
 @functools.cache
-def begin(name, sizes):
-    """The mesh, and a state on the host with its shardings."""
+def begin(name):
+    """A state on the host."""
     objective, _ = objective_and_batches(name)
-    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
-    abstract = abstract_state(objective, OPTIMIZER, mesh)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return mesh, jax.device_get(init_state(objective, OPTIMIZER, mesh, 0)), shardings
+    return jax.device_get(init_state(objective, OPTIMIZER, sharding.make_mesh(*SPLIT), 0))
 
 
 @functools.cache
-def train(name, parts=1, sizes=(2, 2, 2)):
-    """Two steps: the metrics of each, the state before and after, and of a whole batch an evaluation."""
+def place(name, sizes):
+    """The mesh, and the shardings of a state on it."""
+    objective, _ = objective_and_batches(name)
+    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
+    abstract = abstract_state(objective, OPTIMIZER, mesh)
+    return mesh, jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
+
+@functools.cache
+def train(name, parts=1, sizes=SPLIT):
+    """Two steps: the metrics of each, and the state after them."""
     objective, batches = objective_and_batches(name)
-    mesh, begun, shardings = begin(name, sizes)
-    state = jax.device_put(begun, shardings)
+    mesh, shardings = place(name, sizes)
+    state = jax.device_put(begin(name), shardings)
     step = make_train_step(objective, OPTIMIZER, lambda step: 1e-3, parts)
     step, lines = sharding.jit_train_step(step, mesh, shardings), []
     for number in range(2):
         state, metrics = step(state, sharding.global_batch(batches(number), mesh), np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
-    if parts > 1:
-        return lines, begun, state, {}
-    evaluate = sharding.jit_eval_step(make_eval_step(objective, 3), mesh, shardings)
+    return lines, state
+
+
+@functools.cache
+def evaluate(name, sizes=SPLIT):
+    """The sums of an evaluation of a whole batch after the two steps."""
+    objective, batches = objective_and_batches(name)
+    mesh, shardings = place(name, sizes)
+    _, state = train(name, sizes=sizes)
+    step = sharding.jit_eval_step(make_eval_step(objective, 3), mesh, shardings)
     frozen = () if state.frozen is None else (state.frozen,)
-    found = evaluate(state.params, sharding.global_batch(batches(9), mesh), np.int32(0), *frozen)
-    return lines, begun, state, {name: float(total) for name, (total, _) in found.items()}
+    found = step(state.params, sharding.global_batch(batches(9), mesh), np.int32(0), *frozen)
+    return {name: float(total) for name, (total, _) in found.items()}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("name", [name for name in MAKE if name != "distillation"])
 def test_parts_are_the_whole_batch(name, parts):
-    whole, _, whole_state, _ = train(name)
-    lines, _, state, _ = train(name, parts)
+    whole, whole_state = train(name)
+    lines, state = train(name, parts)
     states.assert_close_runs((lines, state.params), (whole, whole_state.params))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MAKE)
 def test_devices_that_add_up_their_own_rows_are_one_device(name):
-    alone, _, state_of_one, _ = train(name, sizes=(1, 1, 1))
-    lines, _, state, _ = train(name, sizes=(8, 1, 1))
+    alone, state_of_one = train(name, sizes=(1, 1, 1))
+    lines, state = train(name, sizes=(8, 1, 1))
     states.assert_close_runs((lines, state.params), (alone, state_of_one.params))
 
 
@@ -254,9 +268,11 @@ def test_devices_that_add_up_their_own_rows_are_one_device(name):
 @pytest.mark.parametrize("name", MAKE)
 def test_the_loss_is_the_scaled_sum(name):
     objective, _ = objective_and_batches(name)
+    evaluation = evaluate(name)
     for line in train(name)[0]:
         assert not line["skipped"]
         names = [key.removesuffix("_loss") for key in line if key.endswith("_loss")]
+        assert {f"{key}_loss" for key in names} <= evaluation.keys()
         total = sum(objective.scales.get(key, 1) * line[f"{key}_loss"] for key in names)
         assert set(objective.scales) <= set(names) and line["loss"] == pytest.approx(total, rel=1e-5)
 
@@ -264,7 +280,7 @@ def test_the_loss_is_the_scaled_sum(name):
 @pytest.mark.parametrize("name", ["distillation", "frozen encoder", "LoRA"])
 def test_what_is_frozen_is_sharded_and_never_changes(name):
     objective, _ = objective_and_batches(name)
-    _, begun, state, _ = train(name)
+    begun, (_, state) = begin(name), train(name)
     given = sharding.unbox(objective.frozen())
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.frozen), jax.device_get(given))
     assert any("tensor" in str(leaf.sharding.spec) for leaf in jax.tree.leaves(state.frozen))
@@ -280,25 +296,21 @@ def test_low_rank_matrices_start_as_the_frozen_one():
     state = init_state(objective, optax.identity(), mesh, 0)
     joined = jax.device_get(objective.join(state.params, state.frozen))
     np.testing.assert_array_equal(joined["kernel"], np.asarray(objective.frozen()["kernel"].value))
-    trained = train("LoRA")[2]
+    _, trained = train("LoRA")
     assert np.any(np.asarray(trained.params["b"])) and trained.params["b"].shape == (2, CLASSES)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["denoising", "denoising, packed"])
 def test_deletions_depend_on_the_row_and_not_on_the_mesh(name):
-    lines, _, _, evaluation = train(name)
-    alone, _, _, evaluated_alone = train(name, sizes=(1, 1, 1))
-    assert evaluation == pytest.approx(evaluated_alone, rel=1e-5)
-    for mine, reference in zip(alone, lines, strict=True):
+    assert evaluate(name) == pytest.approx(evaluate(name, (1, 1, 1)), rel=1e-5)
+    for mine, reference in zip(train(name, sizes=(1, 1, 1))[0], train(name)[0], strict=True):
         assert mine["task_loss"] == pytest.approx(reference["task_loss"], rel=1e-5)
 
 
 def test_samples_depend_on_the_row_and_not_on_the_mesh():
-    _, _, _, evaluation = train("sampled")
-    lines, _, _, alone = train("sampled", sizes=(1, 1, 1))
-    assert evaluation["proposed"] == alone["proposed"]
-    for mine, reference in zip(lines, train("sampled")[0], strict=True):
+    assert evaluate("sampled")["proposed"] == evaluate("sampled", (1, 1, 1))["proposed"]
+    for mine, reference in zip(train("sampled", sizes=(1, 1, 1))[0], train("sampled")[0], strict=True):
         assert mine["proposed"] == reference["proposed"]
 
 
