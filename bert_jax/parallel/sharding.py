@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -206,7 +206,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.concatenate([np.arange(*stretch) for stretch in stretches])
 
 
-def global_batch(local: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def global_batch(local: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Returns global arrays on the mesh, made from this process's rows as given by `local_rows`."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -80,10 +81,11 @@ class Clock:
     def __init__(self, spent: int):
         self._spent, self._began = spent, time.monotonic()
 
-    def rows(self, count: int) -> np.ndarray:
-        """Returns the entry `ELAPSED` of a batch with `count` rows in this process."""
+    def added_to(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns this process's rows of a batch with the entry `ELAPSED`."""
         now = self._spent + round(1000 * (time.monotonic() - self._began))
-        return np.full(count, min(now, 2**32 - 1), np.uint32)
+        rows = len(next(iter(batch.values())))
+        return {**batch, ELAPSED: np.full(rows, min(now, 2**32 - 1), np.uint32)}
 
 
 def of(config: RunConfig) -> Budget | None:

@@ -151,9 +151,9 @@ def _fitting(
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
 
     def global_batch(parts):
-        rows = dict(largest_batch(parts))
+        rows = largest_batch(parts)
         if program.budget and program.budget.of_time:
-            rows[budgets.ELAPSED] = budgets.Clock(0).rows(len(next(iter(rows.values()))))
+            rows = budgets.Clock(0).added_to(rows)
         return sharding.global_batch(rows, mesh)
 
     def attempt(parts):

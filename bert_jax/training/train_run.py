@@ -17,7 +17,6 @@ from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig
-from bert_jax.training import budget as budgets
 from bert_jax.training import recovery
 from bert_jax.training.budget import Budget, Clock
 from bert_jax.training.compiled_step import CompiledStep
@@ -189,7 +188,7 @@ class TrainRun:
     def _feed(self) -> None:
         batch = next(self._batches)
         if self.clock:
-            batch = {**batch, budgets.ELAPSED: self.clock.rows(len(next(iter(batch.values()))))}
+            batch = self.clock.added_to(batch)
         self._batch = sharding.global_batch(batch, self.mesh)
         self._most_tokens = max(self._most_tokens, *(x.size for x in jax.tree.leaves(self._batch)))
 

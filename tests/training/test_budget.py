@@ -39,23 +39,29 @@ def test_tokens_beyond_32_bits():
     assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
 
 
+def elapsed(clock, rows):
+    return clock.added_to({"lengths": np.ones(rows, np.int32)})[budget.ELAPSED]
+
+
 def test_time_never_goes_back(monkeypatch):
     now = iter([50.0, 51.5, 60.0])
     monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
     hours = budget.of(config(**{"budget.hours": 0.01}))
     assert hours == budget.Budget("milliseconds", 36_000)
     clock, spent = budget.Clock(9_000), hours.initial()
-    rows = clock.rows(3)
+    batch = clock.added_to({"input_ids": np.zeros((3, 8), np.int32)})
+    rows = batch[budget.ELAPSED]
+    assert list(batch) == ["input_ids", budget.ELAPSED]
     assert rows.tolist() == [10_500] * 3 and rows.dtype == np.uint32
     spent = hours.after(spent, rows.max())
     assert hours.count(spent) == 10_500
     assert hours.count(hours.after(spent, np.uint32(7))) == 10_500
-    assert hours.count(hours.after(spent, clock.rows(1).max())) == 19_000
+    assert hours.count(hours.after(spent, elapsed(clock, 1).max())) == 19_000
 
 
 def test_time_beyond_32_bits_is_the_largest_number():
     """Of milliseconds, 50 days; a number that wraps around would be a run that has just begun."""
-    assert budget.Clock(2**32 + 5).rows(2).tolist() == [2**32 - 1] * 2
+    assert elapsed(budget.Clock(2**32 + 5), 2).tolist() == [2**32 - 1] * 2
 
 
 def test_no_budget():
