@@ -110,29 +110,9 @@ def run_all(
     log = distributed.log_of_primary(log)
     if seeds < 1:
         raise UserError(f"--seeds={seeds}: expected 1 or more")
-    points = {field: [_of_field(config, field, value) for value in values] for field, values in grid.items()}
     explicit = {*explicit, *(field.removeprefix("model.") for field in grid if field.startswith("model."))}
-    queue: dict[str, list[ml_collections.ConfigDict]] = {}  # built before the first run, to find errors early
-    for values in itertools.product(*points.values()):
-        chosen = dict(zip(points, values, strict=True))
-        name = setting_of(chosen)
-        queue[name] = []
-        for number in range(seeds):
-            queue[name].append(ml_collections.ConfigDict(config.to_dict()))
-            for field, value in chosen.items():
-                fields.assign(queue[name][-1], field, value)
-            queue[name][-1].seed = config.seed + number
-    first_metrics: dict[str, str] = {}
-    for name, configs in queue.items():
-        fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
-        path = directory_of(directory, name, configs[0])
-        complete, task, _ = finetune.prepare(configs[0], path, explicit=explicit)
-        if not split_file(complete, task.spec, "dev"):
-            raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
-        first_metrics[name] = task.metrics[0]
-    if len(set(first_metrics.values())) > 1:
-        found = ", ".join(f"{metric} of {name}" for name, metric in first_metrics.items())
-        raise UserError(f"a grid compares its runs by their first metric, and has {found}; give all the same")
+    queue = _configurations(config, seeds, grid)
+    _check(queue, directory, explicit)
     summaries: list[dict[str, Any]] = []
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []
@@ -153,6 +133,56 @@ def run_all(
     ):
         atomic.write_text(os.path.join(directory, name), content)
     return summaries
+
+
+def _configurations(
+    config: ml_collections.ConfigDict, seeds: int, grid: Mapping[str, Sequence[Any]]
+) -> dict[str, list[ml_collections.ConfigDict]]:
+    """Returns the configurations of all runs by the names of their settings, in the order of the seeds.
+
+    Args:
+        config: as of `run_all`.
+        seeds: as of `run_all`.
+        grid: as of `run_all`.
+
+    Raises:
+        UserError: the configuration does not have a field of the grid, or a value is of another type.
+    """
+    points = {field: [_of_field(config, field, value) for value in values] for field, values in grid.items()}
+    found: dict[str, list[ml_collections.ConfigDict]] = {}
+    for values in itertools.product(*points.values()):
+        chosen = dict(zip(points, values, strict=True))
+        found[setting_of(chosen)] = runs = []
+        for number in range(seeds):
+            run = ml_collections.ConfigDict(config.to_dict())
+            for field, value in chosen.items():
+                fields.assign(run, field, value)
+            run.seed = config.seed + number
+            runs.append(run)
+    return found
+
+
+def _check(
+    queue: Mapping[str, Sequence[ml_collections.ConfigDict]], directory: str, explicit: Collection[str]
+) -> None:
+    """Raises UserError if a run is not valid, or the runs cannot be compared, before the first of them.
+
+    Args:
+        queue: a result of `_configurations`.
+        directory: as of `run_all`.
+        explicit: as of `run_all`.
+    """
+    first_metrics: dict[str, str] = {}
+    for name, configs in queue.items():
+        fields.finetuning(configs[-1])  # the seeds ascend, and the last one may be too large
+        path = directory_of(directory, name, configs[0])
+        complete, task, _ = finetune.prepare(configs[0], path, explicit=explicit)
+        if not split_file(complete, task.spec, "dev"):
+            raise UserError("a grid compares its runs on an evaluation file; give --config.data.eval=FILE")
+        first_metrics[name] = task.metrics[0]
+    if len(set(first_metrics.values())) > 1:
+        found = ", ".join(f"{metric} of {name}" for name, metric in first_metrics.items())
+        raise UserError(f"a grid compares its runs by their first metric, and has {found}; give all the same")
 
 
 def setting_of(point: Mapping[str, Any]) -> str:
