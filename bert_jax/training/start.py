@@ -69,32 +69,36 @@ class Start:
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
-        other = self.source(start)
-        if other and (
-            found := self._restore(
-                lambda abstract: checkpoint.load_state(other, abstract, log=self.log), other
-            )
-        ):
-            source, state = found
-            step = int(state.step)
-            if step >= self.config.steps:
-                raise UserError(
-                    f"resume_from={other} is at step {step}, and the run has steps={self.config.steps}; set "
-                    "more steps"
-                )
-            budget = budgets.of(self.config)
-            if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
-                field = "budget.hours" if budget.of_time else "budget.tokens"
-                raise UserError(
-                    f"resume_from={other} is at step {step}, where {field} of the run is spent; set a "
-                    "larger one"
-                )
-            self._check_scale(state)
-            self.log(f"went on from {source}, step {step}")
-            if self.config.init_from:
-                self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
-            return step, self._with_own_frozen(state)
+        if other := self.source(start):
+            return self._from_other(other)
         return 0, self._new()
+
+    def _from_other(self, other: str) -> tuple[int, TrainState]:
+        """Returns the step and the state that another run has saved at a path.
+
+        Raises:
+            UserError: it does not fit the run, or nothing is left to train from there.
+        """
+        found = self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log), other)
+        assert found is not None  # `load_state` raises an error if there is none
+        source, state = found
+        step = int(state.step)
+        if step >= self.config.steps:
+            raise UserError(
+                f"resume_from={other} is at step {step}, and the run has steps={self.config.steps}; set "
+                "more steps"
+            )
+        budget = budgets.of(self.config)
+        if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
+            field = "budget.hours" if budget.of_time else "budget.tokens"
+            raise UserError(
+                f"resume_from={other} is at step {step}, where {field} of the run is spent; set a larger one"
+            )
+        self._check_scale(state)
+        self.log(f"went on from {source}, step {step}")
+        if self.config.init_from:
+            self.log(f"of {self.config.init_from} only the architecture is used, not the weights")
+        return step, self._with_own_frozen(state)
 
     def source(self, start: int | None) -> str:
         """Returns the path of the other run's state, or "" if the run starts from none.
