@@ -27,6 +27,7 @@ _SHOWN = {  # of the last line of training
     "sequences_per_second": "{:,.1f}",
     "tokens_per_second": "{:,.0f}",
 }
+_GIVEN = ("init_from", "data_dir", "data.dir", "data.train", "data.eval", "seed")  # fields of the config
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; }
 body { padding: 0 1rem; }
@@ -82,9 +83,8 @@ def _summary(directory: str, run: Mapping[str, Any], rows: Sequence[Mapping[str,
         for name, form in _SHOWN.items()
         if isinstance(last.get(name), int | float)
     ]
-    for name in ("init_from", "data_dir", "seed"):
-        if config.get(name) not in (None, ""):
-            facts.append((name, config[name]))
+    given = dict(config_fields.flatten(config))
+    facts += [(name, given[name]) for name in _GIVEN if given.get(name) not in (None, "")]
     table = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in facts)
     return f"<h1>{_text(files.name(directory))}</h1>\n<p class=note>{_text(what)}</p>\n<table>{table}</table>"
 

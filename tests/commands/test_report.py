@@ -1,6 +1,7 @@
 """Reports: everything of a run in one file that a browser opens, with nothing from outside."""
 
 import html.parser
+import itertools
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
+from bert_jax.runs import report
 
 
 class Parsed(html.parser.HTMLParser):
@@ -128,3 +130,15 @@ def test_a_browser_shows_it(run, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "<h2>Mistakes</h2>" in done.stdout and "</svg>" in done.stdout
     assert done.stdout.count("<tr>") > 100 and "<script>" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "data", [{"dir": "records/a"}, {"train": "a.tsv", "eval": "b.tsv"}], ids=["pretrain", "finetune"]
+)
+def test_the_summary_names_the_data_and_the_seed(tmp_path, data):
+    run = {"command": "pretrain", "config": {"data": data, "seed": 3, "init_from": ""}}
+    texts = Parsed(report._summary(str(tmp_path), run, [{"kind": "train", "step": 5}])).texts
+    shown = dict(itertools.pairwise(texts))
+    assert shown["seed"] == "3" and "init_from" not in shown
+    for name, value in data.items():
+        assert shown[f"data.{name}"] == value
