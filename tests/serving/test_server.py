@@ -15,6 +15,7 @@ import types
 
 import numpy as np
 import pytest
+from support import xla_flags
 from support.embeddings import tiny_model
 from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
@@ -38,7 +39,13 @@ class Running:
 
     def __init__(self, *flags):
         command = [sys.executable, "-m", "bert_jax", "serve", "--port=0", *map(str, flags)]
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.getcwd()}
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": xla_flags.with_devices(1),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "PYTHONPATH": os.getcwd(),
+        }
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.lines, self.port = [], 0
         for line in self.process.stderr:
