@@ -1,3 +1,4 @@
+import functools
 import re
 
 import jax
@@ -89,20 +90,32 @@ def test_parts_know_their_rows(count):
 MESHES = [(1, 1, 1), (8, 1, 1), (2, 2, 2), (1, 8, 1)]
 
 
-def evaluation(sizes, count):
-    mesh, task = mesh_of(*sizes), tiny_task()
+@functools.cache
+def begin():
+    """A task, its optimizer, and parameters on the host."""
+    task = tiny_task()
     tx, _ = optimizers.make_optimizer(OptimizerConfig(warmup_steps=0), 10, task)
+    return task, tx, jax.device_get(init_state(task, tx, mesh_of(1, 1, 1), 3).params)
+
+
+def evaluation(sizes, count):
+    mesh, (task, tx, params) = mesh_of(*sizes), begin()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, tx, mesh))
     step = sharding.jit_eval_step(make_eval_step(task, 3, lambda batch: count), mesh, shardings)
     batch = sharding.global_batch(packed_batch(rows=48), mesh)
-    return step, (init_state(task, tx, mesh, 3).params, batch, np.int32(0))
+    return step, (jax.device_put(params, shardings.params), batch, np.int32(0))
+
+
+@functools.cache
+def sums_of_the_whole_batch():
+    whole, arguments = evaluation((1, 1, 1), 1)
+    return jax.device_get(whole(*arguments))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", MESHES)
 def test_sums_and_weights_of_an_evaluation_in_parts_are_those_of_the_whole_batch(sizes):
-    whole, arguments = evaluation((1, 1, 1), 1)
-    expected = jax.device_get(whole(*arguments))
+    expected = sums_of_the_whole_batch()
     for count in (2, 3):
         step, arguments = evaluation(sizes, count)
         for name, (total, weight) in jax.device_get(step(*arguments)).items():
