@@ -20,7 +20,7 @@ from etils import epy
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress, log
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, rate
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -143,7 +143,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
     print(
         f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "
-        f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts per second"
+        f"{seconds:.1f} s, {rate(out.texts / seconds)} texts per second"
     )
     return 0
 

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from etils import epy
 
+from bert_jax.io import wording
+
 with epy.lazy_imports():
     import rich.console as rich_console
     import rich.progress as rich_progress
@@ -82,12 +84,11 @@ class Progress:
     def line(self, elapsed: float) -> str:
         """Returns a line describing the stage, `elapsed` seconds after its start."""
         rate = (self._done - self._first) / elapsed if elapsed else 0.0
-        done, shown = self._done * self._scale, rate * self._scale
+        done, speed = f"{self._done * self._scale:,.0f}", f"{wording.rate(rate * self._scale)} {self._unit}/s"
         if self._total is None:
-            return f"{self._stage}: {done:,.0f} {self._unit}, {shown:.3g} {self._unit}/s"
+            return f"{self._stage}: {done} {self._unit}, {speed}"
         left = f"{clock((self._total - self._done) / rate)} left" if rate else "time left unknown"
-        total = self._total * self._scale
-        return f"{self._stage}: {done:.0f} of {total:.0f} {self._unit}, {shown:.3g} {self._unit}/s, {left}"
+        return f"{self._stage}: {done} of {self._total * self._scale:,.0f} {self._unit}, {speed}, {left}"
 
     def message(self, text: str) -> None:
         """Prints one line above the bar."""

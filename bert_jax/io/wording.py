@@ -17,6 +17,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def rate(number: float) -> str:
+    """Returns a number of units per second, at least 0, with three digits or more: "0.385", "4", "12,346"."""
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
+
+
 def alternatives(values: Iterable[object]) -> str:
     """Returns "1", "1 or 2", or "1, 2, or 3"."""
     *first, last = map(str, values)

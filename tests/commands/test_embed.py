@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support.embeddings import TEXTS, tiny_model
 from support.pipes import pipe_of
 
 from bert_jax import cli
+from bert_jax.commands import embed as embed_command
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
@@ -75,6 +77,11 @@ def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     ):
         assert cli.main([*command, f"--output={tmp_path / 'c.npy'}", *more]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_rate_of_a_slow_machine(embed, monkeypatch):
+    monkeypatch.setattr(embed_command, "time", types.SimpleNamespace(monotonic=iter([0.0, 15.6]).__next__))
+    assert embed()[1].out.endswith("; 15.6 s, 0.385 texts per second\n")
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".jsonl"])

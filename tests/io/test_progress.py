@@ -16,7 +16,8 @@ def test_a_line_has_the_rate_and_the_time_left():
     bar = progress.Progress(io.StringIO())
     bar.start("tokenizing", 20e9, "MB", 1e-6)
     bar.advance(5e9)
-    assert bar.line(elapsed=1250.0) == "tokenizing: 5000 of 20000 MB, 4 MB/s, 1:02:30 left"
+    assert bar.line(elapsed=1250.0) == "tokenizing: 5,000 of 20,000 MB, 4 MB/s, 1:02:30 left"
+    assert bar.line(elapsed=0.5) == "tokenizing: 5,000 of 20,000 MB, 10,000 MB/s, 0:01 left"
     bar.start("writing files", 4, "files")
     assert bar.line(elapsed=0.0) == "writing files: 0 of 4 files, 0 files/s, time left unknown"
 

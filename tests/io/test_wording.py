@@ -10,6 +10,14 @@ def test_counted(number, expected):
     assert wording.counted(number, "file") == expected
 
 
+@pytest.mark.parametrize(
+    "number, expected",
+    [(0, "0"), (3 / 7.8, "0.385"), (119.9, "120"), (999.4, "999"), (999.6, "1,000"), (12345.6, "12,346")],
+)
+def test_rate(number, expected):
+    assert wording.rate(number) == expected
+
+
 @pytest.mark.parametrize("number, expected", [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are")])
 def test_counted_with_a_verb(number, expected):
     assert wording.counted(number, "row is", "rows are") == expected
