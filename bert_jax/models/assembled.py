@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.execution import Execution
-from bert_jax.models.heads.pooling import POOLINGS
+from bert_jax.models.heads import classification
 from bert_jax.models.heads.pretraining import MaskedLanguageModelHead, ReplacedTokenHead
 from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
-from bert_jax.models.layers import Module
+from bert_jax.models.layers import Module, identity
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 
 
@@ -88,14 +88,11 @@ class AssembledModel(Module):
 
     def classify(self, hidden, sequence_ids, deterministic=True):
         """Returns the logits of the head `classification` for hidden states [B, L, H]."""
-        head = self.classification
-        drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in head.rates)
-        x = drop_in(POOLINGS[head.pooling_of(self.config)](hidden, sequence_ids, None))
-        if head.dense == "pooler":
-            x = self.pooler(x)
-        elif head.dense == "head":
-            x = self.between(x)
-        return getattr(self, head.name)(drop_out(x))
+        head, between = self.classification, identity
+        if head.dense != "none":
+            between = self.pooler if head.dense == "pooler" else self.between
+        output = getattr(self, head.name)
+        return classification.logits(self, head, between, output, hidden, sequence_ids, deterministic)
 
 
 class Parameter(NamedTuple):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 
 from bert_jax.models.encoder import Encoder, Pooler
@@ -13,6 +16,34 @@ from bert_jax.models.layers import Module, identity
 
 def _not_recurrent(hidden, sequence_ids, deterministic):
     return hidden
+
+
+def logits(
+    module: Module,
+    head: ClassificationHead,
+    between: Callable[[jax.Array], jax.Array],
+    output: Callable[[jax.Array], jax.Array],
+    hidden: jax.Array,
+    sequence_ids: jax.Array,
+    deterministic: bool,
+    cls_positions: jax.Array | None = None,
+) -> jax.Array:
+    """Returns the logits of a classification head for the encoder's states, in the dtype of `config`.
+
+    Args:
+        module: the model, whose config has the pooling and the dropout rates.
+        head: the structure of the head.
+        between: its dense layer, or `identity`.
+        output: its output layer.
+        hidden: the states [B, L, H].
+        sequence_ids: as of `ClassificationModel`, as are `deterministic`, `cls_positions` and the shapes
+            that are returned.
+        deterministic: whether dropout is disabled.
+        cls_positions: int32 [B, S], or None.
+    """
+    drop_in, drop_out = (module.dropout(rate.of(module.config), deterministic) for rate in head.rates)
+    pool = POOLINGS[head.pooling_of(module.config)]
+    return output(drop_out(between(drop_in(pool(hidden, sequence_ids, cls_positions)))))
 
 
 class ClassificationModel(Module):
@@ -33,7 +64,6 @@ class ClassificationModel(Module):
         self.classifier = self.dense(
             head.name, (self.num_labels,), ("embed",), ("classes",), use_bias=head.out_bias
         )
-        self.pool = POOLINGS[head.pooling_of(self.config)]
         self.recurrent = _not_recurrent
         if head.lstm_layers:
             self.recurrent = BiLstm(self.config, head.lstm_layers, head.lstm_size, name=LSTM)
@@ -61,9 +91,8 @@ class ClassificationModel(Module):
     def classify(self, hidden, sequence_ids, deterministic=True, cls_positions=None):
         """Returns the logits for the encoder's states [B, L, H]; the other arguments are as in a call."""
         hidden = self.recurrent(hidden, sequence_ids, deterministic)
-        drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
-        x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
-        return self.classifier(drop_out(x)).astype(jnp.float32)
+        parts = self.head, self.between, self.classifier
+        return logits(self, *parts, hidden, sequence_ids, deterministic, cls_positions).astype(jnp.float32)
 
 
 class SentenceModel(Module):
