@@ -252,6 +252,25 @@ def test_few_rows_make_a_small_batch(run_of, warm):
     assert [size // devices for size in sizes] == [1, 4, 16, 20, 20, 20]
 
 
+@pytest.mark.long
+def test_another_length_has_to_save_the_time_of_its_compilation(run_of, monkeypatch):
+    model, lengths = predictor.Predictor(str(run_of("classification")), batch_size=8), []
+    predict = model._predict
+    model._predict = lambda params, batch: (
+        lengths.append(batch["input_ids"].shape[1]) or predict(params, batch)
+    )
+    many = ["the cat"] * 80 + ["a dog is big " * 9] * 8
+    alone = model.predict_rows(many)
+    assert len(lengths) == 11 and len(set(lengths)) == 1  # a tiny model computes padding in no time
+    monkeypatch.setattr(predictor, "_COMPILATION", 0.0)
+    lengths.clear()
+    few = model.predict_rows(many[-24:])
+    assert len(lengths) == 3 and len(set(lengths)) == 2
+    for one, other in zip(alone[-24:], few, strict=True):
+        assert one["prediction"] == other["prediction"]
+        np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
+
+
 @pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])
 def test_rows_in_any_iterable(run_of, given):
     model = predictor.Predictor(str(run_of("classification")))

@@ -100,6 +100,7 @@ def bucket_lengths(
     max_seq_length: int,
     batches: int | None = None,
     least: float = 0.0,
+    for_few: bool = False,
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
@@ -114,12 +115,14 @@ def bucket_lengths(
         batches: the number of batches that will be computed, if fewer than an epoch.
         least: the tokens of an epoch that are computed in the time of a compilation, divided by the number of
             epochs.
+        for_few: whether fewer than eight batches may have several lengths, too, by `least` alone.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
     computed = steps_per_epoch(len(lengths), batch_size)
     computed = computed if batches is None else min(computed, batches)
-    return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8), least)
+    most = _MAX_BUCKETS if for_few else min(_MAX_BUCKETS, 1 + computed // 8)
+    return choose_sizes(lengths, candidates, most, least)
 
 
 def choose_sizes(
