@@ -96,7 +96,7 @@ def _chunk(logits, labels, weights):
     hits = jnp.sum(jnp.where(picked >= largest, weights / tied, 0.0))
 
     def gradient():
-        hit = labels[:, None] == jnp.arange(logits.shape[-1])
+        hit = (labels[:, None] == jnp.arange(logits.shape[-1])).astype(jnp.float32)
         return (each / total[:, None] - hit) * weights[:, None]
 
     return (loss, hits), gradient

@@ -48,7 +48,7 @@ def _negative_log_likelihood_bwd(residuals, g):
     # One pass over the logits, which with 30,522 classes are the largest array of a step; autodiff would also
     # keep their exponentials.
     logits, labels, log_sum = residuals
-    hit = labels[..., None] == jnp.arange(logits.shape[-1])
+    hit = (labels[..., None] == jnp.arange(logits.shape[-1])).astype(jnp.float32)
     return (jnp.exp(logits - log_sum[..., None]) - hit) * g[..., None], None
 
 
@@ -66,7 +66,7 @@ def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
     labels = jnp.where(weights > 0, labels, 0)
     largest = jnp.max(logits, axis=-1)
     tied = jnp.sum(logits == largest[..., None], axis=-1, dtype=jnp.float32)
-    hit = (_pick(logits, labels) >= largest) / jnp.maximum(tied, 1.0)
+    hit = (_pick(logits, labels) >= largest).astype(jnp.float32) / jnp.maximum(tied, 1.0)
     return jnp.sum(hit * weights), jnp.sum(weights)
 
 

@@ -239,7 +239,10 @@ def _discriminator(model, params, batch, rngs):
     found = (logits > 0).astype(jnp.float32)
     both = jnp.sum(found * replaced * counted)
     metrics = {
-        "discriminator_accuracy": (jnp.sum((found == replaced) * counted), jnp.sum(counted)),
+        "discriminator_accuracy": (
+            jnp.sum((found == replaced).astype(jnp.float32) * counted),
+            jnp.sum(counted),
+        ),
         "discriminator_precision": (both, jnp.sum(found * counted)),
         "discriminator_recall": (both, jnp.sum(replaced * counted)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -96,13 +97,15 @@ def make_train_step(
         (loss, pairs), grads = _differentiate(objective, state, batch, rngs, accumulate_steps)
         with jax.named_scope("grad_norm"):
             grad_norm = optax.tree.norm(grads)
-        learning_rate, spent = _rate(schedule, budget, state, batch, elapsed)
+        with _promotion_of_optax():
+            learning_rate, spent = _rate(schedule, budget, state, batch, elapsed)
         # With `jax_enable_x64`, a schedule may return float64, and so would the parameters be.
         learning_rate = jnp.asarray(learning_rate, jnp.float32)
 
         @jax.named_scope("optimizer")
         def update(params, opt_state):
-            updates, opt_state = optimizer.update(grads, opt_state, params)
+            with _promotion_of_optax():
+                updates, opt_state = optimizer.update(grads, opt_state, params)
             return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
 
         accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -132,6 +135,11 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent), metrics
 
     return train_step
+
+
+def _promotion_of_optax() -> contextlib.AbstractContextManager:
+    """Returns a context in which integers and floats may be added, as optax does."""
+    return jax.numpy_dtype_promotion("standard")
 
 
 def _differentiate(

@@ -101,7 +101,8 @@ def _spans(scores, uniforms, candidate, continuation, apart, wanted):
     length = candidate.shape[0]
     starts, _ = _word_starts(candidate, continuation, apart)
     word = jnp.cumsum(starts)
-    passage = 2 * jnp.cumsum(apart) - apart  # one that is apart is a passage of its own
+    # One that is apart is a passage of its own.
+    passage = 2 * jnp.cumsum(apart, dtype=jnp.int32) - apart.astype(jnp.int32)
     order = _by_score(scores, starts)
     cumulative = 1 - _SPAN_CONTINUE ** np.arange(1, _SPAN_MAX_WORDS + 1)
     words = 1 + jnp.searchsorted(jnp.asarray(cumulative / cumulative[-1], jnp.float32), uniforms)

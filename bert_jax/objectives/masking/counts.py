@@ -40,7 +40,7 @@ def _google(rows: Rows) -> jax.Array:
     if isinstance(rows.prob, float):
         # Python's float64 round, as in the reference: float32 would differ at halves.
         return _table(rows, [round(n * rows.prob) for n in range(rows.candidate.shape[1] + 1)])
-    return _at_least_one(rows, jnp.round(rows.lengths * rows.prob).astype(jnp.int32))
+    return _at_least_one(rows, jnp.round(_wanted(rows)).astype(jnp.int32))
 
 
 def _electra(rows: Rows) -> jax.Array:
@@ -48,12 +48,12 @@ def _electra(rows: Rows) -> jax.Array:
     if isinstance(rows.prob, float):
         numbers = np.arange(rows.candidate.shape[1] + 1, dtype=np.float32)
         return _table(rows, np.round(numbers * np.float32(rows.prob)).astype(int).tolist())
-    return _at_least_one(rows, jnp.round(rows.lengths * rows.prob).astype(jnp.int32))
+    return _at_least_one(rows, jnp.round(_wanted(rows)).astype(jnp.int32))
 
 
 def _fairseq(rows: Rows) -> jax.Array:
     """Returns floor(prob n + U) of all n tokens, U uniform in [0, 1) (fairseq, mask_tokens_dataset.py)."""
-    return jnp.minimum(rows.most, jnp.floor(rows.lengths * rows.prob + _uniform(rows)).astype(jnp.int32))
+    return jnp.minimum(rows.most, jnp.floor(_wanted(rows) + _uniform(rows)).astype(jnp.int32))
 
 
 def _bernoulli(rows: Rows) -> jax.Array:
@@ -63,6 +63,11 @@ def _bernoulli(rows: Rows) -> jax.Array:
     """
     chosen = rows.candidate & (_uniform(rows, rows.candidate.shape[1]) < rows.prob)
     return jnp.minimum(rows.most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
+
+
+def _wanted(rows: Rows) -> jax.Array:
+    """Returns the share of the tokens of each row, before it is rounded: float32 [B]."""
+    return rows.lengths.astype(jnp.float32) * rows.prob
 
 
 def _uniform(rows: Rows, *shape: int) -> jax.Array:

@@ -47,7 +47,7 @@ def replaced(
         2, lambda key, shape, dtype: jax.random.randint(key, shape, 0, size - len(excluded), dtype), jnp.int32
     )
     for skipped in excluded:
-        random_ids += random_ids >= skipped
+        random_ids += (random_ids >= skipped).astype(jnp.int32)
     return jnp.where(draws < mask, mask_id, jnp.where(draws < random_below, random_ids, input_ids))
 
 

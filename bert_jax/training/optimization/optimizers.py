@@ -71,7 +71,8 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
         del params
         count = optax.safe_increment(state.count)
         mu, nu = _moments(b1, b2, state, updates)
-        first, second = -jnp.expm1(count * log_b1), -jnp.expm1(count * log_b2)
+        steps = count.astype(jnp.float32)
+        first, second = -jnp.expm1(steps * log_b1), -jnp.expm1(steps * log_b2)
         scaled = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu)
         return scaled, optax.ScaleByAdamState(count, mu, nu)
 
@@ -100,7 +101,7 @@ def stable_adamw(
     def update(updates, state, params):
         direction, state = adam.update(updates, state, params)
         decayed, _ = decay.update(direction, decay.init(params), params)
-        correction = -jnp.expm1(state.count * log_b2)
+        correction = -jnp.expm1(state.count.astype(jnp.float32) * log_b2)
 
         def clipped(path, u, g, v):
             ratio = jnp.square(g) / jnp.maximum(v / correction, eps**2)
@@ -221,7 +222,9 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     try:
         options |= _OPTAX_ARGUMENTS.get(name, lambda layers: {})(layers)
         with_rate = functools.partial(make, **options | given)
-        is_direction = _follows_rate(with_rate)
+        # As in the train step.
+        with jax.numpy_dtype_promotion("standard"), sharding.intended_transfer():
+            is_direction = _follows_rate(with_rate)
     except (TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{refused}: {reason}") from error
