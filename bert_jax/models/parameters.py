@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -53,10 +54,13 @@ def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
         inputs: number of int32 [B, L] arrays that it takes.
         options: further arguments of its call.
     """
-    ids = jnp.zeros((1, 8), jnp.int32)
-    return jax.eval_shape(lambda key: model.init(key, *[ids] * inputs, **options), jax.random.key(0))[
-        "params"
-    ]
+    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    return jax.eval_shape(functools.partial(model.init, **options), abstract_key(), *[ids] * inputs)["params"]
+
+
+def abstract_key() -> jax.ShapeDtypeStruct:
+    """Returns the shape and the dtype of a PRNG key, for `jax.eval_shape`; a key would be transferred."""
+    return jax.eval_shape(jax.random.key, 0)
 
 
 def parameter_shapes(boxed: Any) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import jax
 
+from bert_jax.models.parameters import abstract_key
 from bert_jax.objectives.losses import Pair
 
 Params = Any
@@ -71,14 +72,14 @@ class Objective(Protocol):
 
         They are kept: a run needs them several times, and each trace of a model takes tenths of a second.
         """
-        return jax.eval_shape(self.init, jax.random.key(0))
+        return jax.eval_shape(self.init, abstract_key())
 
     @functools.cached_property
     def init_model_shapes(self) -> Params:
         """Returns the shapes of what `init_model` returns, boxed alike."""
         if type(self).init_model is Objective.init_model:
             return self.init_shapes
-        return jax.eval_shape(self.init_model, jax.random.key(0))
+        return jax.eval_shape(self.init_model, abstract_key())
 
     def frozen(self) -> Params | None:
         """Returns the parameters that are read but never trained, boxed as in `init`; None for none.

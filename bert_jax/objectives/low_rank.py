@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.parameters import LAYERS, is_box
@@ -98,7 +99,7 @@ class LowRank(PartlyFrozen):
         boxed = any(map(is_box, jax.tree.leaves(params, is_leaf=is_box)))
 
         def scale() -> Any:
-            value = jnp.array(self.scale, jnp.float32)
+            value = np.array(self.scale, np.float32)
             return nn.LogicallyPartitioned(value, ()) if boxed else value
 
         return trained, self._with_scales(frozen, scale)

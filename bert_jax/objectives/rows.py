@@ -195,8 +195,9 @@ class RowObjective(Objective):
             outputs: float32 arrays of whole examples; for an example with several windows, their mean.
             targets: targets as `criterion` takes them; a negative integer marks a target that does not count.
         """
-        weights = jnp.ones(len(outputs), jnp.float32)
-        for leaf in jax.tree.leaves(targets):
-            if jnp.issubdtype(leaf.dtype, jnp.integer):
-                weights *= jnp.asarray(leaf) >= 0
-        return float(losses.mean(self.criterion(self.logits_of(outputs), targets, weights)))
+        with jax.transfer_guard("allow"):  # A few single operations on arrays of the host.
+            weights = jnp.ones(len(outputs), jnp.float32)
+            for leaf in jax.tree.leaves(targets):
+                if jnp.issubdtype(leaf.dtype, jnp.integer):
+                    weights *= (jnp.asarray(leaf) >= 0).astype(jnp.float32)
+            return float(losses.mean(self.criterion(self.logits_of(outputs), targets, weights)))

@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.kernels.dropout import row_ids
-from bert_jax.models.parameters import is_box
+from bert_jax.models.parameters import abstract_key, is_box
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.typed.run_config import MeshConfig
 
@@ -159,7 +159,7 @@ def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     Returns:
         A tree of ShapeDtypeStructs with shardings.
     """
-    return shapes_replicated(jax.eval_shape(init, jax.random.key(0)), mesh)
+    return shapes_replicated(jax.eval_shape(init, abstract_key()), mesh)
 
 
 def shapes_replicated(boxed: Any, mesh: Mesh) -> Any:
@@ -209,7 +209,23 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def global_batch(local: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Returns global arrays on the mesh, made from this process's rows as given by `local_rows`."""
     sharding = batch_sharding(mesh)
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}
+    with intended_transfer():
+        return {name: jax.make_array_from_process_local_data(sharding, x) for name, x in local.items()}
+
+
+def on_all_devices(value: np.generic | np.ndarray, mesh: Mesh) -> jax.Array:
+    """Returns a copy of a value on every device of a mesh; the processes of a run give the same value."""
+    array, everywhere = np.asarray(value), NamedSharding(mesh, PartitionSpec())
+    with intended_transfer():  # `jax.device_put` would make the processes compare their values
+        return jax.make_array_from_callback(array.shape, everywhere, lambda _: array)
+
+
+def intended_transfer() -> contextlib.AbstractContextManager:
+    """Returns a context for functions of JAX whose transfers it takes for implicit ones.
+
+    `jax.transfer_guard("disallow")` refuses those, which in a loop over steps are mistakes.
+    """
+    return jax.transfer_guard("allow")
 
 
 @contextlib.contextmanager

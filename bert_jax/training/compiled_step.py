@@ -30,7 +30,10 @@ def shape_key(batch: Mapping[str, jax.Array]) -> tuple:
 
 
 def lower_and_compile(
-    train_step: MeshFunction, abstract_state: TrainState, batch: Mapping[str, Any], seed: np.uint32
+    train_step: MeshFunction,
+    abstract_state: TrainState,
+    batch: Mapping[str, Any],
+    seed: np.uint32 | jax.Array,
 ) -> Program:
     """Returns a train step compiled for batches like this one: (state, batch, seed) -> (state, metrics)."""
     with dispatch.record() as choices:
@@ -44,7 +47,8 @@ class CompiledStep:
     Args:
         train_step: the result of `sharding.jit_train_step`.
         abstract_state: the shapes and shardings of the train state.
-        seed: the seed of the run, which is the last argument of the train step.
+        seed: the seed of the run, uint32 on the devices, which is the last argument of the train step. One of
+            the host would be transferred for every step.
         writer: logs each compilation.
         watchdog: is paused during compilation.
         programs: programs that have been compiled before.
@@ -54,7 +58,7 @@ class CompiledStep:
         self,
         train_step: MeshFunction,
         abstract_state: TrainState,
-        seed: np.uint32,
+        seed: jax.Array,
         writer: MetricsWriter,
         watchdog: Watchdog,
         programs: Programs | None = None,

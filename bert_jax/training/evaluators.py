@@ -174,7 +174,8 @@ class EvalStep:
             eval_step = make_eval_step(self._objective, self._seed, parts_of)
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
-        return self._step(state.params, batch, np.int32(index), *frozen)
+        number = sharding.on_all_devices(np.int32(index), self.mesh)
+        return self._step(state.params, batch, number, *frozen)
 
 
 class RecordEvaluator(Evaluator):

@@ -89,6 +89,7 @@ def fit(
     if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
     train_step = program.in_parts(config.accumulate_steps)
+    seed = sharding.on_all_devices(np.uint32(config.seed), mesh)
     with contextlib.ExitStack() as cleanup:
         guard = cleanup.enter_context(PreemptionGuard(writer.notice))
         watchdog = cleanup.enter_context(Watchdog(stall_timeout))
@@ -117,7 +118,7 @@ def fit(
                 writer.message,
             ),
             budget=program.budget,
-            train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog, programs),
+            train_step=CompiledStep(train_step, abstract, seed, writer, watchdog, programs),
             evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog)),
             checkpointer=checkpointer,
             flops_per_step=flops_per_step,

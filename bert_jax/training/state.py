@@ -18,7 +18,7 @@ from bert_jax.models.parameters import name_of
 from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import TEACHER
-from bert_jax.parallel.sharding import parameter_shardings, unbox
+from bert_jax.parallel.sharding import intended_transfer, on_all_devices, parameter_shardings, unbox
 from bert_jax.training.budget import Budget
 
 _NO_DIMENSION = object()
@@ -80,16 +80,17 @@ def abstract_state(
     def is_masked(moment):
         return isinstance(moment, optax.MaskedNode)
 
-    opt_state = optax.tree_map_params(
-        optimizer,
-        lambda moment, param: (
-            moment if is_masked(moment) else _place(moment, _sharding_of_moment(moment.shape, param))
-        ),
-        jax.eval_shape(optimizer.init, params),
-        params,
-        transform_non_params=lambda leaf: _place(leaf, replicated),
-        is_leaf=is_masked,
-    )
+    with intended_transfer():  # of what optax initializes to find the moments in a state
+        opt_state = optax.tree_map_params(
+            optimizer,
+            lambda moment, param: (
+                moment if is_masked(moment) else _place(moment, _sharding_of_moment(moment.shape, param))
+            ),
+            jax.eval_shape(optimizer.init, params),
+            params,
+            transform_non_params=lambda leaf: _place(leaf, replicated),
+            is_leaf=is_masked,
+        )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
     # The leaves of an abstract state are shapes, where its type says arrays.
@@ -162,7 +163,8 @@ def init_state(
         return TrainState(jnp.zeros((), jnp.int32), others, optimizer.init(params), recent, spent=spent)
 
     others = {name: place for name, place in places.items() if name not in values}
-    state = jax.jit(init, out_shardings=shardings.replace(params=others, frozen=None))(np.uint32(seed))
+    initialize = jax.jit(init, out_shardings=shardings.replace(params=others, frozen=None))
+    state = initialize(on_all_devices(np.uint32(seed), mesh))
     values |= state.params
     structure = jax.tree.structure(shardings.params)
     state = state.replace(params=jax.tree.unflatten(structure, [values[name] for name in places]))
@@ -186,7 +188,8 @@ def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Para
     made = jax.eval_shape(init, np.uint32(seed)) if without else {}
     if not made:
         return values
-    return values | jax.jit(init, out_shardings={name: places[name] for name in made})(np.uint32(seed))
+    initialize = jax.jit(init, out_shardings={name: places[name] for name in made})
+    return values | initialize(on_all_devices(np.uint32(seed), next(iter(places.values())).mesh))
 
 
 def without_values(objective: Objective) -> set[str]:
@@ -222,7 +225,8 @@ def place_frozen(
         if isinstance(x, jax.Array):
             return jax.device_put(x, sharding, may_alias=False)  # The train step donates its state.
         array = np.asarray(x)
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        with intended_transfer():
+            return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     frozen = objective.frozen()
     return None if frozen is None else jax.tree_util.tree_map_with_path(place, unbox(frozen), shardings)

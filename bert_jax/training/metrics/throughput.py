@@ -160,7 +160,8 @@ class StepMetrics:
         if not self._closed or (before is not None and self._closed[-1][0] >= before):
             return
         steps, self._closed = self._closed, []
-        values = [{name: float(value) for name, value in metrics.items()} for _, metrics in steps]
+        found = jax.device_get([metrics for _, metrics in steps])
+        values = [{name: float(value) for name, value in metrics.items()} for metrics in found]
         now = time.monotonic()
         if math.isnan(self.first_loss):
             self.first_loss = values[0]["loss"]
@@ -208,7 +209,7 @@ class StepMetrics:
         jax.block_until_ready(steps)
         for step, metrics in steps[-1:]:
             if "budget" in metrics:
-                self.budget = step, float(metrics["budget"])
+                self.budget = step, float(jax.device_get(metrics["budget"]))
 
     def _times(self) -> dict[str, float]:
         times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
@@ -242,7 +243,8 @@ class StepMetrics:
         """Counts the skipped steps up to `last`."""
         while self._uncounted and self._uncounted[0][0] <= last:
             step, metrics = self._uncounted.pop(0)
-            self.streak = self.streak.after(bool(metrics.get("skipped", 0)), bool(metrics.get("spike", 0)))
+            skipped, spike = jax.device_get([metrics.get(name, 0) for name in ("skipped", "spike")])
+            self.streak = self.streak.after(bool(skipped), bool(spike))
             if self.streak.skipped == 1:
                 log(f"warning: step {step} is skipped: {_reason(self.streak)}")
             if self.streak.skipped >= self._max_skipped:
