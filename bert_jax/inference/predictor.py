@@ -27,10 +27,8 @@ from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.readers.lines import LineReader
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
-from bert_jax.tasks.setup import split_file
+from bert_jax.tasks.setup import split_file, training_objective
 from bert_jax.training.metrics import flops
-from bert_jax.training.optimization.adapters import adapt
-from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
@@ -134,9 +132,7 @@ class Predictor:
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
         """Loads the trained and the frozen parameters, of which only those that are not there yet."""
-        freezes = self.task.freeze, self.config.optimizer.freeze
-        new_groups = self.objective.new_groups
-        self.objective = adapt(freeze(self.objective, *freezes), self.config.adapter, new_groups)
+        self.objective = training_objective(self.config, self.task, self.objective)
         abstract = {"params": sharding.abstract_replicated(self.objective.init, self._mesh)}
         if (frozen := self.objective.frozen()) is not None:
             abstract["frozen"] = sharding.shapes_replicated(frozen, self._mesh)

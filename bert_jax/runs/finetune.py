@@ -37,13 +37,12 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches, windows
-from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
+from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import adapt, describe, load_initial
+from bert_jax.training.optimization.adapters import describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
-from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
@@ -91,7 +90,7 @@ def finetune(
     mesh = sharding.mesh_of(config.mesh)
     learned = _learned(config, task, directory)
     learned = distillation.read_teacher(learned, config, task.export_head, directory, log, task.labels)
-    objective = _objective(config, task, learned)
+    objective = training_objective(config, task, learned)
 
     primary = jax.process_index() == 0
     writer = MetricsWriter(
@@ -213,7 +212,7 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config, explicit, log)
-    objective = _objective(config, task, _learned(config, task, directory))
+    objective = training_objective(config, task, _learned(config, task, directory))
     _kept(config, objective, task.objective().new_groups)
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
@@ -238,17 +237,6 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
                 f"{given}: the task {config.task} has no distribution over classes; leave logits out"
             )
     return learned
-
-
-def _objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
-    """Returns the training objective, with what the task, the optimizer and an adapter freeze."""
-    if task.freeze and config.adapter.kind:
-        raise UserError(
-            f"adapter.kind={config.adapter.kind}: the task freezes its encoder, which leaves nothing "
-            "to adapt; leave it empty"
-        )
-    frozen = freeze(learned, task.freeze, config.optimizer.freeze)
-    return adapt(frozen, config.adapter, task.objective().new_groups)
 
 
 def _describe_run(

@@ -1,4 +1,4 @@
-"""Resolves the configuration of a fine-tuning run: its files, model, vocabulary and schedule."""
+"""Resolves a fine-tuning run: its files, model, vocabulary and schedule, and the objective that it trains."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bert_jax.io import checks
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.models.heads import structures
+from bert_jax.objectives.base import Objective
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
@@ -21,6 +22,8 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
+from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.optimization.param_groups import freeze
 
 
 def from_training_file(
@@ -65,6 +68,27 @@ def from_training_file(
     if mistakes:
         raise UserError("; ".join(mistakes))
     return task, examples
+
+
+def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
+    """Returns what a run trains: an objective with what the task, the optimizer and an adapter freeze.
+
+    Args:
+        config: the configuration of the run.
+        task: its task.
+        learned: the objective of the task, perhaps with a teacher.
+
+    Raises:
+        UserError: a regular expression matches no parameter, or the adapter does not fit the model or the
+            task.
+    """
+    if task.freeze and config.adapter.kind:
+        raise UserError(
+            f"adapter.kind={config.adapter.kind}: the task freezes its encoder, which leaves nothing "
+            "to adapt; leave it empty"
+        )
+    frozen = freeze(learned, task.freeze, config.optimizer.freeze)
+    return adapt(frozen, config.adapter, task.objective().new_groups)
 
 
 def _missing_evaluation_file(config: FinetuneConfig, spec: TaskSpec) -> str:
