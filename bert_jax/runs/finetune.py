@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -265,7 +265,19 @@ def _initial_params(
     of_task: RowObjective,
     workdir: WorkDir,
     log: Callable[[str], None],
-) -> Any:
+) -> Callable[[Any], Any] | None:
+    """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing.
+
+    The function takes the abstract parameters and returns the arrays; see `loop.fit`. It also writes what it
+    loaded to `REPORT_FILE` in the work directory, and logs it.
+
+    Args:
+        config: the configuration of the run.
+        objective: the training objective.
+        of_task: the objective of the task, which names the groups that no checkpoint has to have.
+        workdir: the work directory.
+        log: called with lines about what is loaded.
+    """
     new_groups = of_task.new_groups
     if not config.init_from or (config.from_scratch and not config.init_keep):
         return None
@@ -331,12 +343,14 @@ def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[s
     return tuple(name for name, of_layers in matches.items() if all(of_layers))
 
 
-def _summary(names):
+def _summary(names: Iterable[str]) -> str:
+    """Returns the groups of some parameters, with the number of parameters of each."""
     heads = Counter(name.split("/")[0] for name in names)
     return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 
 
-def _describe(split, examples, data, task):
+def _describe(split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask) -> str:
+    """Returns a line about the examples of a file and their tokens, and a second one for a warning."""
     parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)
