@@ -155,7 +155,11 @@ def test_devices_that_split_the_rows_compute_the_same():
 @pytest.mark.long
 def test_what_triton_is_given_computes_the_same():
     """The operations of the kernels as Triton reads them, run in numpy."""
-    x, h, bias, scale, offset, (g, of_x) = (jax.tree.map(np.asarray, one) for one in inputs("triton", rows=1))
+    *states, weights = inputs("triton", rows=1)
+    # Two programs of a kernel: more take numpy seconds, and sum the same.
+    x, h, bias, scale, offset, (g, of_x) = jax.tree.map(
+        lambda one: np.asarray(one[:, :32] if one.ndim == 3 else one), (*states, weights)
+    )
     words = np.asarray(kernel_words(KEY, len(x)))[:, None]
     three, two = np.stack([bias, scale, offset]), np.stack([scale, offset])
     after_settings, before_settings = dict(epsilon=EPSILON, rate=0.3), dict(epsilon=EPSILON, centered=True)
