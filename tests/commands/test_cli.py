@@ -308,11 +308,16 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding,
     ],
 )
 def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, capsys):
-    for argv in (["--config=pretrain/tiny"], ["--config", "pretrain/tiny"]):
-        assert cli.main(["pretrain", *argv, "--workdir=x", f"--config.{field}=1"]) == 2
-        error = capsys.readouterr().err
-        assert f"--config.{field}: the config has no such field; {expected}" in error
-        assert error.count("\n") == 1
+    assert cli.main(["pretrain", "--config=pretrain/tiny", "--workdir=x", f"--config.{field}=1"]) == 2
+    error = capsys.readouterr().err
+    assert f"--config.{field}: the config has no such field; {expected}" in error
+    assert error.count("\n") == 1
+
+
+def test_the_name_of_a_config_may_follow_its_flag(capsys):
+    assert cli.main(["pretrain", "--config", "pretrain/tiny", "--workdir=x", "--config.max_steps=1"]) == 2
+    message = "--config.max_steps: the config has no such field; did you mean steps?"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
