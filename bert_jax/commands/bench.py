@@ -29,11 +29,10 @@ with epy.lazy_imports():
     from bert_jax.data import loader
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
-    from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
     from bert_jax.settings import defaults
     from bert_jax.settings.typed import pretrain_config
-    from bert_jax.training.optimization import optimizers
+    from bert_jax.training import train_program
 
 
 def define_flags(define: Define) -> None:
@@ -122,7 +121,6 @@ def measure(
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
     )
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
-    mesh = sharding.mesh_of(config.mesh)
 
     def time_steps(batches, length, next_sentence=True):
         benchmark.check_length(model, length)
@@ -130,16 +128,12 @@ def measure(
         learned = pretraining_objectives.taught(config, task, max_seq_length=length)
         learned = pretraining_objectives.read_teacher(learned, config, "", progress.log)
         objective = pretraining_objectives.trained(config, learned)
-        optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(
             task,
-            optimizer,
-            schedule,
+            train_program.TrainProgram.of(config, objective),
             batches,
-            mesh=mesh,
             steps=steps,
             accumulate_steps=config.accumulate_steps,
-            check=optimizers.finite_check(config.optimizer),
             seed=config.seed,
             objective=objective,
             log=progress.log,

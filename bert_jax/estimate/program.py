@@ -14,16 +14,13 @@ import numpy as np
 from bert_jax.data import loader, packed
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
-from bert_jax.objectives.adapters import recomputes
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import fewest_parts
+from bert_jax.training import budget, fewest_parts
 from bert_jax.training.metrics import flops
-from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
-from bert_jax.training.state import abstract_state
-from bert_jax.training.step import make_train_step
+from bert_jax.training.train_program import TrainProgram
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,26 +126,14 @@ class TrainStep:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
         self.predictions = rows.length if config.objective == "causal_lm" else masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
-        self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
         learned = pretraining_objectives.taught(config, masked_lm, max_seq_length=rows.length)
         task = pretraining_objectives.trained(config, learned)
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
-        self.state = abstract_state(task, optimizer, self.mesh)
+        program = TrainProgram.of(config, task, devices)
+        self.mesh, self.state, self._budget = program.mesh, program.abstract_state, program.budget
         self._flops = flops.row_flops(task)
         self.encoders = pretraining_objectives.encoders(learned)
-        self._step: Any = sharding.jit_train_step(
-            make_train_step(
-                task,
-                optimizer,
-                schedule,
-                config.accumulate_steps,
-                check=finite_check(config.optimizer),
-            ),
-            self.mesh,
-            jax.tree.map(lambda leaf: leaf.sharding, self.state),
-            recomputes(task),
-        )
+        self._step: Any = program.in_parts(config.accumulate_steps)
 
     @property
     def row_flops(self) -> float:
@@ -210,9 +195,12 @@ class TrainStep:
 
     def _batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
         where = sharding.batch_sharding(self.mesh)
+        arrays = dict(self.rows.arrays)
+        if self._budget and self._budget.of_time:
+            arrays[budget.ELAPSED] = (), "uint32"
         return {
             name: jax.ShapeDtypeStruct((batch_size, *shape), dtype, sharding=where)
-            for name, (shape, dtype) in self.rows.arrays.items()
+            for name, (shape, dtype) in arrays.items()
         }
 
     def argument_bytes(self, batch_size: int) -> float:

@@ -322,7 +322,7 @@ def padded(rows: Sequence[Row], pad_id: int, size: int, length: int) -> dict[str
     return batch
 
 
-def padded_lengths(longest: int, shortest: int) -> list[int]:
+def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
     """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`, if `shortest` is 16.
 
     These are few shapes to compile, with less padding than powers of two.

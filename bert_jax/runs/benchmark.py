@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 import bert_jax
 from bert_jax.convert import families
@@ -26,14 +25,13 @@ from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform as kernel_platform
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import device_memory, host_memory, sharding
 from bert_jax.training.metrics import flops
-from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.step import make_train_step
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.train_program import TrainProgram
 
 Batch = dict[str, np.ndarray]
 RowFlops = Callable[[int, int, int], float]  # of (length, predictions, sequences); see `flops.RowFlops`
@@ -154,14 +152,11 @@ def make_task(
 
 def time_train_step(
     task: MaskedLM,
-    optimizer: optax.GradientTransformation,
-    schedule: Callable,
+    program: TrainProgram,
     batches: Batch | Iterator[Batch],
     *,
-    mesh: jax.sharding.Mesh | None = None,
     steps: int = 10,
     accumulate_steps: int = 1,
-    check: str = "nothing",
     seed: int = 0,
     objective: Objective | None = None,
     log: Callable[[str], None] = lambda line: None,
@@ -170,14 +165,11 @@ def time_train_step(
 
     Args:
         task: masked LM, with the architecture and the masks.
-        optimizer: see `bert_jax.training.optimization.optimizers.make_optimizer`.
-        schedule: maps a step to its learning rate.
+        program: the train step of the objective.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
             batches, of which the next one is assembled and transferred during a step, as in training.
-        mesh: the device mesh; by default all devices, with data parallelism.
         steps: the number of steps to time, after the warm-up steps.
         accumulate_steps: the number of parts in which the gradient is computed; see `step.make_train_step`.
-        check: as of `make_train_step`; Adam needs nothing.
         seed: the seed of the parameters, the masks and dropout.
         objective: what is learned with these masks, with what is frozen or adapted; by default the task.
         log: called with a line before the compilation and before the timing.
@@ -198,7 +190,7 @@ def time_train_step(
         - `loss`: the loss of the last step.
     """
     kernel_check.ensure(task.config, log)
-    mesh = mesh or sharding.make_mesh()
+    mesh = program.mesh
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
     objective = objective or task
     row_flops = flops.row_flops(objective)
@@ -206,16 +198,16 @@ def time_train_step(
     rows, length = first["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
-    train_step = make_train_step(objective, optimizer, schedule, accumulate_steps, check=check)
-    step, compile_seconds = _compile(train_step, objective, optimizer, first, mesh, seed)
+    step, compile_seconds = _compile(program, accumulate_steps, first, seed)
     host_memory.keep_activations(step, mesh.size)
     log(
         f"compiled in {compile_seconds:.1f} s; timing {wording.counted(steps, 'step')} after "
         f"{_WARM_UP_STEPS} of warm-up"
     )
-    state = init_state(objective, optimizer, mesh, seed)
+    state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
     count = functools.partial(_count, row_flops, predicted=task.masking.prob)
-    seconds, mean, loss = _time(step, state, itertools.chain([first], supply), steps, count, mesh, seed)
+    batches = itertools.chain([first], supply)
+    seconds, mean, loss = _time(step, state, batches, steps, count, program.placed, seed)
 
     flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
     peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
@@ -248,20 +240,12 @@ def time_train_step(
 
 
 def _compile(
-    train_step: Callable,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    batch: Batch,
-    mesh: jax.sharding.Mesh,
-    seed: int,
+    program: TrainProgram, accumulate_steps: int, batch: Batch, seed: int
 ) -> tuple[jax.stages.Compiled, float]:
     """Returns the compiled train step, and the seconds of its compilation."""
-    abstract = abstract_state(objective, optimizer, mesh)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract)
-    step = sharding.jit_train_step(train_step, mesh, shardings, recomputes(objective))
-    rows = sharding.global_batch(batch, mesh)
+    step, rows = program.in_parts(accumulate_steps), program.placed(batch)
     began = time.perf_counter()
-    compiled = step.lower(abstract, rows, np.uint32(seed)).compile()
+    compiled = step.lower(program.abstract_state, rows, np.uint32(seed)).compile()
     return compiled, time.perf_counter() - began
 
 
@@ -271,7 +255,7 @@ def _time(
     batches: Iterator[Batch],
     steps: int,
     count: Callable[[Batch], dict[str, float]],
-    mesh: jax.sharding.Mesh,
+    placed: Callable[[Batch], dict[str, jax.Array]],
     seed: int,
 ) -> tuple[list[float], dict[str, float], float]:
     """Runs some steps, the first of which are not timed.
@@ -283,14 +267,14 @@ def _time(
             devices.
         steps: the number of steps to time.
         count: returns counts of a batch; see `_count`.
-        mesh: the device mesh.
+        placed: places a batch on the devices.
         seed: the seed of the masks and dropout.
 
     Returns:
         The seconds of each timed step, the mean of each count over their batches, and the loss of the last.
     """
     host = next(batches)
-    batch = sharding.global_batch(host, mesh)
+    batch = placed(host)
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):
         counts = count(host)
@@ -298,7 +282,7 @@ def _time(
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(batches)
         if following is not host:
-            host, batch = following, sharding.global_batch(following, mesh)
+            host, batch = following, placed(following)
         jax.block_until_ready((state, metrics, batch))
         seconds.append(time.perf_counter() - began)
         counted.append(counts)

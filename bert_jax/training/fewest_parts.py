@@ -15,9 +15,8 @@ from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import device_memory, sharding
+from bert_jax.parallel import device_memory
 from bert_jax.settings.typed.run_config import RunConfig
-from bert_jax.training import budget as budgets
 from bert_jax.training import compiled_step
 from bert_jax.training.compiled_step import Program, Programs
 from bert_jax.training.train_program import TrainProgram
@@ -151,10 +150,7 @@ def _fitting(
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
 
     def global_batch(parts):
-        rows = largest_batch(parts)
-        if program.budget and program.budget.of_time:
-            rows = budgets.Clock(0).added_to(rows)
-        return sharding.global_batch(rows, mesh)
+        return program.placed(largest_batch(parts))
 
     def attempt(parts):
         batch = global_batch(parts)

@@ -336,7 +336,7 @@ def test_prediction_embedding_and_fill_mask_check_too(monkeypatch, tmp_path):
     with pytest.raises(Checked):
         embedding.Embedder(model)
     with pytest.raises(Checked):
-        benchmark.time_train_step(task, None, None, {})
+        benchmark.time_train_step(task, None, {})
 
 
 def _leaves(task):

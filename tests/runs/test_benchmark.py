@@ -10,11 +10,12 @@ from bert_jax import cli
 from bert_jax.commands import bench
 from bert_jax.data import packed
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.training import budget
 from bert_jax.training.metrics import flops
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.train_program import TrainProgram
 
 SMALL = EncoderConfig(
     vocab_size=200,
@@ -92,17 +93,10 @@ def test_flops_without_padding_have_the_predictions_of_the_masks():
 def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
     batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
     said = []
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, warmup_steps=1), 100, task)
-    result = benchmark.time_train_step(
-        task,
-        *optimizer,
-        batch,
-        mesh=mesh,
-        steps=3,
-        log=said.append,
-    )
+    config = PretrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=1), steps=100)
+    program = TrainProgram.of(config, task, jax.devices()[:1])
+    result = benchmark.time_train_step(task, program, batch, steps=3, log=said.append)
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
     assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 of warm-up")
     lengths, seconds = benchmark.sequence_lengths(batch), result["seconds"]
@@ -146,7 +140,7 @@ def run_on_records(tmp_path, capsys, *flags):
 def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch, copies):
     timed = []
 
-    def time_train_step(task, optimizer, schedule, batches, *, steps, **settings):
+    def time_train_step(task, program, batches, *, steps, **settings):
         assert flops.row_flops(settings["objective"])(16, 2, 1) > 0
         batch = next(batches) if isinstance(batches, Iterator) else batches
         assert ("mask_keys" in batch) == bool(copies)
@@ -168,7 +162,7 @@ def test_the_command_times_the_longest_rows_of_a_ramp(tmp_path, monkeypatch):
     """And with --batch_size that many of them, whatever the config's batch_ramp says."""
     timed = []
 
-    def time_train_step(task, optimizer, schedule, batches, **settings):
+    def time_train_step(task, program, batches, **settings):
         timed.append((next(batches) if isinstance(batches, Iterator) else batches)["input_ids"].shape)
         return {}
 
@@ -201,6 +195,21 @@ def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
     assert cli.main(["bench", "--config=pretrain/electra_tiny", "--batch_size=2", "--json"]) == 0
     assert timed == [("ReplacedTokens", True)] and capsys.readouterr().out
+
+
+def test_the_command_times_the_step_of_a_run_with_a_budget_that_skips_spikes(monkeypatch, capsys):
+    timed = []
+
+    def time_train_step(task, program, batch, **settings):
+        state = program.abstract_state
+        timed.append((state.recent.shape, state.spent is not None, budget.ELAPSED in program.placed(batch)))
+        return {}
+
+    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
+    limits = ["--config.budget.hours=1.0", "--config.spikes.factor=9.0", "--config.spikes.window=4"]
+    limits += ["--config.optimizer.warmup_steps=0"]
+    assert cli.main(["bench", "--config=pretrain/tiny", "--batch_size=8", "--json", *limits]) == 0
+    assert timed == [((4,), True, True)] and capsys.readouterr().out
 
 
 def test_the_command_times_one_of_two_phases(monkeypatch, capsys):
