@@ -71,8 +71,7 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
         del params
         count = optax.safe_increment(state.count)
         mu, nu = _moments(b1, b2, state, updates)
-        steps = count.astype(jnp.float32)
-        first, second = -jnp.expm1(steps * log_b1), -jnp.expm1(steps * log_b2)
+        first, second = -jnp.expm1(count * log_b1), -jnp.expm1(count * log_b2)
         scaled = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu)
         return scaled, optax.ScaleByAdamState(count, mu, nu)
 
@@ -101,7 +100,7 @@ def stable_adamw(
     def update(updates, state, params):
         direction, state = adam.update(updates, state, params)
         decayed, _ = decay.update(direction, decay.init(params), params)
-        correction = -jnp.expm1(state.count.astype(jnp.float32) * log_b2)
+        correction = -jnp.expm1(state.count * log_b2)
 
         def clipped(path, u, g, v):
             ratio = jnp.square(g) / jnp.maximum(v / correction, eps**2)
