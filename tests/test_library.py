@@ -123,7 +123,7 @@ def test_a_model_is_copied_and_pickled(folder, make):
     assert (repr(copied), copied.config, copied.labels) == (repr(model), model.config, model.labels)
     assert copied.tokenizer.settings() == model.tokenizer.settings()
     jax.tree.map(np.testing.assert_array_equal, copied.params, model.params)
-    assert not any(array.flags.writeable for array in jax.tree.leaves(copied.params))
+    assert not any(array.flags["W"] for array in jax.tree.leaves(copied.params))
     for pooling in ("mean", "pooler"):
         found, expected = (each.encode(PAIRS, pooling) for each in (copied, model))
         assert np.array_equal(found.tokens, expected.tokens)
