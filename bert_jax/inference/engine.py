@@ -25,7 +25,7 @@ from bert_jax.tasks.rows import assembly
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
-_ACCELERATOR_TOKENS = 32768  # of a batch on each device
+ACCELERATOR_TOKENS = 32768  # of a batch on each device
 _SHORTEST = 32  # tokens of the shortest rows after a warm-up
 # Tokens of the shortest rows without one. On CPUs, half of the tokens of a file of titles were padding with
 # 16, as on accelerators, where a program takes longer to compile and a token less to compute.
@@ -192,7 +192,7 @@ class Engine:
         shortest = _ACCELERATOR_SHORTEST if suited is None else _CPU_SHORTEST
         self._longest, self._lengths = max_seq_length, padded_lengths(max_seq_length, shortest)
         self._sizes: tuple[int, ...] = ()
-        tokens = batch_tokens or suited or _ACCELERATOR_TOKENS
+        tokens = batch_tokens or suited or ACCELERATOR_TOKENS
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]

@@ -16,17 +16,17 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import check_items, few_lengths, few_sizes
+from bert_jax.inference.engine import ACCELERATOR_TOKENS, check_items, few_lengths, few_sizes
 from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
-from bert_jax.parallel import placement, sharding
+from bert_jax.parallel import placement, row_parts, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.readers.lines import LineReader
 from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.rows import assembly, batches, outputs, windows
+from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
 from bert_jax.tasks.setup import split_file, training_objective
 from bert_jax.training.metrics import flops
 from bert_jax.workdir import run_directory
@@ -223,21 +223,53 @@ class Predictor:
         predict = self._predict
         if self._frozen is not None:
             predict = functools.partial(_with_frozen, predict, self._frozen)
-        buckets = self._buckets or self._lengths(data, size)
-        return outputs.predict_all(predict, self._params, data, size, self._mesh, buckets, on_batch=on_batch)
+        arguments = predict, self._params, data
+        if self._buckets:
+            return outputs.predict_all(*arguments, size, self._mesh, self._buckets, on_batch=on_batch)
+        buckets = self._lengths(data, size)
+        if (packed := self._packing(data, size, buckets)) is not None:
+            return outputs.predict_packed(*arguments, packed, self._mesh, on_batch=on_batch)
+        return outputs.predict_all(*arguments, size, self._mesh, buckets, on_batch=on_batch)
 
     def _lengths(self, data: batches.EncodedRows, size: int) -> tuple[int, ...]:
         """Returns the lengths that rows are padded to, each of which saves what its compilation costs."""
         longest = data.max_seq_length
-        of_token = self._row_flops(longest) / 3 * data.rows_per_example / longest  # without a backward pass
-        compilation = flops.compilation_flops(self._mesh, self.task.model_config.execution.dtype)
-        least = _COMPILATION * compilation / max(of_token, 1.0)
+        of_token = self._row_flops(longest) * data.rows_per_example / longest
+        least = self._compilation_flops / max(of_token, 1.0)
         return batches.bucket_lengths(data.group_lengths, size, longest, least=least, for_few=True)
 
+    def _packing(
+        self, data: batches.EncodedRows, size: int, buckets: tuple[int, ...]
+    ) -> packing.Packing | None:
+        """Returns the shape of packed rows, if they and its compilation cost less than padded ones, or None.
+
+        Args:
+            data: the encoded rows.
+            size: the number of padded rows in a batch.
+            buckets: the lengths that they are padded to.
+        """
+        if not self.objective.may_be_packed or data.rows_per_example > 1 or data.token_features:
+            return None
+        tokens = row_parts.tokens_at_a_time(self._mesh) or ACCELERATOR_TOKENS
+        shape = packing.for_outputs(data.lengths, tokens, self._mesh.size)
+        packed = packing.rows_of_outputs(data.lengths, shape) * self._row_flops(shape.length)
+        widths, counts = np.unique(np.searchsorted(buckets, data.lengths), return_counts=True)
+        counts[0] += -len(data) % size  # of the last batch
+        padded = sum(
+            count * self._row_flops(buckets[width]) for width, count in zip(widths, counts, strict=True)
+        )
+        return shape if packed < padded + (len(widths) - 1) * self._compilation_flops else None
+
     @functools.cached_property
-    def _row_flops(self) -> Callable[..., float]:
-        """Returns the function of the length of a row that returns the FLOPs of a train step with it."""
-        return flops.row_flops(self.objective)
+    def _row_flops(self) -> Callable[[int], float]:
+        """Returns the function of the length of a row that returns the FLOPs of its forward pass."""
+        of_step = flops.row_flops(self.objective)
+        return lambda length: of_step(length) / 3
+
+    @property
+    def _compilation_flops(self) -> float:
+        """Returns the FLOPs of a forward pass that cost what the compilation of one costs."""
+        return _COMPILATION * flops.compilation_flops(self._mesh, self.task.model_config.execution.dtype)
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.

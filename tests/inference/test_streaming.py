@@ -271,6 +271,23 @@ def test_another_length_has_to_save_the_time_of_its_compilation(run_of, monkeypa
         np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
 
 
+@pytest.mark.long
+def test_many_short_rows_share_rows_of_one_shape(run_of, monkeypatch):
+    model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), []
+    predict = model._predict
+    model._predict = lambda params, batch: shapes.append(batch["input_ids"].shape) or predict(params, batch)
+    given = ["a dog is big " * 9, *["the cat"] * 999, *["a dog", "is"] * 500]
+    packed = model.predict_rows(given)
+    assert set(shapes) == {(8 * jax.device_count(), 128)}
+    monkeypatch.setattr(model, "_packing", lambda *rest: None)
+    shapes.clear()
+    padded = model.predict_rows(given)
+    assert {size for size, _ in shapes} == {8}
+    for one, other in zip(packed, padded, strict=True):
+        assert one["prediction"] == other["prediction"]
+        np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
+
+
 @pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])
 def test_rows_in_any_iterable(run_of, given):
     model = predictor.Predictor(str(run_of("classification")))

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import pipelining, placement, row_parts, sharding
-from bert_jax.tasks.rows import batches, windows
+from bert_jax.tasks.rows import batches, packing, windows
 
 
 def make_predict(
@@ -133,4 +133,36 @@ def predict_all(
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
+    return result if data.row_weights is None else windows.join(result, data.group_examples)
+
+
+def predict_packed(
+    predict: Callable,
+    params: Any,
+    data: batches.EncodedRows,
+    shape: packing.Packing,
+    mesh: jax.sharding.Mesh,
+    *,
+    on_batch: Callable[[int, int], None] = progress.not_shown,
+) -> np.ndarray:
+    """Returns the outputs of all rows in their order, as `predict_all`, computed several rows in one.
+
+    Args:
+        predict: a function that `make_predict` returned for an objective whose rows may be packed.
+        params: the parameters, on the mesh.
+        data: the encoded rows, the same in every process, which are not in groups.
+        shape: the shape of the batches, as of `packing.for_outputs`.
+        mesh: the mesh of `predict`.
+        on_batch: as of `predict_all`.
+    """
+    made = packing.output_batches(data, shape, sharding.local_rows(mesh, shape.multiple))
+    outputs = pipelining.computed(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)
+    result = np.empty(0, np.float32)
+    on_batch(0, len(made))
+    for done, (rows, output) in enumerate(outputs, 1):
+        on_batch(done, len(made))
+        if done == 1:
+            result = np.empty((len(data), output.shape[-1]), output.dtype)
+        for examples, found in zip(rows, output, strict=False):  # rows of the last batch may be empty
+            result[examples] = found[: len(examples)]
     return result if data.row_weights is None else windows.join(result, data.group_examples)

@@ -1,4 +1,4 @@
-"""Packs several short examples into each row, so that random batches need little padding.
+"""Packs several short examples into each row, so that random batches and predictions need little padding.
 
 Unlike batches of examples with similar lengths, packed batches mix all lengths. Rows have the layout of
 packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each example. Only numpy is
@@ -8,8 +8,10 @@ used. Batch s of a run is a pure function of (data, seed, s).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Generator
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +29,11 @@ _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
 # Random batches are preferred up to this ratio of their FLOPs to those of batches sorted by length, because
 # the latter are biased samples.
 _DEARER = 1.1
+# Rows of predictions have few lengths, the same for every file, so that files share compiled programs. No row
+# is shorter: it would have little room for the tokens that a row leaves over.
+_SHORTEST_ROW = 128
+_LEAST_TOKENS = 4  # of an example on average, where rows are full
+_FULL = 0.97  # of the tokens of a row, at least, where there are many short examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +167,75 @@ def make_batch(
         [B] is row x S + slot of each.
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
+    by_example = {"weights": _weights(data), **data.targets}
+    if data.row_weights is not None:
+        by_example["row_weights"] = data.row_weights
+    if data.rows_per_example == 1:
+        return _filled(data, rows, packing, local_rows, by_example)
+    members = _of_members(by_example, indices, rows, packing.sequences, local_rows(len(indices)))
+    return _filled(data, rows, packing, local_rows, {}) | members
+
+
+def for_outputs(lengths: np.ndarray, tokens: int, multiple: int) -> Packing:
+    """Returns the shape of the batches of predictions. It is one of few, so that files share programs.
+
+    Args:
+        lengths: int64 [N], the number of tokens of each example.
+        tokens: the number of tokens of a batch on each device.
+        multiple: the number of devices that a batch is sharded over.
+    """
+    length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
+    rows = multiple * max(1, tokens // length)
+    return Packing(length, length // _LEAST_TOKENS, (rows,), rows, rows)
+
+
+def rows_of_outputs(lengths: np.ndarray, packing: Packing) -> int:
+    """Returns about how many rows the batches of predictions have together.
+
+    Args:
+        lengths: int64 [N], the number of tokens of each example.
+        packing: their shape, as of `for_outputs`.
+    """
+    needed = max(lengths.sum() / (_FULL * packing.length), len(lengths) / packing.sequences)
+    return _up(math.ceil(needed), packing.multiple)
+
+
+def output_batches(
+    data: EncodedRows, packing: Packing, local_rows: np.ndarray
+) -> list[tuple[Sequence[np.ndarray], Callable[[], dict[str, np.ndarray]]]]:
+    """Returns the batches of predictions of all examples, without targets.
+
+    Args:
+        data: the encoded rows, which are not in groups.
+        packing: the shape of the batches, as of `for_outputs`.
+        local_rows: the rows of a global batch that this process feeds.
+
+    Returns:
+        For each batch the examples of each row, of which the last batch may have fewer than its shape, and a
+        function that makes it.
+    """
+    rows = _fit(data.lengths, np.arange(len(data)), packing.length, packing.sequences)
+    parts = [rows[begin : begin + packing.multiple] for begin in range(0, len(rows), packing.multiple)]
+    of_example = {"weights": _weights(data)}
+
+    def make(part):
+        return _filled(data, part, packing, lambda count: local_rows, of_example)
+
+    return [(part, functools.partial(make, part)) for part in parts]
+
+
+def _weights(data: EncodedRows) -> np.ndarray:
+    return np.broadcast_to(np.float32(1), len(data))
+
+
+def _filled(
+    data: EncodedRows,
+    rows: Sequence[np.ndarray],
+    packing: Packing,
+    local_rows: Callable[[int], np.ndarray],
+    by_example: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Returns a batch as of `make_batch`, whose rows have given examples, with values of each example."""
     places = local_rows(packing.rows_for(len(rows)))
     shape = (len(places), packing.sequences)
     batch = {
@@ -168,12 +244,6 @@ def make_batch(
         "starts": np.full(shape, packing.length, np.int32),
         "first_lengths": np.zeros(shape, np.int32),
     }
-    by_example = {"weights": np.broadcast_to(np.float32(1), len(data)), **data.targets}
-    if data.row_weights is not None:
-        by_example["row_weights"] = data.row_weights
-    if data.rows_per_example > 1:
-        batch |= _of_members(by_example, indices, rows, packing.sequences, local_rows(len(indices)))
-        by_example = {}
     for name, values in by_example.items():
         batch[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
     for row, place in enumerate(places):

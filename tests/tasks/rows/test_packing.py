@@ -13,7 +13,7 @@ from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
-from bert_jax.tasks.rows import batches, packing
+from bert_jax.tasks.rows import batches, outputs, packing
 from bert_jax.training import step
 from bert_jax.training.metrics.flops import RowFlops
 from bert_jax.training.state import abstract_state, init_state
@@ -114,6 +114,54 @@ def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
         assert sorted(np.concatenate([found(batch, data) for batch in epoch])) == list(range(len(data)))
     later = packing.train_batches(data, shape, batch_size, seed, steps - 1)
     jax.tree.map(np.testing.assert_array_equal, next(later), stream[-1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(2, 32), min_size=1, max_size=200), devices=st.sampled_from([1, 2]))
+def test_predictions_have_every_example_once_in_batches_of_one_shape(lengths, devices):
+    data = rows(lengths)
+    shape = packing.for_outputs(data.lengths, 256, devices)
+    assert (shape.length, shape.multiple) == (128, 2 * devices)
+    made = packing.output_batches(data, shape, np.arange(shape.multiple))
+    seen = []
+    for examples_of_rows, make in made:
+        batch = make()
+        assert set(batch) == {"input_ids", "lengths", "starts", "first_lengths", "weights"}
+        assert batch["input_ids"].shape == (shape.multiple, shape.length)
+        assert batch["weights"].sum() == sum(map(len, examples_of_rows))
+        for row, examples in enumerate(examples_of_rows):
+            for slot, example in enumerate(examples):
+                start, size = batch["starts"][row, slot], lengths[example]
+                expected = data.tokens[data.offsets[example] : data.offsets[example + 1]]
+                np.testing.assert_array_equal(batch["input_ids"][row, start : start + size], expected)
+                assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+            seen += list(examples)
+    assert sorted(seen) == list(range(len(data)))
+    assert packing.rows_of_outputs(data.lengths, shape) % shape.multiple == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classification", "regression", "windows", "causal"])
+def test_predictions_are_those_of_one_example_a_row(kind):
+    lengths = RNG(2).integers(3, 32, 150)
+    of_windows = dict(examples=np.arange(150) // 2, row_weights=np.ones(150, np.float32))
+    data = dataclasses.replace(rows(lengths), **(of_windows if kind == "windows" else {}))
+    task = Classification(
+        CONFIG.replace(causal=kind == "causal"),
+        3,
+        "regression" if kind == "regression" else "classification",
+        windows=kind == "windows",
+    )
+    mesh = sharding.make_mesh()
+    params, predict = draw_parameters(task), outputs.make_predict(task, mesh)
+    shape = packing.for_outputs(data.lengths, 128, mesh.size)
+    told = []
+    found = outputs.predict_packed(
+        predict, params, data, shape, mesh, on_batch=lambda *done: told.append(done)
+    )
+    assert told == [(done, 3) for done in range(4)]  # 150 examples in 24 rows, 8 at a time
+    np.testing.assert_allclose(found, outputs.predict_all(predict, params, data, 16, mesh), atol=2e-6)
+    assert len(found) == (75 if kind == "windows" else 150)
 
 
 def test_runs_of_any_seed_have_the_planned_shapes():
