@@ -20,12 +20,15 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import pooling as poolings
-from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
 from bert_jax.objectives.adapters import assemble
 from bert_jax.objectives.embedding import groups as text_groups
 from bert_jax.parallel import placement
 
 POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
+
+# Of packed rows, the maximum over tokens takes S times the memory, and "none" has no vector for each text.
+_NOT_PACKED = ("max", "none")
 
 _WINDOW_TEXTS = 16384  # maximum number of texts that are sorted by length at a time
 _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted at a time
@@ -108,8 +111,16 @@ class Embedder:
             types=self.tokenizer.layout.types,
         )
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
-        lengths: dict[str, Any] = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
-        self.engine = Engine(model, self.config, groups, compute, **lengths, log=log)
+        self.engine = Engine(
+            model,
+            self.config,
+            groups,
+            compute,
+            max_seq_length=self.max_seq_length,
+            batch_tokens=batch_tokens,
+            packs=pooling not in _NOT_PACKED,
+            log=log,
+        )
 
     def _check(self, model: Model) -> tuple[int, ...]:
         """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options.
@@ -230,21 +241,25 @@ def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str
         )
 
 
-def pool(states: jax.Array, real: jax.Array, pooling: str) -> jax.Array:
-    """Returns one vector per text from the states of its tokens: [B, L, H] to [B, H].
+def pool(
+    states: jax.Array, sequence_ids: jax.Array, pooling: str, cls_positions: jax.Array | None = None
+) -> jax.Array:
+    """Returns one vector per text from the states of its tokens: [B, L, H] to [B, H], or to [B, S, H].
 
     Args:
         states: the states of one layer.
-        real: int32 [B, L], 1 at tokens and 0 at padding.
+        sequence_ids: int32 [B, L], 1 at tokens, or the number of the text in a packed row, and 0 at padding.
         pooling: "mean", in float32; "max"; "last", the last token; or "cls" or "pooler", for the state of
             [CLS].
+        cls_positions: int32 [B, S], where the texts of packed rows begin; None for one text a row.
     """
     if pooling in ("cls", "pooler"):
-        return states[:, 0]
+        return poolings.POOLINGS["cls"](states, sequence_ids, cls_positions)
     if pooling != "mean":
-        return poolings.POOLINGS[pooling](states, real, None)
-    members = poolings.members_of(real, None)
-    return poolings.mean_of(states.astype(jnp.float32), members, jax.lax.Precision.HIGHEST)[:, 0]
+        return poolings.POOLINGS[pooling](states, sequence_ids, cls_positions)
+    members = poolings.members_of(sequence_ids, cls_positions)
+    means = poolings.mean_of(states.astype(jnp.float32), members, jax.lax.Precision.HIGHEST)
+    return means[:, 0] if cls_positions is None else means
 
 
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
@@ -260,11 +275,14 @@ def features(
 ) -> jax.Array:
     """Returns the features of a batch: float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
+    Those of packed rows are [B, S, layers x H].
+
     Args:
         params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them, or
             `placement.Apart`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
-            [B], the number of tokens before the second text.
+            [B], the number of tokens before the second text. Packed rows have `starts` [B, S] and
+            `first_lengths` [B, S] as of `rows.packing`.
         config: the configuration of the encoder.
         layers: the layers, from 0 for the embeddings to the number of layers.
         pooling: as in `Embedder`.
@@ -272,10 +290,14 @@ def features(
         types: the token types of the first and the second text.
     """
     params = nest(assemble(flatten(placement.together(params))))
-    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
+    if "starts" in batch:
+        inputs = batch | packed_inputs(batch, types)
+    else:
+        inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
+    where = inputs["sequence_ids"], pooling, inputs.get("cls_positions")
 
     def collect(x):
-        return x if pooling == "none" else pool(x, inputs["sequence_ids"], pooling)
+        return x if pooling == "none" else pool(x, *where)
 
     encoder = Encoder(config)
     states: Any = encoder.apply(
@@ -286,7 +308,7 @@ def features(
         return chosen.astype(jnp.float32)
     if pooling == "pooler":
         chosen = Pooler(config).apply({"params": params["pooler"]}, chosen)
-    vectors = chosen.astype(jnp.float32).reshape(chosen.shape[0], -1)
+    vectors = chosen.astype(jnp.float32).reshape(*chosen.shape[:-2], -1)
     if normalize:
         vectors = text_groups.normalize(vectors)
     return vectors

@@ -16,20 +16,17 @@ import numpy as np
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.inference import shapes
 from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import pipelining, placement, row_parts, sharding
-from bert_jax.tasks.rows import assembly
+from bert_jax.parallel import pipelining, placement, sharding
+from bert_jax.tasks.rows import assembly, packing
+from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
-ACCELERATOR_TOKENS = 32768  # of a batch on each device
-_SHORTEST = 32  # tokens of the shortest rows after a warm-up
-# Tokens of the shortest rows without one. On CPUs, half of the tokens of a file of titles were padding with
-# 16, as on accelerators, where a program takes longer to compile and a token less to compute.
-_CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
 
 Text = str | tuple[str, str]
 
@@ -168,6 +165,8 @@ class Engine:
         max_seq_length: the maximum number of tokens of a row.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
             number that suits the platform.
+        packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] as of
+            `rows.packing`, and returns outputs [R, S, ...] of them.
         beside: an engine with parameters on the devices. If it is of the same model and dtype, those that it
             has are used here too, and are on the devices once.
         log: called with each line to be logged.
@@ -182,18 +181,18 @@ class Engine:
         *,
         max_seq_length: int,
         batch_tokens: int = 0,
+        packs: bool = False,
         beside: Engine | None = None,
         log: Callable[[str], None] = print,
     ):
         kernel_check.ensure(config, log)
         self._pad_id = tokenizer_of(model).pad_id
         mesh = sharding.make_mesh()
-        suited = row_parts.tokens_at_a_time(mesh)
-        shortest = _ACCELERATOR_SHORTEST if suited is None else _CPU_SHORTEST
-        self._longest, self._lengths = max_seq_length, padded_lengths(max_seq_length, shortest)
+        self._longest = max_seq_length
+        self._lengths = shapes.padded_lengths(max_seq_length, shapes.shortest_length(mesh))
         self._sizes: tuple[int, ...] = ()
-        tokens = batch_tokens or suited or ACCELERATOR_TOKENS
-        self._mesh, self._batch_tokens = mesh, mesh.size * tokens
+        self._packs, self._hidden_size = packs, config.hidden_size
+        self._mesh, self._batch_tokens = mesh, mesh.size * (batch_tokens or shapes.tokens_on_device(mesh))
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
         # A weak reference: on accelerators, the arrays of the host are freed when nobody else needs them.
@@ -234,6 +233,8 @@ class Engine:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields the outputs of rows, a batch at a time, the longest rows first.
 
+        Where it costs less, several rows are packed into one, in any order.
+
         Args:
             rows: the rows.
             total: the number of all rows if no others follow, so that a few rows make a small batch.
@@ -246,23 +247,73 @@ class Engine:
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)
         # The longest rows come first, so that the first batch shows how much memory all of them need.
         order = np.argsort(-lengths, kind="stable")
+        padded_shapes = list(self._shapes(lengths[order], total))
+        dispatch = functools.partial(self._dispatch, self._adapted[adapter])
+        if (shape := self._packing(lengths, padded_shapes)) is not None:
+            yield from self._packed_outputs(rows, shape, dispatch)
+            return
 
         def batches():
-            begin = size = length = 0
-            while begin < len(order):
-                # The last rows share the shape of those before them, if they fit into one batch of it: that
-                # computes as many tokens, and compiles one program less.
-                if len(order) - begin > size or self._sizes:
-                    length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
-                    size = self._batch_size(length, total)
+            begin = 0
+            for size, length in padded_shapes:
                 numbers = order[begin : begin + size]
                 chosen = [rows[i] for i in numbers]
                 yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
                 begin += size
 
-        dispatch = functools.partial(self._dispatch, self._adapted[adapter])
         for numbers, output in pipelining.computed(dispatch, batches()):
             yield numbers, output[: len(numbers)]
+
+    def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
+        """Yields the number of rows and the padded length of each batch; the longest rows come first."""
+        begin = size = length = 0
+        while begin < len(lengths):
+            # The last rows share the shape of those before them, if they fit into one batch of it: that
+            # computes as many tokens, and compiles one program less.
+            if len(lengths) - begin > size or self._sizes:
+                length = self._lengths[bisect.bisect_left(self._lengths, lengths[begin])]
+                size = self._batch_size(length, total)
+            yield size, length
+            begin += size
+
+    def _packing(
+        self, lengths: np.ndarray, padded_shapes: Sequence[tuple[int, int]]
+    ) -> packing.Packing | None:
+        """Returns the shape of packed rows, if they cost less than padded ones, or None.
+
+        Args:
+            lengths: int64 [N], the number of tokens of each row.
+            padded_shapes: the batches of `_shapes`.
+        """
+        if not self._packs or self._sizes or not len(lengths):
+            return None
+
+        def cost(rows, length):
+            # The FLOPs of a layer, 24 H^2 + 4 L H for a token, up to a factor.
+            return rows * length * (6 * self._hidden_size + length)
+
+        shape = packing.for_outputs(lengths, self._batch_tokens // self._mesh.size, self._mesh.size)
+        packed = cost(packing.rows_of_outputs(lengths, shape), shape.length)
+        return shape if packed < sum(itertools.starmap(cost, padded_shapes)) else None
+
+    def _packed_outputs(
+        self, rows: Sequence[Row], shape: packing.Packing, dispatch: Callable[..., jax.Array]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields what `outputs` does, computed in packed rows of a shape."""
+        data = EncodedRows(
+            tokens=np.concatenate([row.token_ids for row in rows]),
+            offsets=np.cumsum([0, *(len(row.token_ids) for row in rows)]),
+            first_lengths=np.array([row.first_length for row in rows], np.int32),
+            targets={},
+            pad_id=self._pad_id,
+            max_seq_length=self._longest,
+            examples=np.arange(len(rows)),
+        )
+        local_rows = sharding.local_rows(self._mesh, shape.multiple)
+        made = packing.output_batches(data, shape, local_rows)
+        for places, output in pipelining.computed(lambda make: dispatch(make()), made):
+            found = [output[row, : len(numbers)] for row, numbers in enumerate(places)]
+            yield np.concatenate(places), np.concatenate(found)
 
     def warm_up(
         self,
@@ -272,7 +323,7 @@ class Engine:
     ) -> int:
         """Compiles what later calls of `outputs` with at most `most` rows need, so that none of them waits.
 
-        From then on, rows are padded as `few_lengths` says, and batches as `few_sizes` does.
+        From then on, rows are padded as `shapes.few_lengths` says, and batches as `few_sizes` does.
 
         Args:
             most: maximum number of rows.
@@ -282,17 +333,17 @@ class Engine:
         Returns:
             The number of programs.
         """
-        self._lengths = few_lengths(self._longest)
-        counts = few_sizes(most, self._mesh.size)
+        self._lengths = shapes.few_lengths(self._longest)
+        counts = shapes.few_sizes(most, self._mesh.size)
         self._sizes = tuple(count // self._mesh.size for count in counts)
-        shapes = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
-        on_program(0, len(shapes))
-        for done, (size, length) in enumerate(sorted(shapes), 1):
+        needed = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
+        on_program(0, len(needed))
+        for done, (size, length) in enumerate(sorted(needed), 1):
             rows = [Row(np.full(length, self._pad_id, np.int32), length, length)] * size
             for _ in self.outputs(rows, total=size, arrays=arrays):
                 pass
-            on_program(done, len(shapes))
-        return len(shapes)
+            on_program(done, len(needed))
+        return len(needed)
 
     def _dispatch(self, params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
         with sharding.on_mesh(self._mesh):
@@ -320,38 +371,3 @@ def padded(rows: Sequence[Row], pad_id: int, size: int, length: int) -> dict[str
         batch["input_ids"][i, : len(row.token_ids)] = row.token_ids
         batch["lengths"][i], batch["first_lengths"][i] = len(row.token_ids), row.first_length
     return batch
-
-
-def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
-    """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`, if `shortest` is 16.
-
-    These are few shapes to compile, with less padding than powers of two.
-
-    Args:
-        longest: the maximum number of tokens of a row.
-        shortest: the least padded length, a power of two.
-    """
-    lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
-    return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
-
-
-def few_lengths(longest: int) -> list[int]:
-    """Returns the padded lengths 32, 64, 128, ..., `longest`, whose programs are compiled in advance."""
-    return _powers(_SHORTEST, 2, longest)
-
-
-def few_sizes(most: int, devices: int) -> list[int]:
-    """Returns the padded sizes of batches of at most `most` rows, whose programs are compiled in advance.
-
-    They are 1, 4, 16, ... rows of each device. Powers of 2 would take 1.5 times as long to compile.
-    """
-    return [devices * size for size in _powers(1, 4, -(-most // devices))]
-
-
-def _powers(first: int, factor: int, last: int) -> list[int]:
-    """Returns first, first x factor, first x factor^2, ... while they are less than `last`, and `last`."""
-    found = []
-    while first < last:
-        found.append(first)
-        first *= factor
-    return [*found, last]

@@ -124,8 +124,16 @@ class MaskFiller:
             lengths, positions = batch["lengths"][:, None], batch["positions"]
             return probabilities(params, batch["input_ids"], lengths, positions, config=config, **options)
 
-        lengths = dict(max_seq_length=self._limit, batch_tokens=_BATCH_TOKENS)
-        self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, beside=beside, log=log)
+        self._engine = Engine(
+            model,
+            config,
+            ("encoder", "mlm"),
+            compute,
+            max_seq_length=self._limit,
+            batch_tokens=_BATCH_TOKENS,
+            beside=beside,
+            log=log,
+        )
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
         """Returns the candidates for each mask of each text, the most likely first.

@@ -16,12 +16,13 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import ACCELERATOR_TOKENS, check_items, few_lengths, few_sizes
+from bert_jax.inference import shapes
+from bert_jax.inference.engine import check_items
 from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
-from bert_jax.parallel import placement, row_parts, sharding
+from bert_jax.parallel import placement, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.readers.lines import LineReader
@@ -108,7 +109,7 @@ class Predictor:
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
-        self._sizes = few_sizes(self.batch_size, self._mesh.size)
+        self._sizes = shapes.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         source = run_directory.best_or_newest(directory) if which == BEST else os.fspath(directory)
         self.shared = shared
@@ -216,7 +217,7 @@ class Predictor:
     ) -> np.ndarray:
         """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`.
 
-        Fewer groups of rows than `batch_size` are padded as `few_sizes` says.
+        Fewer groups of rows than `batch_size` are padded as `shapes.few_sizes` says.
         """
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
@@ -250,8 +251,7 @@ class Predictor:
         """
         if not self.objective.may_be_packed or data.rows_per_example > 1 or data.token_features:
             return None
-        tokens = row_parts.tokens_at_a_time(self._mesh) or ACCELERATOR_TOKENS
-        shape = packing.for_outputs(data.lengths, tokens, self._mesh.size)
+        shape = packing.for_outputs(data.lengths, shapes.tokens_on_device(self._mesh), self._mesh.size)
         packed = packing.rows_of_outputs(data.lengths, shape) * self._row_flops(shape.length)
         widths, counts = np.unique(np.searchsorted(buckets, data.lengths), return_counts=True)
         counts[0] += -len(data) % size  # of the last batch
@@ -274,7 +274,7 @@ class Predictor:
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
-        From then on, rows are padded as `few_lengths` says.
+        From then on, rows are padded as `shapes.few_lengths` says.
 
         Args:
             on_program: called with (programs done, all programs) at the start and after each program.
@@ -284,10 +284,10 @@ class Predictor:
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
-        self._buckets = tuple(few_lengths(longest))
+        self._buckets = tuple(shapes.few_lengths(longest))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
-        shapes = [
+        of_batches = [
             batches.make_batch(rows, np.full(size, -1), (padded,))
             for size in self._sizes
             for padded in self._buckets
@@ -296,7 +296,7 @@ class Predictor:
         programs = {} if self.shared is None else self.shared.programs
         before = len(programs)
         self._predict = outputs.compile_predict(
-            predict, self._mesh, self._params, shapes, self._frozen, programs, on_program=on_program
+            predict, self._mesh, self._params, of_batches, self._frozen, programs, on_program=on_program
         )
         return len(programs) - before
 

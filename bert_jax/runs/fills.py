@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import engine, fill_mask
+from bert_jax.inference import engine, fill_mask, shapes
 from bert_jax.inference.engine import Row
 from bert_jax.io.wording import counted
 from bert_jax.objectives.base import Objective
@@ -104,7 +104,7 @@ class Sentences:
 
     def batch(self, size: int) -> dict[str, np.ndarray]:
         """Returns the rows as a batch of `size` rows, in the form of the loader; see `MaskedLM.predict`."""
-        lengths = engine.padded_lengths(self.limit)
+        lengths = shapes.padded_lengths(self.limit)
         longest = max(len(row.token_ids) for row in self.rows)
         length = lengths[bisect.bisect_left(lengths, longest)]
         batch = engine.padded(self.rows, self.tokenizer.pad_id, size, length)

@@ -3,13 +3,14 @@ import itertools
 import os
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from support.embeddings import TEXTS, by_hand, tiny_model
 
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding, engine
+from bert_jax.inference import embedding, engine, shapes
 from bert_jax.inference.embedding import Embedder
 
 
@@ -117,10 +118,28 @@ def test_long_texts_lose_their_ends_and_say_so(model):
 
 def test_few_shapes_at_most_half_padding():
     lengths = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
-    assert engine.padded_lengths(500, 16) == lengths
-    assert engine.padded_lengths(500, 8) == [8, 12, *lengths]
-    assert engine.padded_lengths(16, 16) == [16]
-    assert engine.padded_lengths(7, 8) == [7]
+    assert shapes.padded_lengths(500, 16) == lengths
+    assert shapes.padded_lengths(500, 8) == [8, 12, *lengths]
+    assert shapes.padded_lengths(16, 16) == [16]
+    assert shapes.padded_lengths(7, 8) == [7]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "pooler"])
+def test_short_texts_share_rows(model, pooling, monkeypatch):
+    words = ["a", "big", "one", "the"]
+    texts = [" ".join(words[: 1 + i % 4] * (1 + i % 5)) for i in range(200)]
+    texts[::7] = [(text, "the one") for text in texts[::7]]
+    layers = (-1,) if pooling == "pooler" else (0, -1)
+    embedder = Embedder(model, pooling=pooling, layers=layers, batch_tokens=128)
+    computed, compute = [], embedder.engine._compute
+    embedder.engine._compute = lambda params, batch: (
+        computed.append(batch["input_ids"].shape) or compute(params, batch)
+    )
+    embedder.engine._hidden_size = 768  # of a model whose attention costs little
+    packed = embedder.embed(texts)
+    assert len(computed) == 2 and set(computed) == {(jax.device_count(), 128)}
+    monkeypatch.setattr(embedder.engine, "_packing", lambda *rest: None)
+    np.testing.assert_allclose(packed, embedder.embed(texts), atol=1e-5)
 
 
 def test_nothing_gives_nothing(model):

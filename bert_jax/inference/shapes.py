@@ -1,0 +1,60 @@
+"""The shapes of batches of texts: few of them, because each is compiled."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+
+from bert_jax.parallel import row_parts
+
+_ACCELERATOR_TOKENS = 32768  # of a batch on each device
+_SHORTEST = 32  # tokens of the shortest rows of programs that are compiled in advance
+# Tokens of the shortest rows of others. On CPUs, half of the tokens of a file of titles were padding with 16,
+# as on accelerators, where a program takes longer to compile and a token less to compute.
+_CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
+
+
+def tokens_on_device(mesh: jax.sharding.Mesh) -> int:
+    """Returns the number of tokens, including padding, of a batch on each device that suits it."""
+    return row_parts.tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
+
+
+def shortest_length(mesh: jax.sharding.Mesh) -> int:
+    """Returns the least padded length that suits the devices."""
+    return _ACCELERATOR_SHORTEST if row_parts.tokens_at_a_time(mesh) is None else _CPU_SHORTEST
+
+
+def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
+    """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`, if `shortest` is 16.
+
+    These are few shapes to compile, with less padding than powers of two.
+
+    Args:
+        longest: the maximum number of tokens of a row.
+        shortest: the least padded length, a power of two.
+    """
+    lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
+    return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
+
+
+def few_lengths(longest: int) -> list[int]:
+    """Returns the padded lengths 32, 64, 128, ..., `longest`, whose programs are compiled in advance."""
+    return _powers(_SHORTEST, 2, longest)
+
+
+def few_sizes(most: int, devices: int) -> list[int]:
+    """Returns the padded sizes of batches of at most `most` rows, whose programs are compiled in advance.
+
+    They are 1, 4, 16, ... rows of each device. Powers of 2 would take 1.5 times as long to compile.
+    """
+    return [devices * size for size in _powers(1, 4, -(-most // devices))]
+
+
+def _powers(first: int, factor: int, last: int) -> list[int]:
+    """Returns first, first x factor, first x factor^2, ... while they are less than `last`, and `last`."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= factor
+    return [*found, last]
