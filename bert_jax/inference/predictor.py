@@ -244,12 +244,15 @@ class Predictor:
     ) -> packing.Packing | None:
         """Returns the shape of packed rows, if they and its compilation cost less than padded ones, or None.
 
+        The rows of a run that was trained without packing are not packed: a BiLSTM reads one token at a time.
+
         Args:
             data: the encoded rows.
             size: the number of padded rows in a batch.
             buckets: the lengths that they are padded to.
         """
-        if not self.objective.may_be_packed or data.rows_per_example > 1 or data.token_features:
+        packs = getattr(self.task.config, "pack", False) and self.objective.may_be_packed
+        if not packs or data.rows_per_example > 1 or data.token_features:
             return None
         shape = packing.for_outputs(data.lengths, shapes.tokens_on_device(self._mesh), self._mesh.size)
         packed = packing.rows_of_outputs(data.lengths, shape) * self._row_flops(shape.length)

@@ -1,5 +1,6 @@
 """Rows from a stream: how lines become examples, and a model that answers them as they come."""
 
+import dataclasses
 import io
 import json
 import os
@@ -272,14 +273,14 @@ def test_another_length_has_to_save_the_time_of_its_compilation(run_of, monkeypa
 
 
 @pytest.mark.long
-def test_many_short_rows_share_rows_of_one_shape(run_of, monkeypatch):
+def test_many_short_rows_share_rows_of_one_shape(run_of):
     model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), []
     predict = model._predict
     model._predict = lambda params, batch: shapes.append(batch["input_ids"].shape) or predict(params, batch)
     given = ["a dog is big " * 9, *["the cat"] * 999, *["a dog", "is"] * 500]
     packed = model.predict_rows(given)
     assert set(shapes) == {(8 * jax.device_count(), 128)}
-    monkeypatch.setattr(model, "_packing", lambda *rest: None)
+    model.task.config = dataclasses.replace(model.task.config, pack=False)
     shapes.clear()
     padded = model.predict_rows(given)
     assert {size for size, _ in shapes} == {8}
