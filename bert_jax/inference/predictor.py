@@ -252,7 +252,7 @@ class Predictor:
             buckets: the lengths that they are padded to.
         """
         packs = getattr(self.task.config, "pack", False) and self.objective.may_be_packed
-        if not packs or data.rows_per_example > 1 or data.token_features:
+        if not packs or not len(data) or data.rows_per_example > 1 or data.token_features:
             return None
         shape = packing.for_outputs(data.lengths, shapes.tokens_on_device(self._mesh), self._mesh.size)
         packed = packing.rows_of_outputs(data.lengths, shape) * self._row_flops(shape.length)
