@@ -288,13 +288,13 @@ class Engine:
         if not self._packs or self._sizes or not len(lengths):
             return None
 
-        def cost(rows, length):
+        def cost(length):
             # The FLOPs of a layer, 24 H^2 + 4 L H for a token, up to a factor.
-            return rows * length * (6 * self._hidden_size + length)
+            return length * (6 * self._hidden_size + length)
 
-        shape = packing.for_outputs(lengths, self._batch_tokens // self._mesh.size, self._mesh.size)
-        packed = cost(packing.rows_of_outputs(lengths, shape), shape.length)
-        return shape if packed < sum(itertools.starmap(cost, padded_shapes)) else None
+        padded = sum(size * cost(length) for size, length in padded_shapes)
+        devices = self._mesh.size
+        return packing.for_outputs(lengths, self._batch_tokens // devices, devices, cost, padded)
 
     def _packed_outputs(
         self, rows: Sequence[Row], shape: packing.Packing, dispatch: Callable[..., jax.Array]

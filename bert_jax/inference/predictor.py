@@ -254,14 +254,14 @@ class Predictor:
         packs = getattr(self.task.config, "pack", False) and self.objective.may_be_packed
         if not packs or not len(data) or data.rows_per_example > 1 or data.token_features:
             return None
-        shape = packing.for_outputs(data.lengths, shapes.tokens_on_device(self._mesh), self._mesh.size)
-        packed = packing.rows_of_outputs(data.lengths, shape) * self._row_flops(shape.length)
         widths, counts = np.unique(np.searchsorted(buckets, data.lengths), return_counts=True)
         counts[0] += -len(data) % size  # of the last batch
         padded = sum(
             count * self._row_flops(buckets[width]) for width, count in zip(widths, counts, strict=True)
         )
-        return shape if packed < padded + (len(widths) - 1) * self._compilation_flops else None
+        padded += (len(widths) - 1) * self._compilation_flops
+        tokens, devices = shapes.tokens_on_device(self._mesh), self._mesh.size
+        return packing.for_outputs(data.lengths, tokens, devices, self._row_flops, padded)
 
     @functools.cached_property
     def _row_flops(self) -> Callable[[int], float]:

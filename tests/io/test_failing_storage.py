@@ -1,4 +1,4 @@
-"""Storage that fails for a while is no mistake of the user: launchers start the same command again."""
+"""A temporary failure of storage is not a mistake of the user: launchers start the same command again."""
 
 import errno
 

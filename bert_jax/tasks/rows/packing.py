@@ -176,28 +176,26 @@ def make_batch(
     return _filled(data, rows, packing, local_rows, {}) | members
 
 
-def for_outputs(lengths: np.ndarray, tokens: int, multiple: int) -> Packing:
-    """Returns the shape of the batches of predictions. It is one of few, so that files share programs.
+def for_outputs(
+    lengths: np.ndarray, tokens: int, multiple: int, row_cost: Callable[[int], float], padded: float
+) -> Packing | None:
+    """Returns the shape of packed batches of predictions if they cost less than padded ones, or None.
+
+    The shape is one of few, so that files share programs.
 
     Args:
-        lengths: int64 [N], the number of tokens of each example.
+        lengths: int64 [N], the number of tokens of each example, of which there is at least one.
         tokens: the number of tokens of a batch on each device.
         multiple: the number of devices that a batch is sharded over.
+        row_cost: returns the cost of a row with a number of tokens.
+        padded: the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
-    rows = multiple * max(1, tokens // length)
-    return Packing(length, length // _LEAST_TOKENS, (rows,), rows, rows)
-
-
-def rows_of_outputs(lengths: np.ndarray, packing: Packing) -> int:
-    """Returns about how many rows the batches of predictions have together.
-
-    Args:
-        lengths: int64 [N], the number of tokens of each example.
-        packing: their shape, as of `for_outputs`.
-    """
-    needed = max(lengths.sum() / (_FULL * packing.length), len(lengths) / packing.sequences)
-    return _up(math.ceil(needed), packing.multiple)
+    rows, sequences = multiple * max(1, tokens // length), length // _LEAST_TOKENS
+    needed = max(lengths.sum() / (_FULL * length), len(lengths) / sequences)
+    if _up(math.ceil(needed), rows) * row_cost(length) >= padded:
+        return None
+    return Packing(length, sequences, (rows,), rows, rows)
 
 
 def output_batches(
