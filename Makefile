@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 INSTALLED := $(VENV)/installed
-PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(if $(PART),--long-part=$(PART))
 GPU_COMPILER := $(VENV)/gpu-compiler
 
 # Without PYTHON, an environment that exists keeps its Python.
@@ -38,7 +38,8 @@ endif
 help:
 	@echo 'make demo         text to a fine-tuned model on a corpus that every machine has, in minutes'
 	@echo 'make test         the fast tests'
-	@echo 'make test-long    the others that every change has to pass: each takes seconds; or make test LONG=yes for both'
+	@echo 'make test-long    the others that every change has to pass: each takes seconds; or make test LONG=yes for both;'
+	@echo '                  with PART=1/4 the first of four parts of them'
 	@echo 'make test-all     all of them, with the slow ones and those that compare with other libraries'
 	@echo 'make test-sample  a few minutes of the tests, for a second Python'
 	@echo 'make gpu-test     compiles programs for GPUs that are not there'

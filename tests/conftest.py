@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from support import parts as long_parts
 
 from bert_jax.parallel import host_tuning
 
@@ -39,6 +40,21 @@ _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-tests-xla-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long-part", metavar="K/N", help="of the tests marked long, take part K of N only")
+
+
+def pytest_collection_modifyitems(config, items):
+    text = config.getoption("--long-part")
+    if text is not None:
+        try:
+            part, parts = long_parts.parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"--long-part={error}") from None
+        items[:], left_out = long_parts.split(items, part, parts)
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_make_parametrize_id(val, argname):
