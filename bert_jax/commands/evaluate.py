@@ -20,10 +20,12 @@ qrels/SPLIT.tsv; with --rerank in the order of a second model), or by k-means (-
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from absl import flags as absl_flags
@@ -151,7 +153,7 @@ def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
 def _of_records(flags: absl_flags.FlagValues) -> int:
     """Prints the losses of a pre-trained model on records."""
     split = flags.split or "eval"
-    with progress.of_batches("evaluating") as on_batch:
+    with _named_by_flags(), progress.of_batches("evaluating") as on_batch:
         scores = held_out.held_out(
             flags.checkpoint,
             flags.records,
@@ -175,6 +177,15 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
     )
     _print_scores(scores)
     return 0
+
+
+@contextlib.contextmanager
+def _named_by_flags() -> Iterator[None]:
+    """Names a flag by its own name where a mistake is that of a field of `masking`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(re.sub(r"^masking\.(?=prob|replace)", "--masking_", str(error))) from None
 
 
 def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:

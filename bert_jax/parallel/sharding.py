@@ -348,6 +348,15 @@ class MeshFunction:
             return self._function(*args, **kwargs)
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
-        """Returns the program for these arguments, which may be abstract."""
+        """Returns the program for these arguments, which may be abstract.
+
+        Raises:
+            UserError: `JAX_DISABLE_JIT` is set, with which JAX lowers nothing.
+        """
+        if jax.config.jax_disable_jit:
+            raise UserError(
+                "JAX_DISABLE_JIT is set: programs are compiled ahead of time; unset it, and print values "
+                "with jax.debug.print"
+            )
         with on_mesh(self._mesh):
             return self._function.lower(*args)

@@ -41,6 +41,12 @@ def test_the_losses_on_records(records, checkpoint, capsys):
     )
 
 
+@pytest.mark.parametrize("flag", ["--masking_prob=1.5", "--masking_replace=1,2"])
+def test_a_mistake_about_masks_names_the_flag(flag, records, tmp_path, capsys):
+    command = ["evaluate", f"--checkpoint={tmp_path}", f"--records={records}", flag]
+    assert fine_tuned.mistake(command, capsys).startswith(f"bert-jax: error: {flag.partition('=')[0]}=")
+
+
 @pytest.mark.long
 def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     pairs, output = tmp_path / "pairs.tsv", tmp_path / "scores.tsv"

@@ -174,6 +174,16 @@ def test_explicit_axes_are_refused_in_one_line():
     sharding.sum_over_rows(lambda given, rows: jnp.sum(rows), None, jnp.ones(8))
 
 
+def test_without_jit_nothing_is_lowered():
+    mesh = sharding.make_mesh()
+    double = sharding.MeshFunction(jax.jit(lambda x: 2 * x), mesh)
+    with jax.disable_jit():
+        assert double(jnp.float32(3)) == 6
+        with pytest.raises(UserError, match="JAX_DISABLE_JIT is set"):
+            double.lower(jnp.float32(3))
+    assert double.lower(jnp.float32(3)).compile()(jnp.float32(3)) == 6
+
+
 def test_rules():
     mesh = sharding.make_mesh(2, 2, 2)
     spec = sharding.partition_spec
