@@ -21,7 +21,7 @@ from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import pipelining, placement, sharding
+from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import assembly, packing
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tokenization import Tokenizer
@@ -192,7 +192,7 @@ class Engine:
         self._lengths = shapes.padded_lengths(max_seq_length, shapes.shortest_length(mesh))
         self._sizes: tuple[int, ...] = ()
         self._packs, self._hidden_size = packs, config.hidden_size
-        self._mesh, self._batch_tokens = mesh, mesh.size * (batch_tokens or shapes.tokens_on_device(mesh))
+        self._mesh, self._batch_tokens = mesh, mesh.size * (batch_tokens or row_parts.tokens_on_device(mesh))
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
         # A weak reference: on accelerators, the arrays of the host are freed when nobody else needs them.

@@ -27,15 +27,11 @@ from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.readers.lines import LineReader
 from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
+from bert_jax.tasks.rows import assembly, batches, outputs, windows
+from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import split_file, training_objective
-from bert_jax.training.metrics import flops
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
-
-# What a compilation costs, by the time of that of a train step. It takes a tenth of it, 1.5 s of a core with
-# MiniLM, and is stored: later runs, whose rows are padded to the same multiples of 8, do not pay for it.
-_COMPILATION = 0.03
 
 
 @dataclasses.dataclass
@@ -224,55 +220,20 @@ class Predictor:
         predict = self._predict
         if self._frozen is not None:
             predict = functools.partial(_with_frozen, predict, self._frozen)
-        arguments = predict, self._params, data
-        if self._buckets:
-            return outputs.predict_all(*arguments, size, self._mesh, self._buckets, on_batch=on_batch)
-        buckets = self._lengths(data, size)
-        if (packed := self._packing(data, size, buckets)) is not None:
-            return outputs.predict_packed(*arguments, packed, self._mesh, on_batch=on_batch)
-        return outputs.predict_all(*arguments, size, self._mesh, buckets, on_batch=on_batch)
+        chosen = outputs.Shapes(size, self._buckets) if self._buckets else self._shapes(data, size)
+        return outputs.predict_all(predict, self._params, data, chosen, self._mesh, on_batch=on_batch)
 
-    def _lengths(self, data: batches.EncodedRows, size: int) -> tuple[int, ...]:
-        """Returns the lengths that rows are padded to, each of which saves what its compilation costs."""
-        longest = data.max_seq_length
-        of_token = self._row_flops(longest) * data.rows_per_example / longest
-        least = self._compilation_flops / max(of_token, 1.0)
-        return batches.bucket_lengths(data.group_lengths, size, longest, least=least, for_few=True)
-
-    def _packing(
-        self, data: batches.EncodedRows, size: int, buckets: tuple[int, ...]
-    ) -> packing.Packing | None:
-        """Returns the shape of packed rows, if they and its compilation cost less than padded ones, or None.
+    def _shapes(self, data: batches.EncodedRows, size: int) -> outputs.Shapes:
+        """Returns the shapes of the batches of encoded rows, `size` groups of them if they are padded.
 
         The rows of a run that was trained without packing are not packed: a BiLSTM reads one token at a time.
-
-        Args:
-            data: the encoded rows.
-            size: the number of padded rows in a batch.
-            buckets: the lengths that they are padded to.
         """
-        packs = getattr(self.task.config, "pack", False) and self.objective.may_be_packed
-        if not packs or not len(data) or data.rows_per_example > 1 or data.token_features:
-            return None
-        widths, counts = np.unique(np.searchsorted(buckets, data.lengths), return_counts=True)
-        counts[0] += -len(data) % size  # of the last batch
-        padded = sum(
-            count * self._row_flops(buckets[width]) for width, count in zip(widths, counts, strict=True)
-        )
-        padded += (len(widths) - 1) * self._compilation_flops
-        tokens, devices = shapes.tokens_on_device(self._mesh), self._mesh.size
-        return packing.for_outputs(data.lengths, tokens, devices, self._row_flops, padded)
+        return outputs.Shapes.choose(data, size, self._costs, self._mesh, packs=self.task.packs)
 
     @functools.cached_property
-    def _row_flops(self) -> Callable[[int], float]:
-        """Returns the function of the length of a row that returns the FLOPs of its forward pass."""
-        of_step = flops.row_flops(self.objective)
-        return lambda length: of_step(length) / 3
-
-    @property
-    def _compilation_flops(self) -> float:
-        """Returns the FLOPs of a forward pass that cost what the compilation of one costs."""
-        return _COMPILATION * flops.compilation_flops(self._mesh, self.task.model_config.execution.dtype)
+    def _costs(self) -> Costs:
+        dtype = self.task.model_config.execution.dtype
+        return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.

@@ -8,16 +8,10 @@ import jax
 
 from bert_jax.parallel import row_parts
 
-_ACCELERATOR_TOKENS = 32768  # of a batch on each device
 _SHORTEST = 32  # tokens of the shortest rows of programs that are compiled in advance
 # Tokens of the shortest rows of others. On CPUs, half of the tokens of a file of titles were padding with 16,
 # as on accelerators, where a program takes longer to compile and a token less to compute.
 _CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
-
-
-def tokens_on_device(mesh: jax.sharding.Mesh) -> int:
-    """Returns the number of tokens, including padding, of a batch on each device that suits it."""
-    return row_parts.tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
 
 
 def shortest_length(mesh: jax.sharding.Mesh) -> int:

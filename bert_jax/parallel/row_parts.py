@@ -18,6 +18,7 @@ from bert_jax.parallel import host_tuning
 # (benchmarks/NOTES.md).
 _TOKENS_PER_CORE = 512
 _LEAST_TOKENS = 1024
+_ACCELERATOR_TOKENS = 32768
 
 
 def tokens_at_a_time(mesh: jax.sharding.Mesh) -> int | None:
@@ -25,6 +26,11 @@ def tokens_at_a_time(mesh: jax.sharding.Mesh) -> int | None:
     if mesh.devices.flat[0].platform != "cpu":
         return None
     return max(_LEAST_TOKENS, math.ceil(host_tuning.usable_cores()) // mesh.size * _TOKENS_PER_CORE)
+
+
+def tokens_on_device(mesh: jax.sharding.Mesh) -> int:
+    """Returns the number of tokens, including padding, of a batch of predictions on each device."""
+    return tokens_at_a_time(mesh) or _ACCELERATOR_TOKENS
 
 
 def of_forward_pass(batch: Batch, mesh: jax.sharding.Mesh) -> int:

@@ -36,7 +36,8 @@ from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import batches, windows
+from bert_jax.tasks.rows import batches, outputs, windows
+from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint
@@ -108,13 +109,11 @@ def finetune(
         if described := describe(objective):
             log(described)
         data = task.precompute(data, mesh, config, log)
-        costs = finetuning_batches.Costs.of_training(objective, mesh, task.model_config.execution.dtype)
+        costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
         best = None
         if "dev" in data:
             of_dev = examples["dev"], data["dev"]
-            best = _best_checkpoint(
-                config, task, objective, *of_dev, mesh, costs.of_evaluation(), workdir, log
-            )
+            best = _best_checkpoint(config, task, objective, *of_dev, mesh, costs, workdir, log)
         config, programs, training_batches = finetuning_batches.choose(
             config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
         )
@@ -143,7 +142,7 @@ def _best_checkpoint(
     examples: Any,
     data: batches.EncodedRows,
     mesh: jax.sharding.Mesh,
-    costs: finetuning_batches.Costs,
+    costs: Costs,
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> BestCheckpoint:
@@ -156,23 +155,30 @@ def _best_checkpoint(
         examples: the examples of the evaluation file.
         data: their encoded rows.
         mesh: the device mesh.
-        costs: the costs of an evaluation step.
+        costs: the costs of a train step.
         workdir: the work directory, held by the run.
         log: called with the messages of the checkpointer.
     """
     every, size = config.eval.every, config.batch_size
     evaluations = max(1, config.steps // every) if every else 1
-    steps = evaluations * batches.steps_per_epoch(len(data.group_lengths), size)
+    # No more tokens than a batch may have, so that an evaluation needs no more memory.
+    shapes = outputs.Shapes.choose(
+        data,
+        size,
+        costs.of_outputs(evaluations),
+        mesh,
+        packs=False,
+        most_tokens=size * data.max_seq_length,
+    )
     evaluator = TaskEvaluator(
         task,
         objective,
         data,
         examples,
-        size,
+        shapes,
         mesh,
         workdir,
         every=every,
-        buckets=finetuning_batches.buckets(data, size, steps, costs),
     )
     return BestCheckpoint(
         evaluator,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,57 +15,13 @@ from bert_jax.parallel import sharding
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.rows import batches, packing
+from bert_jax.tasks.rows.costs import Costs
 from bert_jax.training import fewest_parts
 from bert_jax.training.compiled_step import Programs
 from bert_jax.training.evaluators import Batches
-from bert_jax.training.metrics import flops
 from bert_jax.workdir.run_directory import WorkDir
 
 _ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
-
-
-class Costs(NamedTuple):
-    """What a step and its compilation cost, by which the shapes of batches are chosen.
-
-    Attributes:
-        row_flops: maps the number of tokens of a row to its model FLOPs.
-        compilation: the model FLOPs that the devices compute in the time of a compilation.
-    """
-
-    row_flops: Callable[[int], float]
-    compilation: float
-
-    @classmethod
-    def of_training(cls, objective: Objective, mesh: jax.sharding.Mesh, dtype: str) -> Costs:
-        """Returns the costs of the train step of an objective.
-
-        Args:
-            objective: the training objective.
-            mesh: the device mesh.
-            dtype: the dtype of matrix products; see `flops.peak_flops`.
-        """
-        return cls(flops.row_flops(objective), flops.compilation_flops(mesh, dtype))
-
-    def of_evaluation(self) -> Costs:
-        """Returns the costs of the evaluation step beside this train step."""
-        # It has no backward pass, which is two thirds of the FLOPs, and about half of what is compiled.
-        return Costs(lambda length: self.row_flops(length) / 3, self.compilation / 2)
-
-
-def buckets(data: batches.EncodedRows, batch_size: int, steps: int, costs: Costs) -> tuple[int, ...]:
-    """Returns the lengths that rows are padded to, each of which costs a compilation.
-
-    Args:
-        data: the encoded rows.
-        batch_size: the number of examples of a batch.
-        steps: the number of batches that are computed.
-        costs: the costs of a step.
-    """
-    longest = data.max_seq_length
-    of_token = costs.row_flops(longest) * data.rows_per_example / longest
-    epochs = steps / batches.steps_per_epoch(len(data.group_lengths), batch_size)
-    least = costs.compilation / max(of_token * epochs, 1.0)
-    return batches.bucket_lengths(data.group_lengths, batch_size, longest, steps, least)
 
 
 class TrainingBatches:
@@ -93,7 +48,7 @@ class TrainingBatches:
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
         self._row_flops = costs.row_flops
         self.packing: packing.Packing | None = None
-        if getattr(task.config, "pack", False):
+        if task.packs:
             devices = mesh.shape["data"] * mesh.shape["fsdp"]
             self.packing = packing.plan(
                 data,
@@ -105,7 +60,11 @@ class TrainingBatches:
                 costs.compilation,
                 row_length,
             )
-        self._buckets = buckets(data, config.batch_size, config.steps, costs)
+        size = config.batch_size
+        epochs = config.steps / batches.steps_per_epoch(len(data.group_lengths), size)
+        self._buckets = batches.bucket_lengths(
+            data.group_lengths, size, data.max_seq_length, config.steps, costs.least_saved(data, epochs)
+        )
 
     @property
     def row_length(self) -> int:

@@ -163,6 +163,11 @@ class FinetuneTask(abc.ABC):
         """Returns the training objective."""
 
     @property
+    def packs(self) -> bool:
+        """Returns whether rows may hold several examples; see `bert_jax.tasks.rows.packing`."""
+        return getattr(self.config, "pack", False)
+
+    @property
     def classifier(self) -> ClassificationHead:
         """Returns the structure of the head: that of the model's family, or the same with a BiLSTM."""
         head = families.of(self.model_config).classifiers[self.export_head]

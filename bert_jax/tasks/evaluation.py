@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,11 +30,10 @@ class TaskEvaluator(Evaluator):
         objective: its objective, with the parameters that are frozen.
         rows: the encoded rows of the evaluation file.
         examples: the examples of the evaluation file.
-        batch_size: the number of groups of rows in a global batch.
+        shapes: the shapes of the batches.
         mesh: the device mesh that holds the train state.
         workdir: the work directory of the run, to which `write_results` writes its files.
         every: the number of steps between two evaluations; 0 to evaluate only at the end.
-        buckets: the lengths that rows are padded to; chosen to suit the rows if empty.
     """
 
     _predictions: Predictions  # of the last evaluation
@@ -46,15 +45,14 @@ class TaskEvaluator(Evaluator):
         objective: Objective,
         rows: EncodedRows,
         examples: Any,
-        batch_size: int,
+        shapes: outputs.Shapes,
         mesh: jax.sharding.Mesh,
         workdir: WorkDir,
         every: int = 0,
-        buckets: Sequence[int] = (),
     ):
-        self.every, self._buckets = every, buckets
+        self.every, self._shapes = every, shapes
         self._task, self._rows, self._examples = task, rows, examples
-        self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
+        self._mesh, self._workdir = mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
         self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
 
@@ -69,9 +67,8 @@ class TaskEvaluator(Evaluator):
                 functools.partial(self._dispatch, context, state.frozen),
                 state.params,
                 self._rows,
-                self._batch_size,
+                self._shapes,
                 self._mesh,
-                self._buckets,
                 on_batch=on_batch,
             )
         with context.watchdog.paused():

@@ -54,9 +54,9 @@ def test_a_whole_set_is_predicted_with_two_outputs_on_the_devices(vocabulary, tm
     params = jax.device_put(draw_parameters(task.objective()))
     predict = outputs.make_predict(task.objective(), mesh)
     Output.held = Output.most = 0
-    found = outputs.predict_all(lambda *args: Watched(predict(*args)), params, data, 8, mesh)
+    found = outputs.predict_all(lambda *args: Watched(predict(*args)), params, data, outputs.Shapes(8), mesh)
     assert found.shape == (40, 2) and Watched.most == 2
-    np.testing.assert_array_equal(found, outputs.predict_all(predict, params, data, 8, mesh))
+    np.testing.assert_array_equal(found, outputs.predict_all(predict, params, data, outputs.Shapes(8), mesh))
 
 
 class Watched(Output):

@@ -11,6 +11,7 @@ from support.evaluations import quiet_context
 from bert_jax.parallel import sharding
 from bert_jax.tasks import evaluation
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows.outputs import Shapes
 from bert_jax.training.watchdog import Watchdog
 
 LIMIT = 0.2
@@ -50,7 +51,7 @@ def evaluate(monkeypatch):
         ended = []
         monkeypatch.setattr(evaluation.outputs, "make_predict", lambda objective, mesh: predict)
         evaluator = evaluation.TaskEvaluator(
-            Task(), None, rows(), None, 8, sharding.make_mesh(), types.SimpleNamespace(primary=True)
+            Task(), None, rows(), None, Shapes(8), sharding.make_mesh(), types.SimpleNamespace(primary=True)
         )
         state = types.SimpleNamespace(params=None, frozen=None)
         with Watchdog(LIMIT, ended.append) as watchdog:

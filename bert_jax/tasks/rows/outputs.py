@@ -1,5 +1,8 @@
 """Computes the outputs of a fine-tuned model for a whole data set."""
 
+from __future__ import annotations
+
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +14,57 @@ from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, packing, windows
+from bert_jax.tasks.rows.costs import Costs
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """The shapes of the batches in which the outputs of a data set are computed.
+
+    Attributes:
+        size: the number of groups in a global batch of padded rows; a multiple of the mesh's data and fsdp
+            axes.
+        lengths: the lengths that rows are padded to, ascending; chosen to suit the data if empty.
+        packed: the shape of packed batches, several examples a row; None if rows are padded.
+    """
+
+    size: int
+    lengths: tuple[int, ...] = ()
+    packed: packing.Packing | None = None
+
+    @classmethod
+    def choose(
+        cls,
+        data: batches.EncodedRows,
+        size: int,
+        costs: Costs,
+        mesh: jax.sharding.Mesh,
+        *,
+        packs: bool,
+        most_tokens: int | None = None,
+    ) -> Shapes:
+        """Returns the shapes that cost the least with their compilations.
+
+        Args:
+            data: the encoded rows.
+            size: as of the class.
+            costs: the costs of a forward pass.
+            mesh: the device mesh.
+            packs: whether rows may hold several examples. Groups, tokens with features and no rows at all are
+                padded all the same.
+            most_tokens: the maximum number of tokens of a packed batch; None for what suits the devices.
+        """
+        least = costs.least_saved(data)
+        lengths = batches.bucket_lengths(
+            data.group_lengths, size, data.max_seq_length, least=least, for_few=True
+        )
+        if not (packs and len(data)) or data.rows_per_example > 1 or data.token_features:
+            return cls(size, lengths)
+        devices, tokens = mesh.shape["data"] * mesh.shape["fsdp"], row_parts.tokens_on_device(mesh)
+        if most_tokens is not None:
+            tokens = min(tokens, most_tokens // devices)
+        padded = costs.of_padded(data, size, lengths) - costs.compilation
+        return cls(size, lengths, packing.for_outputs(data.lengths, tokens, devices, costs.row_flops, padded))
 
 
 def make_predict(
@@ -86,11 +140,10 @@ def compile_predict(
 
 def predict_all(
     predict: Callable,
-    params,
+    params: Any,
     data: batches.EncodedRows,
-    batch_size: int,
-    mesh,
-    buckets: Sequence[int] = (),
+    shapes: Shapes,
+    mesh: jax.sharding.Mesh,
     *,
     on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> np.ndarray:
@@ -100,9 +153,8 @@ def predict_all(
         predict: a function that `make_predict` returned.
         params: the parameters, on the mesh.
         data: the encoded rows, the same in every process.
-        batch_size: the number of groups in a global batch; a multiple of the mesh's data and fsdp axes.
+        shapes: the shapes of the batches.
         mesh: the mesh of `predict`.
-        buckets: the lengths that rows are padded to; chosen to suit the data if empty.
         on_batch: called with (batches done, all batches) at the start and after each batch. An exception that
             it raises ends the prediction.
 
@@ -110,13 +162,20 @@ def predict_all(
         The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If
         the rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
     """
-    order = batches.eval_order(data, batch_size)
-    local_rows = sharding.local_rows(mesh, batch_size)
+    of_shape = _of_padded if shapes.packed is None else _of_packed
+    result = of_shape(predict, params, data, shapes, mesh, on_batch)
+    return result if data.row_weights is None else windows.join(result, data.group_examples)
+
+
+def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
+    """Returns the outputs of all groups of rows, or of their tokens, computed in padded batches."""
+    size = shapes.size
+    order = batches.eval_order(data, size)
+    made = batches.eval_batches(
+        data, size, buckets=shapes.lengths, local_rows=sharding.local_rows(mesh, size)
+    )
     outputs = pipelining.computed(
-        lambda batch: predict(params, sharding.global_batch(batch, mesh)),
-        zip(
-            order, batches.eval_batches(data, batch_size, local_rows=local_rows, buckets=buckets), strict=True
-        ),
+        lambda batch: predict(params, sharding.global_batch(batch, mesh)), zip(order, made, strict=True)
     )
     result = np.empty(0, np.float32)
     on_batch(0, len(order))
@@ -133,28 +192,12 @@ def predict_all(
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
-    return result if data.row_weights is None else windows.join(result, data.group_examples)
+    return result
 
 
-def predict_packed(
-    predict: Callable,
-    params: Any,
-    data: batches.EncodedRows,
-    shape: packing.Packing,
-    mesh: jax.sharding.Mesh,
-    *,
-    on_batch: Callable[[int, int], None] = progress.not_shown,
-) -> np.ndarray:
-    """Returns the outputs of all rows in their order, as `predict_all`, computed several rows in one.
-
-    Args:
-        predict: a function that `make_predict` returned for an objective whose rows may be packed.
-        params: the parameters, on the mesh.
-        data: the encoded rows, the same in every process, which are not in groups.
-        shape: the shape of the batches, as of `packing.for_outputs`.
-        mesh: the mesh of `predict`.
-        on_batch: as of `predict_all`.
-    """
+def _of_packed(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
+    """Returns the outputs of all rows, computed several rows in one."""
+    shape = shapes.packed
     made = packing.output_batches(data, shape, sharding.local_rows(mesh, shape.multiple))
     outputs = pipelining.computed(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)
     result = np.empty(0, np.float32)
@@ -165,4 +208,4 @@ def predict_packed(
             result = np.empty((len(data), output.shape[-1]), output.dtype)
         for examples, found in zip(rows, output, strict=False):  # rows of the last batch may be empty
             result[examples] = found[: len(examples)]
-    return result if data.row_weights is None else windows.join(result, data.group_examples)
+    return result

@@ -52,7 +52,7 @@ def compute(
     features = sharding.MeshFunction(jax.jit(objective.features, out_shardings=replicated), mesh)
     result = {}
     for split, rows in data.items():
-        found = outputs.predict_all(features, params, rows, run.batch_size, mesh)
+        found = outputs.predict_all(features, params, rows, outputs.Shapes(run.batch_size), mesh)
         result[split] = dataclasses.replace(rows, token_features={"features": found})
     log(f"features of {tokens:,} tokens computed once: {size / 2**20:.0f} MiB, {width} numbers per token")
     return result

@@ -183,7 +183,7 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
     assert weight == task.weights(prepared)["task"] == 5
     assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)
     mesh = sharding.make_mesh()
-    joined = outputs.predict_all(outputs.make_predict(task, mesh), params, data, 8, mesh)
+    joined = outputs.predict_all(outputs.make_predict(task, mesh), params, data, outputs.Shapes(8), mesh)
     expected = np.stack([predicted[0], predicted[1:4].mean(axis=0), predicted[4]])
     np.testing.assert_allclose(joined, expected, atol=1e-5)
     assert np.ptp(predicted[1:4], axis=0).max() > 1e-3

@@ -162,11 +162,12 @@ def test_predictions_are_those_of_one_example_a_row(kind):
     params, predict = draw_parameters(task), outputs.make_predict(task, mesh)
     shape = packing.for_outputs(data.lengths, 128, mesh.size, lambda length: length, np.inf)
     told = []
-    found = outputs.predict_packed(
-        predict, params, data, shape, mesh, on_batch=lambda *done: told.append(done)
-    )
+    packed = outputs.Shapes(16, packed=shape)
+    found = outputs.predict_all(predict, params, data, packed, mesh, on_batch=lambda *done: told.append(done))
     assert told == [(done, 3) for done in range(4)]  # 150 examples in 24 rows, 8 at a time
-    np.testing.assert_allclose(found, outputs.predict_all(predict, params, data, 16, mesh), atol=2e-6)
+    np.testing.assert_allclose(
+        found, outputs.predict_all(predict, params, data, outputs.Shapes(16), mesh), atol=2e-6
+    )
     assert len(found) == (75 if kind == "windows" else 150)
 
 
