@@ -113,7 +113,7 @@ def finetune(
         best = None
         if "dev" in data:
             of_dev = examples["dev"], data["dev"]
-            best = _best_checkpoint(config, task, objective, *of_dev, mesh, costs, workdir, log)
+            best = _best_checkpoint(config, task, objective, *of_dev, mesh, workdir, log)
         config, programs, training_batches = finetuning_batches.choose(
             config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
         )
@@ -142,7 +142,6 @@ def _best_checkpoint(
     examples: Any,
     data: batches.EncodedRows,
     mesh: jax.sharding.Mesh,
-    costs: Costs,
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> BestCheckpoint:
@@ -155,31 +154,21 @@ def _best_checkpoint(
         examples: the examples of the evaluation file.
         data: their encoded rows.
         mesh: the device mesh.
-        costs: the costs of a train step.
         workdir: the work directory, held by the run.
         log: called with the messages of the checkpointer.
     """
     every, size = config.eval.every, config.batch_size
     evaluations = max(1, config.steps // every) if every else 1
-    # No more tokens than a batch may have, so that an evaluation needs no more memory.
+    costs = Costs.of_training(task.objective(), mesh, task.model_config.execution.dtype)
     shapes = outputs.Shapes.choose(
         data,
         size,
         costs.of_outputs(evaluations),
         mesh,
-        packs=False,
-        most_tokens=size * data.max_seq_length,
+        packs=task.packs,
+        most_tokens=size * data.max_seq_length,  # a padded batch has as many: the state leaves little memory
     )
-    evaluator = TaskEvaluator(
-        task,
-        objective,
-        data,
-        examples,
-        shapes,
-        mesh,
-        workdir,
-        every=every,
-    )
+    evaluator = TaskEvaluator(task, objective, data, examples, shapes, mesh, workdir, every=every)
     return BestCheckpoint(
         evaluator,
         workdir,

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import types
 
 import jax
 import numpy as np
@@ -72,6 +73,24 @@ def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsy
     )
     assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
     assert "packed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pack", ["true", "false"])
+def test_evaluations_pack_rows_where_predictions_do(files, pretrained, tmp_path, monkeypatch, pack):
+    found = []
+
+    def fit(evaluators, **given):
+        (best,) = evaluators
+        found.append(best._evaluator._shapes)
+        return types.SimpleNamespace(step=1)
+
+    monkeypatch.setattr(finetune.loop, "fit", fit)
+    lines = (files / "dev.csv").read_text().splitlines()
+    (tmp_path / "dev.csv").write_text("\n".join([lines[0], *lines[1:] * 20]))
+    flags = (f"--config.data.eval={tmp_path}/dev.csv", f"--config.pack={pack}", "--config.max_seq_length=32")
+    cli.main(arguments(files, tmp_path / "run", pretrained, *flags))
+    (shapes,) = found
+    assert (shapes.packed is not None) == (pack == "true")
 
 
 @pytest.mark.long

@@ -4,13 +4,17 @@ import threading
 import time
 import types
 
+import jax
 import numpy as np
 import pytest
 from support.evaluations import quiet_context
+from support.tiny_model import draw_parameters, tiny_config
 
+from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks import evaluation
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.rows.outputs import Shapes
 from bert_jax.training.watchdog import Watchdog
 
@@ -20,8 +24,12 @@ LIMIT = 0.2
 class Task:
     """Stands for a task whose outputs are decoded slowly."""
 
+    def __init__(self, seconds=2 * LIMIT):
+        self.seconds = seconds
+
     def decode(self, examples, rows, found):
-        time.sleep(2 * LIMIT)
+        time.sleep(self.seconds)
+        self.found = found
         return types.SimpleNamespace(confusions=lambda: None)
 
     def score(self, predictions):
@@ -95,3 +103,37 @@ def test_a_batch_that_blocks_ends_the_process(evaluate, where):
 
     (message,) = evaluate(predict)
     assert message.startswith("no step for") and "--stall_timeout=0.2" in message
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 2)])
+def test_outputs_of_packed_rows_are_those_of_padded_ones_on_any_mesh(axes):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 33, 400)
+    data = EncodedRows(
+        tokens=rng.integers(5, 40, lengths.sum(), np.int32),
+        offsets=np.cumsum([0, *lengths]),
+        first_lengths=rng.integers(2, lengths + 1).astype(np.int32),
+        targets={},
+        pad_id=0,
+        max_seq_length=32,
+        examples=np.arange(400),
+    )
+    objective, mesh = Classification(tiny_config(40), 2, "classification"), sharding.make_mesh(*axes)
+    costs = Costs.of_training(objective, mesh, "float32").of_outputs()
+    packed = Shapes.choose(data, 64, costs, mesh, packs=True, most_tokens=4096)
+    rows = 4096 // 128 // (axes[0] * axes[1]) * (axes[0] * axes[1])
+    assert packed.packed is not None and packed.packed.rows == (rows,) and packed.packed.length == 128
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    params = jax.device_put(draw_parameters(objective), sharding.parameter_shardings(boxed, mesh))
+    state, found = types.SimpleNamespace(params=params, frozen=None), []
+    for shapes in (Shapes(64), packed):
+        task = Task(0)
+        workdir = types.SimpleNamespace(primary=True)
+        evaluator = evaluation.TaskEvaluator(task, objective, data, None, shapes, mesh, workdir)
+        with Watchdog(0, lambda line: None) as watchdog:
+            evaluator.evaluate(1, state, quiet_context(watchdog))
+        found.append(task.found)
+        assert len(evaluator._compiled) == 1
+    assert np.ptp(found[0], axis=0).min() > 1e-4
+    np.testing.assert_allclose(*found, atol=2e-6)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import pipelining, placement, row_parts, sharding
+from bert_jax.parallel import collective, pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.tasks.rows.costs import Costs
 
@@ -43,7 +43,7 @@ class Shapes:
         packs: bool,
         most_tokens: int | None = None,
     ) -> Shapes:
-        """Returns the shapes that cost the least with their compilations.
+        """Returns the shapes that cost the least with their compilations, the same in all processes of a run.
 
         Args:
             data: the encoded rows.
@@ -52,7 +52,8 @@ class Shapes:
             mesh: the device mesh.
             packs: whether rows may hold several examples. Groups, tokens with features and no rows at all are
                 padded all the same.
-            most_tokens: the maximum number of tokens of a packed batch; None for what suits the devices.
+            most_tokens: the maximum number of tokens of a packed batch, in which each device has at least one
+                row; None for what suits the devices.
         """
         least = costs.least_saved(data)
         lengths = batches.bucket_lengths(
@@ -60,7 +61,9 @@ class Shapes:
         )
         if not (packs and len(data)) or data.rows_per_example > 1 or data.token_features:
             return cls(size, lengths)
-        devices, tokens = mesh.shape["data"] * mesh.shape["fsdp"], row_parts.tokens_on_device(mesh)
+        devices = mesh.shape["data"] * mesh.shape["fsdp"]
+        # Processes may have different numbers of cores.
+        tokens = collective.of_primary(row_parts.tokens_on_device(mesh))
         if most_tokens is not None:
             tokens = min(tokens, most_tokens // devices)
         padded = costs.of_padded(data, size, lengths) - costs.compilation
