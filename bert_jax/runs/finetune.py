@@ -40,7 +40,7 @@ from bert_jax.tasks.rows import batches, outputs, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import loop
-from bert_jax.training.evaluators import BestCheckpoint
+from bert_jax.training.best_checkpoint import BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer

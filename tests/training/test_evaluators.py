@@ -20,7 +20,8 @@ from support.regression import Recorder, Run, at, send
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel import sharding
-from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, RecordEvaluator
+from bert_jax.training.best_checkpoint import BestCheckpoint
+from bert_jax.training.evaluators import Evaluations, Evaluator, RecordEvaluator
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
