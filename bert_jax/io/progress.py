@@ -84,11 +84,13 @@ class Progress:
     def line(self, elapsed: float) -> str:
         """Returns a line describing the stage, `elapsed` seconds after its start."""
         rate = (self._done - self._first) / elapsed if elapsed else 0.0
-        done, speed = f"{self._done * self._scale:,.0f}", f"{wording.rate(rate * self._scale)} {self._unit}/s"
+        total = None if self._total is None else self._total * self._scale
+        said = amount(self._stage, self._done * self._scale, total, self._unit)
+        said += f", {wording.rate(rate * self._scale)} {self._unit}/s"
         if self._total is None:
-            return f"{self._stage}: {done} {self._unit}, {speed}"
+            return said
         left = f"{clock((self._total - self._done) / rate)} left" if rate else "time left unknown"
-        return f"{self._stage}: {done} of {self._total * self._scale:,.0f} {self._unit}, {speed}, {left}"
+        return f"{said}, {left}"
 
     def message(self, text: str) -> None:
         """Prints one line above the bar."""
@@ -109,6 +111,12 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def amount(stage: str, done: float, total: float | None, unit: str) -> str:
+    """Returns how much of a stage is done, such as `evaluation: 5 of 28 batches`."""
+    of = "" if total is None else f" of {total:,.0f}"
+    return f"{stage}: {done:,.0f}{of} {unit}"
 
 
 def not_shown(done: int, total: int) -> None:
@@ -186,14 +194,11 @@ def print_above(bars: Any, text: str) -> None:
 
 @contextlib.contextmanager
 def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-    """Shows a bar for the duration of the block, next to existing bars, unless `bars` is None.
+    """Shows a bar for the duration of the block, next to existing bars.
 
     Yields:
         A function that sets the number of units done and, optionally, the total.
     """
-    if bars is None:
-        yield lambda done, total=None: None
-        return
     number = add_stage(bars, name, total, unit)
     try:
         yield lambda done, total=total: bars.update(number, completed=done, total=total)

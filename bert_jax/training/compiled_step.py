@@ -85,7 +85,7 @@ class CompiledStep:
         key = shape_key(batch)
         if key not in self._programs:
             began, compiled_before = time.monotonic(), key in self._ready
-            with paused(), self._watchdog.paused(), self._writer.stage("compiling"):
+            with paused(), self._watchdog.paused(), self._writer.stage("compiling the train step"):
                 program, choices = self._ready.pop(key, None) or guard.wait_for(
                     lambda: lower_and_compile(self._train_step, self._abstract_state, batch, self.seed)
                 )

@@ -111,7 +111,7 @@ def test_two_bars_fit_into_a_terminal(tmp_path, monkeypatch):
 
 
 def test_no_bar_where_there_is_no_terminal(capsys):
-    with progress.stage(None, "evaluation", None, "batches") as at:
+    with MetricsWriter(None, terminal=False).stage("evaluation", None, "batches") as at:
         at(1)
         at(1, 4)
     with progress.of_batches("predicting") as on_batch:

@@ -10,15 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from bert_jax import signals
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import atomic, files, json_files, markdown, progress
-from bert_jax.training.metrics.events import FLUSH_SECONDS, Events
+from bert_jax.io import files, json_files, markdown, progress
+from bert_jax.training.metrics.events import Events
+from bert_jax.training.metrics.step_lines import StepLines
 from bert_jax.training.metrics.trackers import Trackers
 
 _FILE, _TABLES_FILE = "metrics.jsonl", "tables.jsonl"
+
+# Without a terminal, a line says how far a run or an evaluation is after so long without another line.
+_QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
 
 BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
 
@@ -48,7 +52,7 @@ class MetricsWriter:
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
     that are not finite are written as null. `tables.jsonl` has one line per table, see `read_tables`; there
     is no such file in a run without tables. On a terminal, a progress bar below the lines shows the time
-    left.
+    left; elsewhere, a line says how far the run is after a minute without another one.
 
     Args:
         directory: the work directory, for these files and tensorboard/; None to write no files.
@@ -71,17 +75,18 @@ class MetricsWriter:
     ):
         self._directory = os.fspath(directory) if directory is not None and primary else ""
         self._total, self._primary = total_steps, primary
-        self._lines: _Lines | None = None
-        self._tables: _Lines | None = None
+        self._lines: StepLines | None = None
+        self._tables: StepLines | None = None
         if self._directory:
-            self._lines = _Lines(os.path.join(self._directory, _FILE))
-            self._tables = _Lines(os.path.join(self._directory, _TABLES_FILE))
+            self._lines = StepLines(os.path.join(self._directory, _FILE))
+            self._tables = StepLines(os.path.join(self._directory, _TABLES_FILE))
         self._tensorboard: Events | None = None
         self._trackers: Trackers | None = None
         if trackers and self._directory:
             self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
         self._resumed = 0  # the step from which the run starts or resumes
         self._begin: tuple[float, int] | None = None
+        self._printed = time.monotonic()  # when the last line was
         self._steps: int | None = None  # the bar of the steps
         self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
@@ -182,7 +187,7 @@ class MetricsWriter:
             self._trackers.write_image(step, tag, png)
 
     def at_step(self, step: int) -> None:
-        """Advances the progress bar. It is called at every step with the last step known to be done."""
+        """Shows the progress. It is called at every step with the last step known to be done."""
         if self._begin is None and step > self._resumed:
             # The time left is estimated from the steps after the first one, which includes one-time work.
             self._begin = time.monotonic(), step
@@ -190,9 +195,15 @@ class MetricsWriter:
                 self._bars.update(self._steps, started=self._begin[0], first=step)
         if self._bars:
             self._bars.update(self._steps, completed=step)
+        elif step > self._resumed and self._is_quiet(_QUIET_STEPS):
+            of = f" of {self._total:,}" if self._total else ""
+            self.message("  ".join([f"step {step:,}{of} is done", *self._time_left(step)]))
 
     def stage(self, name: str, total: float | None = None, unit: str = ""):
-        """Returns a context that shows a separate progress bar on a terminal, such as for an evaluation.
+        """Returns a context that shows the progress of a stage, such as an evaluation.
+
+        On a terminal, a separate bar does. Elsewhere, a stage without units says that it begins, and others
+        how far they are after ten seconds without another line.
 
         The context yields a function (units done) or (units done, total), of which the latter is for totals
         that are not known in advance.
@@ -202,7 +213,19 @@ class MetricsWriter:
             total: the total number of units, if it is known in advance.
             unit: the name of the units.
         """
-        return progress.stage(self._bars, name, total, unit)
+        if self._bars:
+            return progress.stage(self._bars, name, total, unit)
+        if not unit:
+            self.message(name)
+
+        def show(done: float, total: float | None = total) -> None:
+            if self._is_quiet(_QUIET_STAGE):
+                self.message(progress.amount(name, done, total, unit))
+
+        return contextlib.nullcontext(show)
+
+    def _is_quiet(self, seconds: float) -> bool:
+        return time.monotonic() - self._printed >= seconds
 
     def notice(self, text: str) -> None:
         """Prints one line from a signal handler, which may have interrupted another print."""
@@ -214,6 +237,7 @@ class MetricsWriter:
 
     def message(self, text: str) -> None:
         """Prints one line to the terminal, in the primary process."""
+        self._printed = time.monotonic()
         if not self._primary:
             return
         if self._bars:
@@ -256,7 +280,7 @@ class MetricsWriter:
                 self._trackers.close()
 
     @property
-    def _files(self) -> list[_Lines]:
+    def _files(self) -> list[StepLines]:
         return [lines for lines in (self._lines, self._tables) if lines]
 
     @contextlib.contextmanager
@@ -288,58 +312,6 @@ class MetricsWriter:
         began, first = self._begin
         left = (time.monotonic() - began) / (step - first) * (self._total - step)
         return [f"left {progress.clock(left)}"]
-
-
-class _Lines:
-    """A file to which lines are appended. On an object store, the whole file is rewritten occasionally."""
-
-    def __init__(self, path: str):
-        self._path = path
-        self._local = not files.is_remote(path)
-        self._file: TextIO | None = None
-        self._kept: list[str] = []
-        self._written = 0.0
-
-    def rewind(self, step: int) -> None:
-        self.close()  # or later lines would go to the file that is replaced
-        try:
-            content = files.read(self._path).decode("utf-8", "replace")
-        except FileNotFoundError:
-            content = ""
-        kept = [line for line in content.splitlines() if _step_of(line) <= step]
-        # A line may be cut off right before its end, and the next one would be appended to it.
-        if content != (whole := "".join(line + "\n" for line in kept)):
-            atomic.write_text(self._path, whole)
-        if not self._local:
-            self._kept = kept
-
-    def append(self, line: str) -> None:
-        if self._local:
-            if self._file is None:
-                self._file = open(self._path, "a", buffering=1)  # noqa: SIM115 (kept open)
-            self._file.write(line + "\n")
-        else:
-            self._kept.append(line)
-            if time.monotonic() - self._written > FLUSH_SECONDS:
-                self.flush()
-
-    def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
-        elif self._kept:
-            atomic.write_text(self._path, "".join(line + "\n" for line in self._kept))
-            self._written = time.monotonic()
-
-    def close(self) -> None:
-        """Closes a local file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def discard(self) -> None:
-        """Closes a local file without what cannot be written, which Python 3.13 would report at its end."""
-        with contextlib.suppress(OSError):
-            self.close()
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
@@ -389,11 +361,3 @@ def _is_table(row: Mapping[str, Any]) -> bool:
     if not (isinstance(header, list) and isinstance(lines, list) and json_files.is_of(row.get("step"), int)):
         return False
     return all(isinstance(line, list) and len(line) == len(header) for line in lines)
-
-
-def _step_of(line: str) -> float:
-    """Returns the step of a line, or infinity if the line is incomplete."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return math.inf

@@ -248,6 +248,41 @@ def test_the_time_left_is_that_of_the_steps_after_the_first(tmp_path, monkeypatc
     ]  # fmt: skip
 
 
+def test_a_log_says_how_far_a_slow_run_is(tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bert_jax.training.metrics.metrics_writer.time.monotonic", lambda: now[0])
+    writer = MetricsWriter(tmp_path, total_steps=1000, terminal=False)
+    writer.rewind(20)
+    with writer.stage("compiling the train step"):
+        now[0] += 100
+    for step in range(20, 30):
+        writer.at_step(step)
+        now[0] += 25
+    writer.write(30, {"loss": 7.0})
+    for total in (None, 8):
+        with writer.stage("evaluation", total, "batches") as show:
+            for done in range(5):
+                show(done)
+                now[0] += 4
+        writer.message("eval")
+    with writer.stage("evaluation", None, "batches") as show:
+        now[0] += 10
+        show(0, 1000)
+    writer.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "compiling the train step",
+        "step 21 of 1,000 is done",  # the first one, from which the time left is estimated
+        "step 24 of 1,000 is done  left 6:46:40",
+        "step 27 of 1,000 is done  left 6:45:25",
+        "step   30  loss 7.0000  left 6:44:10",
+        "evaluation: 3 batches",
+        "eval",
+        "evaluation: 3 of 8 batches",
+        "eval",
+        "evaluation: 0 of 1,000 batches",
+    ]
+
+
 def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
