@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
 
 
-def test_from_raw_text_to_a_fine_tuned_model_of_transformers(tmp_path):
+def test_from_raw_text_to_a_fine_tuned_model_of_transformers(tmp_path, capsys):
     """Vocabulary, records, pre-training that resumes, fine-tuning, and the outputs of the folder."""
     rng, words = np.random.default_rng(0), "red green blue one two three cat dog bird the a is".split()
     text = "\n".join(" ".join(rng.choice(words, 8)) + "." + "\n" * (i % 5 == 4) for i in range(600))
@@ -39,7 +39,9 @@ def test_from_raw_text_to_a_fine_tuned_model_of_transformers(tmp_path):
     whole = pretrain(tmp_path / "whole")
     pretrain(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "8")  # as if it had been killed after step 4
+    capsys.readouterr()
     resumed = pretrain(tmp_path / "run")
+    assert "resumed from step 4" in capsys.readouterr().out
     assert all(whole[name].tobytes() == resumed[name].tobytes() for name in whole)
     tuned, folder = tmp_path / "tuned", tmp_path / "out"
     flags = [

@@ -171,13 +171,10 @@ def test_evaluate_scores_what_the_run_scored(adapted, capsys):
 
 
 @pytest.mark.long
-def test_a_run_resumes_to_the_same_end(adapted, files, pretrained):
-    """The last test of the run, which it changes."""
-    last = adapted / "checkpoints" / "8"
-    end = checkpoint.describe(last)
-    last.rename(adapted / "of-before")
-    assert run(files, adapted, pretrained, *LORA) == 0
-    assert checkpoint.describe(last) == end
+def test_a_run_resumes_to_the_same_end(adapted, files, pretrained, tmp_path, capsys):
+    fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: run(files, copy, pretrained, *LORA), adapted, tmp_path / "run", capsys
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,13 +230,10 @@ def test_bottlenecks_are_those_of_a_run_that_starts_from_them(bottlenecks, files
 
 
 @pytest.mark.long
-def test_a_run_with_bottlenecks_resumes_to_the_same_end(bottlenecks, files, pretrained):
-    """The last test of the run, which it changes."""
-    last = bottlenecks / "checkpoints" / "8"
-    end = checkpoint.describe(last)
-    last.rename(bottlenecks / "of-before")
-    assert run(files, bottlenecks, pretrained, *HOULSBY) == 0
-    assert checkpoint.describe(last) == end
+def test_a_run_with_bottlenecks_resumes_to_the_same_end(bottlenecks, files, pretrained, tmp_path, capsys):
+    fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: run(files, copy, pretrained, *HOULSBY), bottlenecks, tmp_path / "run", capsys
+    )
 
 
 @pytest.mark.long

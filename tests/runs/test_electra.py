@@ -65,7 +65,7 @@ def test_a_resumed_run_ends_as_one_that_went_through(run, records, tmp_path, cap
     shutil.rmtree(other / "checkpoints" / "6")
     with processes.quick_compilation():
         assert cli.main(command(other, records)) == 0
-    assert "step 3" in capsys.readouterr().out
+    assert "resumed from step 3" in capsys.readouterr().out
     one, two = convert.load(run), convert.load(other)
     for mine, reference in ((two, one), (two.generator, one.generator)):
         assert mine.params.keys() == reference.params.keys()

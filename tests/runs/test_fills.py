@@ -66,11 +66,12 @@ def test_tensorboard_shows_them_at_each_evaluation(filled):
 
 
 @pytest.mark.long
-def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path):
+def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path, capsys):
     """What a run leaves that was killed before its last save: step 6 is done, and evaluated, again."""
     other = shutil.copytree(filled, tmp_path / "run")
     shutil.rmtree(other / "checkpoints" / "6")
     assert cli.main(processes.command(other, records, **FIELDS)) == 0
+    assert "resumed from step 4" in capsys.readouterr().out
     assert read_tables(other, "eval/fills") == read_tables(filled, "eval/fills")
     assert tensorboard.steps(other / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
 

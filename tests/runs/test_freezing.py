@@ -118,13 +118,10 @@ def test_a_directory_of_before_is_refused_in_one_line(frozen, files, pretrained,
 
 
 @pytest.mark.long
-def test_a_run_resumes_to_the_same_end(frozen, files, pretrained):
-    """The last test of the run, which it changes."""
-    last = frozen / "checkpoints" / "8"
-    end = checkpoint.describe(last)
-    last.rename(frozen / "of-before")
-    assert run(files, frozen, pretrained) == 0
-    assert checkpoint.describe(last) == end
+def test_a_run_resumes_to_the_same_end(frozen, files, pretrained, tmp_path, capsys):
+    fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: run(files, copy, pretrained), frozen, tmp_path / "run", capsys
+    )
 
 
 @pytest.mark.parametrize("pattern", ["encoder/.*", "(?!nsp/).*", FREEZE])

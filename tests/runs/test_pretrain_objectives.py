@@ -99,7 +99,8 @@ def test_masks_that_rows_have_again(pretrain, records, tmp_path):
     assert (code, error) == (0, "") and "each row has 2 sets of masks, one an epoch in turn" in output
     losses = [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"]
     shutil.rmtree(run / "checkpoints" / "6")
-    assert pretrain(run, records, steps=6, **fields)[0] == 0
+    code, output, _ = pretrain(run, records, steps=6, **fields)
+    assert code == 0 and "resumed from step 3" in output
     assert [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"] == losses
     code, _, error = pretrain(run, records, steps=6, **fields | {"masking.copies": 1})
     assert code == 2 and "masking.copies" in error

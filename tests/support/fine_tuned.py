@@ -1,6 +1,8 @@
 """Fine-tuning of a file with texts and labels, as a user calls it; and work directories as it leaves them,
 with drawn weights, where nothing has to be trained."""
 
+import shutil
+
 import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
@@ -92,6 +94,25 @@ def finetuned(request, tmp_path_factory, files, pretrained):
     workdir = tmp_path_factory.mktemp("finetuned")
     assert cli.main(request.module.arguments(files, workdir, pretrained)) == 0
     return workdir
+
+
+def assert_resumes_to_the_same_end(run, finished, copy, capsys):
+    """A copy of a finished run of 8 steps goes on from step 4, as after a kill, and ends as the run did.
+
+    Args:
+        run: trains in the directory that it is given; returns the exit code.
+        finished: the work directory, which stays as it is.
+        copy: where the copy is made.
+        capsys: the fixture of pytest.
+    """
+    shutil.copytree(finished, copy)
+    shutil.rmtree(copy / "checkpoints" / "8")
+    capsys.readouterr()
+    assert run(copy) == 0
+    output = capsys.readouterr().out
+    assert "resumed from step 4" in output, output
+    last, expected = (checkpoint.describe(each / "checkpoints" / "8") for each in (copy, finished))
+    assert last == expected
 
 
 def mistake(command, capsys):
