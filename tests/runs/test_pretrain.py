@@ -166,7 +166,7 @@ def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records,
     assert "holds packed records and" in error and "one run reads one schema" in error
 
 
-def test_help_needs_no_jax(capsys):
+def test_help_has_the_flags(capsys):
     assert cli.main(["pretrain", "--help"]) == 0
     output = capsys.readouterr().out
     assert "--workdir" in output and "--[no]allow_changes" in output
