@@ -151,6 +151,7 @@ def test_the_metrics_of_two_phases(phases, capsys):
     mixed = train[6]
     assert mixed["loss"] == pytest.approx((mixed["clm_loss"] + mixed["mlm_loss"] + mixed["nsp_loss"]) / 2)
     evaluations = [line for line in metrics(phases) if line["kind"] == "eval"]
+    assert [line["step"] for line in evaluations] == [4, 8]
     assert all(second <= line.keys() and not first & line.keys() for line in evaluations)
     assert list((phases / "tensorboard").iterdir())
     assert cli.main(["plot", f"--workdir={phases}", f"--output={phases}/curves.svg"]) == 0
