@@ -1,6 +1,5 @@
 """A hundred SIGKILLs of one pre-training run: it ends bit for bit like a run that nothing disturbed."""
 
-import json
 import os
 import random
 import re
@@ -55,8 +54,7 @@ def is_saving(workdir):
 
 
 def lines(workdir, kind, fields):
-    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [[line[name] for name in fields] for line in found if line["kind"] == kind]
+    return [[line[name] for name in fields] for line in processes.metrics(workdir, kind)]
 
 
 def test_killed_a_hundred_times_it_ends_bit_for_bit_the_same(server, records, tmp_path):

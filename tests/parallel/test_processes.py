@@ -1,6 +1,5 @@
 """One run in several processes of two CPU devices each, as on several hosts."""
 
-import json
 import shutil
 import signal
 import time
@@ -38,8 +37,7 @@ def command(workdir, records, **fields):
 
 
 def lines(workdir, kind="train"):
-    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["kind"] == kind]
+    return processes.metrics(workdir, kind)
 
 
 def fills(workdir):

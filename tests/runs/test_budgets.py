@@ -1,11 +1,11 @@
 """Runs that end with a budget of tokens or time: their rates, and how they resume."""
 
-import json
 import shutil
 import types
 
 import numpy as np
 import pytest
+from support import processes
 from support.processes import error_of
 
 from bert_jax import checkpoint
@@ -25,8 +25,7 @@ TOKENS = {
 
 
 def lines(directory, kind="train"):
-    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["kind"] == kind]
+    return processes.metrics(directory, kind)
 
 
 @pytest.mark.long

@@ -26,20 +26,16 @@ def causal(tmp_path_factory, records):
     return directory
 
 
-def metrics(directory):
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.long
 def test_a_run_left_to_right(causal):
     config = json.loads((causal / "config.json").read_text())["config"]
     assert config["objective"] == "causal_lm" and config["model"]["causal"] is True
     assert {name.split("/")[0] for name in checkpoint.parameter_names(causal)} == {"encoder", "mlm"}
-    first, *_, last = metrics(causal)
+    first, *_, last = processes.metrics(causal)
     assert first["loss"] == pytest.approx(first["clm_loss"], rel=1e-6)  # two sums
     assert first["loss"] == pytest.approx(math.log(100), rel=0.05)
     assert last["kind"] == "eval" and {"clm_loss", "clm_accuracy"} <= last.keys()
-    assert not any("mlm" in name or "nsp" in name for line in metrics(causal) for name in line)
+    assert not any("mlm" in name or "nsp" in name for line in processes.metrics(causal) for name in line)
 
 
 @pytest.mark.long
@@ -138,7 +134,7 @@ def phases(tmp_path_factory, records):
 
 @pytest.mark.slow
 def test_the_metrics_of_two_phases(phases, capsys):
-    train = {line["step"]: line for line in metrics(phases) if line["kind"] == "train"}
+    train = {line["step"]: line for line in processes.metrics(phases, "train")}
     assert list(train) == [1, 2, 4, 6, 8]
     first, second = {"clm_loss", "clm_accuracy"}, {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
     for step, line in train.items():
@@ -150,7 +146,7 @@ def test_the_metrics_of_two_phases(phases, capsys):
     assert train[8]["loss"] == pytest.approx(train[8]["mlm_loss"] + train[8]["nsp_loss"])
     mixed = train[6]
     assert mixed["loss"] == pytest.approx((mixed["clm_loss"] + mixed["mlm_loss"] + mixed["nsp_loss"]) / 2)
-    evaluations = [line for line in metrics(phases) if line["kind"] == "eval"]
+    evaluations = processes.metrics(phases, "eval")
     assert [line["step"] for line in evaluations] == [4, 8]
     assert all(second <= line.keys() and not first & line.keys() for line in evaluations)
     assert list((phases / "tensorboard").iterdir())

@@ -65,7 +65,7 @@ def test_the_teacher_is_saved_once(run, trained):
     for name, leaf in saved.items():  # bit for bit
         assert leaf.digest == theirs[name.replace("frozen/teacher", "params")].digest
     assert not any(name.startswith(("frozen/teacher/nsp", "frozen/teacher/pooler")) for name in saved)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = processes.metrics(run)
     names = {"logits_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
     assert all(names <= line.keys() for line in lines if line.get("kind") in ("train", "eval"))
 
@@ -179,7 +179,7 @@ def test_two_steps(files, pretrained, vocabulary, tmp_path, capsys):
     )
     workdir = tmp_path / "run"
     assert finetune(files, workdir, student, *flags) == 0
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = processes.metrics(workdir)
     assert {"task_loss", "logits_loss", "hidden_loss"} <= lines[0].keys()
     saved = checkpoint.describe(workdir / "checkpoints" / "frozen")
     assert {name.split("/")[1] for name in saved} == {"teacher"}

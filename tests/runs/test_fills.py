@@ -1,6 +1,5 @@
 """Fills of masks at each evaluation of pre-training, on a mesh of 8 devices that splits every parameter."""
 
-import json
 import shutil
 
 import pytest
@@ -61,7 +60,7 @@ def test_tensorboard_shows_them_at_each_evaluation(filled):
     assert tensorboard.steps(filled / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
     assert all(text.startswith("| sentence | 1 | 2 | 3 | 4 | 5 |\n| --- |") for text in found)
     assert all("\n| word1 word2 \\[MASK\\] word4 | word" in text for text in found)
-    lines = [json.loads(line) for line in (filled / "metrics.jsonl").read_text().splitlines()]
+    lines = processes.metrics(filled)
     assert [line["step"] for line in lines if line["kind"] != "train"] == [2, 4, 6]
 
 

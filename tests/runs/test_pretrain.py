@@ -34,7 +34,7 @@ def test_what_is_in_the_work_directory(trained, records):
 
 
 def test_the_metrics_of_a_run(trained):
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    lines = processes.metrics(trained)
     assert [(line["kind"], line["step"]) for line in lines] == [
         ("train", 1), ("train", 2), ("train", 4), ("train", 6), ("eval", 6),
     ]  # fmt: skip
@@ -97,10 +97,7 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
     assert re.search(f"loaded ([0-9]+) of \\1 tensors from {trained}/checkpoints/6\n", output)
-    losses = [
-        json.loads((path / "metrics.jsonl").read_text().splitlines()[0])["loss"]
-        for path in (trained, tmp_path / "run")
-    ]
+    losses = [processes.metrics(path)[0]["loss"] for path in (trained, tmp_path / "run")]
     assert losses[1] < losses[0]  # of the first step
 
 
@@ -144,7 +141,7 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     run = run_directory.read_run(tmp_path / "run")
     assert run["config"]["masking"]["max_predictions"] == 3 and run["records"]["max_seq_length"] == 12
     assert (tmp_path / "run" / "vocab.txt").exists()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = processes.metrics(tmp_path / "run")
     assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
     code, output, _ = pretrain(data=data, **fields)
     assert code == 0 and "nothing to train" in output
@@ -194,8 +191,7 @@ def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
 
     short, long = 16 * of_row(16, 4, tmp_path / "short"), 8 * of_row(32, 8, records)
     assert of_steps == [short, long, long, short]
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4]
+    assert [line["step"] for line in processes.metrics(tmp_path / "run", "eval")] == [2, 4]
     assert run_directory.read_run(tmp_path / "run")["records"] == {
         "fingerprint": "random-95-64-0+random-95-64-0", "max_seq_length": 32,
     }  # fmt: skip

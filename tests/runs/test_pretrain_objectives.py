@@ -23,17 +23,13 @@ def groups(directory):
     return {name.split("/")[0] for name in checkpoint.parameter_names(directory)}
 
 
-def metrics(directory):
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.slow
 def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     run = tmp_path / "run"
     code, _, error = pretrain(run, single, steps=6)
     assert (code, error) == (0, "")
     assert groups(run) == {"encoder", "mlm"}
-    lines = metrics(run)
+    lines = processes.metrics(run)
     assert not any(name.startswith("nsp") for line in lines for name in line)
     assert lines[0]["loss"] == lines[0]["mlm_loss"] == pytest.approx(np.log(100), abs=0.3)
 
@@ -84,7 +80,7 @@ def test_other_masks(pretrain, records, tmp_path):
     code, _, error = pretrain(run, records, steps=6, accumulate_steps=1, **fields)
     assert (code, error) == (0, "")
     assert json.loads((run / "config.json").read_text())["config"]["masking"]["max_predictions"] == 16
-    assert "mlm_loss" in metrics(run)[-1]
+    assert "mlm_loss" in processes.metrics(run)[-1]
     assert pretrain(run, records, steps=6, **fields)[0] == 0
     fields["masking.replace"] = "1,0,0"
     code, _, error = pretrain(run, records, steps=6, **fields | {"masking.exclude_special": False})
@@ -97,10 +93,10 @@ def test_masks_that_rows_have_again(pretrain, records, tmp_path):
     fields = {"masking.copies": 2, "checkpoint.every": 3, "log_every": 1}
     code, output, error = pretrain(run, records, steps=6, **fields)
     assert (code, error) == (0, "") and "each row has 2 sets of masks, one an epoch in turn" in output
-    losses = [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"]
+    losses = [line["mlm_loss"] for line in processes.metrics(run, "train")]
     shutil.rmtree(run / "checkpoints" / "6")
     code, output, _ = pretrain(run, records, steps=6, **fields)
     assert code == 0 and "resumed from step 3" in output
-    assert [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"] == losses
+    assert [line["mlm_loss"] for line in processes.metrics(run, "train")] == losses
     code, _, error = pretrain(run, records, steps=6, **fields | {"masking.copies": 1})
     assert code == 2 and "masking.copies" in error

@@ -29,10 +29,9 @@ def general(tmp_path_factory):
 
 def metrics(directory):
     timed = ("per_second", "_seconds", "mfu", "goodput", "time")
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [
         {name: value for name, value in line.items() if not any(part in name for part in timed)}
-        for line in lines
+        for line in processes.metrics(directory)
     ]
 
 

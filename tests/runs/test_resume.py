@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import functools
-import json
 import os
 import random
 import re
@@ -45,11 +44,6 @@ def command(workdir, records):
     return processes.command(workdir, records, **FIELDS)
 
 
-def metrics(workdir, kind="train"):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
-
-
 def assert_same_end(workdir, other):
     """Parameters, moments and step by orbax itself, the digests, and every line of the metrics."""
     trees = []
@@ -65,7 +59,9 @@ def assert_same_end(workdir, other):
         other / "checkpoints" / str(STEPS)
     )
     for kind, names in (("train", ("step", "loss", "grad_norm")), ("eval", ("step", "mlm_loss"))):
-        one, two = ([[line[name] for name in names] for line in metrics(w, kind)] for w in (workdir, other))
+        one, two = (
+            [[line[name] for name in names] for line in processes.metrics(w, kind)] for w in (workdir, other)
+        )
         assert one == two
 
 
@@ -214,7 +210,7 @@ def test_killed_from_left_to_right_and_in_masked_lm(records, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
-    one, several = ([line["loss"] for line in metrics(whole(n))] for n in (1, devices))
+    one, several = ([line["loss"] for line in processes.metrics(whole(n), "train")] for n in (1, devices))
     assert len(one) == STEPS
     np.testing.assert_allclose(several, one, rtol=1e-6)
 

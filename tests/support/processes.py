@@ -126,6 +126,12 @@ def command(workdir, records, **overrides):
     ]
 
 
+def metrics(workdir, kind=None):
+    """The lines of a run's metrics.jsonl, or those of one kind."""
+    lines = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if kind is None or line["kind"] == kind]
+
+
 def start(arguments, devices=1):
     """Starts `bert-jax` on so many CPU devices; its output is one text pipe."""
     return subprocess.Popen(
