@@ -48,8 +48,9 @@ def fine_tune():
         )
 
 
-def check_hessian_product(loss, params, product):
+def check_hessian_product(names):
     """Compares a product of the Hessian and the parameters with a difference of gradients along them."""
+    loss, params, product = (names[name] for name in ("loss", "params", "product"))
     step, gradient = 1e-3, jax.jit(jax.grad(loss))
     after, before = (gradient(jax.tree.map(lambda x, s=s: x * (1 + s), params)) for s in (step, -step))
     expected = jax.tree.map(lambda a, b: (a - b) / (2 * step), after, before)
@@ -61,40 +62,71 @@ def check_hessian_product(loss, params, product):
     np.testing.assert_allclose(found, expected, atol=0.01 * np.abs(expected).max())
 
 
+def check_hidden_states(names):
+    out = names["out"]
+    assert out.tokens.shape == out.states.shape[:2] and out.pooled.shape == (2, 16)
+
+
+def check_vectors(names):
+    assert np.shape(names["vectors"]) == (2, 16)
+
+
+def check_predictions(names):
+    predict = names["classifier"].predict_rows
+    found = predict(["a", {"review": "b"}, {"review": "c", "id": "x"}])
+    assert all(row["prediction"] in ("good", "bad") for row in found)
+    both = {"prediction", "probabilities"}
+    assert [set(row) for row in found] == [both, both, both | {"id"}]
+    for rows, message in (
+        ("a text", "items is str: expected a list"),
+        ((), "items is empty: expected a list"),
+        ([{"text": "a"}], "row 0: "),
+        ([3], "row 0: "),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict(rows)
+
+
+def check_scores(names):
+    assert names["scores"].shape == (2,)
+
+
+def check_losses(names):
+    assert names["losses"][-1] < 0.7 * names["losses"][0]
+
+
+def check_objective(names):
+    assert names["objective"].weights({"lengths": np.array([3, 0, 2])}) == {"length": 2}
+    assert names["state"].step == 0
+
+
+def check_history(names):
+    assert len(names["history"]) == names["state"].step == 3 and np.all(np.isfinite(names["history"]))
+
+
+CHECKS = {
+    "Hidden states in a notebook": check_hidden_states,
+    "Vectors of many texts": check_vectors,
+    "Predictions of a fine-tuned run": check_predictions,
+    "A head of your own": check_scores,
+    "A training step of your own": check_losses,
+    "Second derivatives": check_hessian_product,
+    "A new objective": check_objective,
+    "Reading records": check_history,
+}
+
+
+def test_every_recipe_has_a_check():
+    assert [title for title, _ in RECIPES] == [*CHECKS] and PAGE.count("```python") == len(CHECKS)
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_the_recipes_run():
-    assert len(RECIPES) == 8 and PAGE.count("```python") == 8
     names: dict = {}
     for title, code in RECIPES:
-        if title.startswith("Predictions"):
+        if CHECKS[title] is check_predictions:
             fine_tune()
         with processes.quick_compilation():
             exec(compile(code, title, "exec"), names)
-        if title.startswith("Hidden"):
-            out = names["out"]
-            assert out.tokens.shape == out.states.shape[:2] and out.pooled.shape == (2, 16)
-        elif title.startswith("Vectors"):
-            assert np.shape(names["vectors"]) == (2, 16)
-        elif title.startswith("Predictions"):
-            found = names["classifier"].predict_rows(["a", {"review": "b"}, {"review": "c", "id": "x"}])
-            assert [row["prediction"] in ("good", "bad") for row in found] == [True] * 3
-            assert [set(row) for row in found[:2]] == [{"prediction", "probabilities"}] * 2 and "id" in found[
-                2
-            ]
-            for rows, message in {
-                "a text": "items is str: expected a list",
-                (): "items is empty: expected a list",
-            }.items():
-                with pytest.raises(UserError, match=message):
-                    names["classifier"].predict_rows(rows)
-            for rows in ([{"text": "a"}], [3]):
-                with pytest.raises(UserError, match="row 0: "):
-                    names["classifier"].predict_rows(rows)
-        elif title.startswith("A head"):
-            assert names["scores"].shape == (2,)
-        elif title.startswith("A training step"):
-            assert names["losses"][-1] < 0.7 * names["losses"][0]
-        elif title.startswith("Second"):
-            check_hessian_product(**{name: names[name] for name in ("loss", "params", "product")})
-    assert len(names["history"]) == 3 and np.all(np.isfinite(names["history"]))
+        CHECKS[title](names)
