@@ -139,7 +139,7 @@ def test_batches_shrink_with_the_memory(compare, memory, halvings):
     assert compare.plan.halvings(memory) == halvings
 
 
-def test_a_gpu_with_less_memory_has_fewer_rows(compare, made):
+def test_a_gpu_with_less_memory_has_fewer_rows(made):
     small = dataclasses.replace(made, kinds=("train",), memory_gib=40.0)
     ((ours, *_),) = small.groups()
     assert ours.title == "train base, 128 x 128: bert_jax" and "128" in ours.command

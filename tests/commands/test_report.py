@@ -59,7 +59,7 @@ def run(tmp_path, vocabulary):  # noqa: F811
 
 
 @pytest.mark.long
-def test_a_report_has_what_the_run_has(run, capsys, tmp_path, monkeypatch):
+def test_a_report_has_what_the_run_has(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # pictures are drawn in memory
     assert cli.main(["report", f"--workdir={run}"]) == 0
     text = (run / "report.html").read_text()
@@ -74,7 +74,7 @@ def test_a_report_has_what_the_run_has(run, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_fills_of_masks_by_step(run, capsys):
+def test_fills_of_masks_by_step(run):
     lines = [
         {"step": step, "tag": "eval/fills", "header": ["sentence", "1", "2"],
          "rows": [["a <b> [MASK]", f"cat{step} 50.0%", "dog 1.0%"], ["[MASK]", "the 3.0%", ""]]}
@@ -89,7 +89,7 @@ def test_fills_of_masks_by_step(run, capsys):
     assert texts.count("the 3.0%") == 12 and "1,000" in texts
 
 
-def test_a_run_of_little(run, tmp_path, capsys):
+def test_a_run_of_little(run, tmp_path):
     for name in ("best.json", "errors-dev.tsv"):
         (run / name).unlink()
     (run / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "other": 1.0}\n')

@@ -107,7 +107,7 @@ def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
 
 
 @pytest.mark.long
-def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary, capsys):  # noqa: F811
+def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary):  # noqa: F811
     run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
     found = search("--query=a red cat", "--json", "--top=5", f"--rerank={run}", "--candidates=7")
     near = search("--query=a red cat", "--json", "--top=7", corpus="")

@@ -240,7 +240,7 @@ def test_other_folders_have_none(tmp_path):
 
 
 @pytest.mark.parametrize("similarity", ["", "dot"])
-def test_every_conversion_keeps_them(make_model, tmp_path, capsys, similarity):
+def test_every_conversion_keeps_them(make_model, tmp_path, similarity):
     sentence = SentenceVectors("cls", True, 12, {"query": "q "}, similarity=similarity)
     model = make_model("none").replace(sentence=sentence)
     work_directory.FORMAT.write(model, tmp_path / "run")

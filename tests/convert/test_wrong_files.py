@@ -60,7 +60,7 @@ def test_sizes_are_compared_before_memory_is_taken(export, name, value):
         ("model.safetensors.index.json", {"weight_map": {"a": "../b"}}, "to files beside it"),
     ],
 )
-def test_fields_of_another_type(export, capsys, file, fields, message):
+def test_fields_of_another_type(export, file, fields, message):
     folder, _ = export("sequence_classification")
     hidden_by = {"tokenizer.json": "vocab.txt", "model.safetensors.index.json": "model.safetensors"}
     if file in hidden_by:

@@ -115,7 +115,7 @@ def test_sentences_are_english(corpus):
 
 
 @pytest.mark.long
-def test_no_module_is_imported(tmp_path):
+def test_no_module_is_imported():
     code = (
         "import sys; from data_pipelines import python_docs; before = set(sys.modules);"
         "python_docs.documents(); print(*set(sys.modules) - before)"

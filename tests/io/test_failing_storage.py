@@ -57,7 +57,7 @@ def test_only_a_wrong_path_is_a_mistake(monkeypatch, what, error, refusal):
         assert "the bucket is gone" in str(caught.value)
 
 
-def test_a_file_breaks_off_while_it_is_read(monkeypatch):
+def test_a_file_breaks_off_while_it_is_read():
     class File:
         def readline(self, size):
             raise OSError(errno.EIO, "Input/output error")

@@ -24,7 +24,7 @@ def bash(script):
     return ["bash", "-c", f'rank="${{!#}}"; rank="${{rank##*=}}"; {script}', "bash"]
 
 
-def test_each_gets_its_place(tmp_path):
+def test_each_gets_its_place():
     script = 'echo "${@: -3}"; echo "$JAX_PLATFORMS $XLA_FLAGS" >&2'
     lines = run(
         *bash(script), flags=["--processes=3", "--devices=4", "--port=1234"], env={"PATH": "/usr/bin:/bin"}

@@ -99,7 +99,7 @@ def test_a_signal_during_the_pause(tmp_path):
     assert process.wait(timeout=300) == 3
 
 
-def test_mistakes(tmp_path):
+def test_mistakes():
     for words, message in [((), "what to run"), (("--max_fast=0", "--", "true"), "--max_fast=0: expected")]:
         done = subprocess.run([SCRIPT, *words], capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

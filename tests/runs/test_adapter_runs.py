@@ -108,7 +108,7 @@ def peft(tmp_path_factory, adapted):
 
 @pytest.mark.long
 @pytest.mark.parametrize("source", ["adapted", "peft"])
-def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted, files, pretrained, tmp_path):
+def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted, files, tmp_path):
     """At a rate of 0 it ends as it began: with A, B, the head and the base of the other."""
     path = request.getfixturevalue(source)
     go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")

@@ -53,7 +53,7 @@ def test_masks_are_not_filled(causal, capsys):
     assert "reads left to right and predicts the next token" in error and error.count("\n") == 1
 
 
-def test_the_picture_has_its_loss(causal, capsys):
+def test_the_picture_has_its_loss(causal):
     assert cli.main(["plot", f"--workdir={causal}", f"--output={causal}/curves.svg"]) == 0
     drawn = (causal / "curves.svg").read_text()
     assert "<!-- Causal LM loss -->" in drawn and "<!-- Loss -->" not in drawn
@@ -133,7 +133,7 @@ def phases(tmp_path_factory, records):
 
 
 @pytest.mark.slow
-def test_the_metrics_of_two_phases(phases, capsys):
+def test_the_metrics_of_two_phases(phases):
     train = {line["step"]: line for line in processes.metrics(phases, "train")}
     assert list(train) == [1, 2, 4, 6, 8]
     first, second = {"clm_loss", "clm_accuracy"}, {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
@@ -157,7 +157,7 @@ def test_the_metrics_of_two_phases(phases, capsys):
 
 
 @pytest.mark.long
-def test_the_model_of_two_phases_is_bidirectional(phases, capsys):
+def test_the_model_of_two_phases_is_bidirectional(phases):
     assert json.loads((phases / "config.json").read_text())["config"]["model"]["causal"] is False
     assert set(convert.load(phases).groups) == {"encoder", "mlm", "nsp", "pooler"}
     assert cli.main(["fill-mask", f"--checkpoint={phases}", "word1 [MASK]"]) == 0

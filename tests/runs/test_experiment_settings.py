@@ -99,7 +99,7 @@ def test_results_of_earlier_versions_have_no_settings_and_get_more_seeds(judged,
         judged(seeds=3)
 
 
-def test_steps_are_timed_again_where_the_settings_of_an_arm_have_changed(judged, tmp_path, monkeypatch):
+def test_steps_are_timed_again_where_the_settings_of_an_arm_have_changed(judged, monkeypatch):
     """An arm that has no result yet may change; its times were those of other steps."""
     seconds = {8: 0.5, 16: 1.0}
     timed, steps = [], []

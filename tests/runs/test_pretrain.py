@@ -47,7 +47,7 @@ def test_the_metrics_of_a_run(trained):
 
 
 @pytest.mark.long
-def test_what_it_says(pretrain, trained, records):
+def test_what_it_says(pretrain, trained):
     code, output, error = pretrain(trained, steps=6, log_every=2)
     assert (code, error) == (0, "")
     assert "64 rows of 32 tokens in" in output and "6 steps of 8 rows: 0.75 epochs" in output
@@ -102,13 +102,13 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
 
 
 @pytest.mark.long
-def test_going_on_from_another_run(pretrain, trained, tmp_path):
+def test_going_on_from_another_run(pretrain, trained):
     code, output, _ = pretrain(steps=7, resume_from=trained)
     assert code == 0 and f"went on from {trained}/checkpoints/6, step 6" in output
 
 
 @pytest.mark.long
-def test_records_without_an_evaluation_split(pretrain, records, tmp_path):
+def test_records_without_an_evaluation_split(pretrain):
     code, output, _ = pretrain(steps=6, **{"data.eval_split": ""})
     assert code == 0 and "no evaluation: the records have no split for it" in output
 

@@ -162,7 +162,7 @@ def test_allowed_changes_do_not_reach_the_vocabulary(pretrain, trained, tmp_path
     assert before == {name: (trained / name).read_bytes() for name in before}
 
 
-def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
+def test_a_config_file_without_a_field(tmp_path, capsys):
     config = tmp_path / "config.py"
     config.write_text(
         "from bert_jax.settings import defaults\n\n\ndef get_config():\n    c = defaults.pretrain('tiny')\n"

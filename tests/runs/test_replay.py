@@ -134,7 +134,7 @@ def test_rows_of_several_lengths(pretrain, records, general, tmp_path):
 
 
 @pytest.mark.slow
-def test_records_with_room_for_more_sequences(pretrain, records, general, tmp_path):
+def test_records_with_room_for_more_sequences(pretrain, general, tmp_path):
     wider = shutil.copytree(general, tmp_path / "wider")
     manifest = json.loads((wider / "manifest.json").read_text())
     (wider / "manifest.json").write_text(json.dumps(manifest | {"max_sequences_per_row": 7}))
@@ -164,7 +164,7 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
 
 
 @pytest.mark.long
-def test_records_of_others_with_masks(pretrain, records, tmp_path):
+def test_records_of_others_with_masks(pretrain, tmp_path):
     made = [google_records.example(masks=((1, n % 95 + 5), (4, 8))) for n in range(16)]
     vocab = google_records.write_vocabulary(tmp_path / "others.txt", 100)
     for name, examples in (("own", made), ("other", made[:8])):

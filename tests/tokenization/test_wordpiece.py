@@ -281,7 +281,7 @@ def test_missing_file(tmp_path):
         tokenization.load("")
 
 
-def test_bom_crlf_and_odd_line_ends_keep_the_ids(tmp_path):
+def test_bom_crlf_and_odd_line_ends_keep_the_ids():
     data = "\ufeff" + "\r\n".join([*SPECIAL, "a\u2028b", "the"]) + "\r\n\r\n"
     assert parse_vocabulary(data.encode(), "vocab.txt") == [*SPECIAL, "a\u2028b", "the"]
 

@@ -256,7 +256,7 @@ def started_from_another(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_goes_back_to_the_step_of_another_run_that_it_started_from(started_from_another, tmp_path):
+def test_a_run_goes_back_to_the_step_of_another_run_that_it_started_from(started_from_another):
     run, others = started_from_another
     run.before_batch = at(8, lambda: shutil.copytree(others / "2", others / "6"))
     assert run.fit().step == 12

@@ -100,7 +100,7 @@ def test_without_the_name_of_a_class_the_tensors_decide_on_the_head(tmp_path, he
     assert found.head == head and found.params.keys() == model.params.keys()
 
 
-def test_a_tensor_of_another_shape_is_named_once(tmp_path):
+def test_a_tensor_of_another_shape_is_named_once():
     model = convert.load(FOLDER / "none")
     tensors = FAMILY.to_files(model.params, model.config, "huggingface")
     name = "model.layers.2.attn.Wqkv.weight"

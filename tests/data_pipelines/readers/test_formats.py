@@ -109,7 +109,7 @@ def test_rows_of_json_are_what_their_own_format_expects(tmp_path):
     assert not readers.suspicions(read(tmp_path / "code.parquet", "text")[1])
 
 
-def test_a_dump_of_mediawiki_is_noticed_by_its_name(tmp_path):
+def test_a_dump_of_mediawiki_is_noticed_by_its_name():
     found = readers.another_format("simplewiki-pages-articles.xml.bz2", "text")
     assert "if it is a dump of MediaWiki, give --input_format=wikipedia_xml" in found
     assert not readers.another_format("simplewiki-pages-articles.xml.bz2", "wikipedia_xml")

@@ -300,7 +300,7 @@ def test_urls_with_a_host_or_a_root_are_kept(tmp_path):
         assert readers.list_inputs(f"hosted://host/{pattern}") == ["hosted://host/folder/a.txt"]
 
 
-def test_what_describes_a_data_set_is_not_read_there_either(tmp_path):
+def test_what_describes_a_data_set_is_not_read_there_either():
     system = fsspec.filesystem("memory")
     system.store.clear()
     for name in ("README.md", "dataset_info.json", "data/train.parquet"):

@@ -164,7 +164,7 @@ def test_rows_of_denoising_are_single_texts(files, vocabulary):
     assert objective.special_ids == (task.tokenizer.cls_id, task.tokenizer.sep_id)
 
 
-def test_single_texts_are_their_own_positives(files, vocabulary, capsys):
+def test_single_texts_are_their_own_positives(files, vocabulary):
     task = make_task(vocabulary, "embedding", text_a="first", eval_columns="first,any,score", eval="x.tsv")
     rows = task.encode(task.read_training(str(files / "train.tsv")))
     assert rows.rows_per_example == 2 and len(rows) == 256
@@ -315,7 +315,7 @@ def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
 
 
 @pytest.mark.long
-def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path, capsys):
+def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path):
     """[CLS] in place of the mean, in training, in the predictions of the run, and where it is converted."""
     base = write(tmp_path / "base", vocabulary)
     workdir = tmp_path / "run"

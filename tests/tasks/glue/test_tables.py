@@ -199,7 +199,7 @@ def test_the_zip_is_what_the_server_takes(tmp_path):
         assert archive.read("RTE.tsv").decode() == "index\tprediction\n7\tnot_entailment\n"
 
 
-def test_the_average_is_over_tasks(tmp_path):
+def test_the_average_is_over_tasks():
     scores = {
         "cola": {"matthews": 0.5, "accuracy": 0.9},
         "mrpc": {"accuracy": 0.8, "f1": 0.9},

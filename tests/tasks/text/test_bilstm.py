@@ -67,7 +67,7 @@ def test_other_commands_say_what_the_head_of_a_run_is(
 
 
 @pytest.mark.slow
-def test_a_run_learns_and_is_read_again(finetuned, pretrained, files, tmp_path, capsys):
+def test_a_run_learns_and_is_read_again(finetuned, files, tmp_path, capsys):
     best = json.loads((finetuned / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9
     report = json.loads((finetuned / "initialized.json").read_text())

@@ -78,7 +78,7 @@ def test_skipped_steps_count_up_to_a_line_and_if_they_follow_each_other():
     ]
 
 
-def test_mfu_is_of_all_devices(tmp_path):
+def test_mfu_is_of_all_devices():
     meter = StepMetrics(peak=8e9, flops_per_step=4e9, max_skipped=3)
     rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
     assert rates == {
@@ -127,7 +127,7 @@ def test_lines_of_earlier_versions_have_no_clock():
     assert Goodput([{"step": 3, "loss": 1.0}], now=10.0).add(1.0, now=12.0)["run_seconds"] == 2.0
 
 
-def test_times_are_told_once(tmp_path):
+def test_times_are_told_once():
     meter = StepMetrics(0, 0, 3)
     with meter.timed("input"):
         time.sleep(0.01)
