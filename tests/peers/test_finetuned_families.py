@@ -112,7 +112,7 @@ def test_a_distilbert_whose_pre_training_goes_on(distilbert, tmp_path):
 
 
 def test_an_electra_whose_pre_training_goes_on(files, tmp_path):
-    """Both networks are loaded in transformers, padding apart; its folder had the discriminator alone."""
+    """What it starts from has the discriminator alone; the run has a generator as well."""
     torch.manual_seed(0)
     config = transformers.ElectraConfig(
         vocab_size=100, embedding_size=24, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,

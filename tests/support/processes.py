@@ -133,7 +133,7 @@ def metrics(workdir, kind=None):
 
 
 def start(arguments, devices=1):
-    """Starts `bert-jax` on so many CPU devices; its output is one text pipe."""
+    """Starts `bert-jax` on a number of CPU devices; its output is one text pipe."""
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "bert_jax", *arguments],
         env=os.environ
@@ -163,9 +163,14 @@ def free_port():
 
 
 class Processes:
-    """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process.
+    """`bert-jax` in several processes of one run, and what each of them prints.
 
-    With `missing`, so many processes of the run are never started.
+    Args:
+        arguments: of the command, without the place of a process.
+        processes: how many are started.
+        devices: CPU devices of each.
+        heartbeat_timeout: seconds.
+        missing: how many processes of the run are never started.
     """
 
     def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
