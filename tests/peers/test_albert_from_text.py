@@ -1,6 +1,5 @@
 """An ALBERT from raw text to a fine-tuned model in transformers; it is killed on the way and goes on."""
 
-import json
 import random
 import re
 import signal
@@ -72,8 +71,8 @@ def command(workdir, records):
 
 
 def losses(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [(x["step"], x["loss"], x["grad_norm"]) for x in lines if x["kind"] == "train"]
+    lines = processes.metrics(workdir, "train")
+    return [(x["step"], x["loss"], x["grad_norm"]) for x in lines]
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +83,12 @@ def pretrained(records, tmp_path_factory):
     assert code == 0, output
     killed = processes.start(command(folder / "killed", records))
     for line in killed.stdout:
-        if re.match(r"step +40 ", line):
+        if re.match(r"step +20 ", line):  # on a busy machine, it takes more steps before it is killed
             break
     killed.send_signal(signal.SIGKILL)
     assert killed.wait(60) == -signal.SIGKILL
     code, output = processes.run(command(folder / "killed", records))
-    assert code == 0 and re.search(r"resumed from step [34]0", output), output
+    assert code == 0 and re.search(r"resumed from step [1-5]0 ", output), output
     one, other = (convert.load(folder / name).params for name in ("whole", "killed"))
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
     assert losses(folder / "whole") == losses(folder / "killed")
@@ -104,7 +103,7 @@ def test_it_learns_the_words_and_has_the_heads_of_pre_training(pretrained):
     assert found[-1][1] < found[0][1] - 0.4
 
 
-def test_a_fine_tuned_one_predicts_the_same_in_transformers(pretrained, tmp_path, capsys):
+def test_a_fine_tuned_one_predicts_the_same_in_transformers(pretrained, tmp_path):
     draw = random.Random(1)
     rows = [
         (
