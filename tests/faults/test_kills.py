@@ -11,19 +11,13 @@ import signal
 import time
 
 import pytest
-from support import kills, processes
+from support import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
 
 KILLS = int(os.environ.get("BERT_JAX_KILLS", "50"))
 # What differs between two runs that do the same: times, and the file of a lock, which a kill leaves full.
 UNLIKE = ("metrics.jsonl", ".lock", "tensorboard")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with kills.Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

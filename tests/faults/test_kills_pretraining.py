@@ -28,12 +28,6 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 
 
 @pytest.fixture(scope="module")
-def server():
-    with kills.Server() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def records(tmp_path_factory):
     return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
