@@ -211,10 +211,18 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     for split, digest in (run.get("files") or {}).items():
         facts[f"{split} file, SHA-256"] = digest
     facts["started from"] = public_path(config.get("init_from") or "")
+    facts["adapter"] = _adapter(config.get("adapter") or {})
+    facts["teacher"] = public_path((config.get("distillation") or {}).get("teacher") or "")
     # A seed of 0 is meaningful; any other fact that is 0 or empty is left out.
     lines += [_row(fact) for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
     command = run.get("command_line")
     return [*lines, "", *_code(public_command(command))] if command else lines
+
+
+def _adapter(adapter: Mapping[str, Any]) -> str:
+    """Returns which few parameters were trained, with the sizes of LoRA; "" if all were."""
+    kind = str(adapter.get("kind") or "")
+    return f"lora, rank {adapter['rank']}, alpha {adapter['alpha']:g}" if kind == "lora" else kind
 
 
 def _describe_scores(root: str) -> list[str]:

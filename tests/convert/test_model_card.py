@@ -57,6 +57,20 @@ def test_the_card_of_a_run_names_its_family(run, tmp_path, model_type, name):
     assert title == f"# cola, fine-tuned: {name}, 1 layer of 32"
 
 
+@pytest.mark.parametrize(
+    "adapter, described",
+    [({"kind": "lora", "rank": 8, "alpha": 16.0}, "lora, rank 8, alpha 16"), ({"kind": "bitfit"}, "bitfit")],
+)
+def test_the_card_names_the_adapter_and_the_teacher(run, tmp_path, adapter, described):
+    config = json.loads((run / "config.json").read_text())
+    config["config"] |= {"adapter": adapter, "distillation": {"teacher": "/home/me/runs/teacher"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    lines = model_card.of_run(str(tmp_path)).splitlines()
+    assert f"| adapter | {described} |" in lines and "| teacher | teacher |" in lines
+    unadapted = model_card.of_run(str(run))
+    assert "adapter" not in unadapted and "teacher" not in unadapted
+
+
 def test_an_export_has_the_same_scores(run):
     made = model_card.make(work_directory.FORMAT.read(run), str(run), "bert-jax convert").splitlines()
     start = made.index(SCORES[0])
