@@ -18,6 +18,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io import wording
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
@@ -73,7 +74,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     where = "Beam's workers" if flags.runner == "beam" else counted(processes, "worker")
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
-        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text per second on "
+        f"{flags.output_dir}: {seconds:.0f} s, {wording.rate(megabytes / seconds)} MB of text per second on "
         f"{where}, each with at most {built.peak_memory / 1e6:.0f} MB of memory"
     )
     return 0
@@ -88,7 +89,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
             f"{name}: {counted(split['rows'], 'row')} of {manifest['max_seq_length']} tokens, "
             f"{split['fill']:.2%} full; {counted(split['sequences'], 'sequence')} of "
             f"{counted(split['documents'], 'document')}, {split['tokens']:,} tokens, "
-            f"{_second_segments(manifest, split)}{counted(len(split['files']), 'file')}, {size / 1e6:.1f} MB"
+            f"{_second_segments(manifest, split)}{counted(len(split['files']), 'file')}, {wording.size(size)}"
         )
     for name, of in manifest.get("languages", {}).items():
         written = manifest["splits"]["train"]["languages"][name]

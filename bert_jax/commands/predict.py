@@ -26,7 +26,7 @@ from etils import epy
 
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
-from bert_jax.io import checks, progress
+from bert_jax.io import checks, progress, wording
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
@@ -155,7 +155,7 @@ def _warm_up_all(
         compiled = _warm_up(one)
         programs += compiled
         progress.log(
-            f"adapter {name}: {one.source}, {one.own_bytes / 1e6:.2f} MB of its own, "
+            f"adapter {name}: {one.source}, {wording.size(one.own_bytes)} of its own, "
             f"{counted(compiled, 'program')} more"
         )
     progress.log(

@@ -25,7 +25,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import files
+from bert_jax.io import files, wording
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
@@ -56,14 +56,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     print(
         f"{trained.path}: {trained.size:,} tokens, learned from "
         f"{counted(sum(part.documents for part in trained.parts), 'document')}, "
-        f"{sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "
+        f"{wording.size(sum(part.bytes for part in trained.parts))} of text, in "
         f"{time.monotonic() - begun:.0f} s"
     )
     several = len(trained.parts) > 1
     for part in trained.parts if several else ():
         share = part.bytes * part.times / sum(one.bytes * one.times for one in trained.parts)
         print(
-            f"from {part.name}: {counted(part.documents, 'document')}, {part.bytes / 1e6:,.1f} MB, "
+            f"from {part.name}: {counted(part.documents, 'document')}, {wording.size(part.bytes)}, "
             f"{part.times:.2f} times: {share:.2%}"
         )
     for line in trained.measured:
@@ -130,7 +130,7 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
     first = ", ".join(f"{word.text} {counted(word.count, 'time')}" for word in found.words[:3])
     print(
         f"{options.output}: {counted(len(found.words), 'word')}, each at least "
-        f"{counted(options.min_frequency, 'time')} in {found.bytes / 1e6:,.1f} MB of text: {first}, ..."
+        f"{counted(options.min_frequency, 'time')} in {wording.size(found.bytes)} of text: {first}, ..."
     )
     text = "held-out text" if found.held_out else "this text"
     print(

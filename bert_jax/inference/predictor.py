@@ -18,7 +18,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.inference import shapes
 from bert_jax.inference.engine import check_items
-from bert_jax.io import progress
+from bert_jax.io import progress, wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -297,8 +297,8 @@ def load_adapters(
         total = sum(x.nbytes for x in jax.tree.leaves((one._params, one._frozen)))
         if one.own_bytes > total / 2:
             raise UserError(
-                f"--adapter={name}={directory}: {one.own_bytes / 1e6:,.1f} of its {total / 1e6:,.1f} MB are "
-                "not those of --workdir; expected a run with adapter.kind from the same init_from"
+                f"--adapter={name}={directory}: {wording.size(one.own_bytes)} of its {wording.size(total)} "
+                "are not those of --workdir; expected a run with adapter.kind from the same init_from"
             )
         found[name] = one
     return found

@@ -22,6 +22,13 @@ def rate(number: float) -> str:
     return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
+def size(number: int) -> str:
+    """Returns a number of bytes in the unit that shows it: "512 bytes", "15.9 kB", "73.8 MB"."""
+    if number < 1000:
+        return counted(number, "byte")
+    return f"{number / 1e3:.1f} kB" if number < 99_950 else f"{number / 1e6:,.1f} MB"
+
+
 def alternatives(values: Iterable[object]) -> str:
     """Returns "1", "1 or 2", or "1, 2, or 3"."""
     *first, last = map(str, values)

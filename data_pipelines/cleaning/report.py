@@ -6,6 +6,7 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
+from bert_jax.io import wording
 from bert_jax.io.wording import counted
 
 REPORT = "cleaning.json"  # in the directory of the records
@@ -81,7 +82,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         line = (
             f"  {step}: {counted(one['documents_dropped'], 'document')} "
             f"({one['documents_dropped_share']:.2%}) and {counted(one['passages_dropped'], 'passage')} "
-            f"dropped, {one['bytes_dropped'] / 1e6:.2f} MB ({one['bytes_dropped_share']:.2%}); "
+            f"dropped, {wording.size(one['bytes_dropped'])} ({one['bytes_dropped_share']:.2%}); "
             f"{counted(one['documents_changed'], 'document')} changed"
         )
         common = [f"{reason} {count:,}" for reason, count in list(one["reasons"].items())[:4]]

@@ -18,6 +18,23 @@ def test_rate(number, expected):
     assert wording.rate(number) == expected
 
 
+@pytest.mark.parametrize(
+    "number, expected",
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (99_950, "0.1 MB"),
+        (73_800_000, "73.8 MB"),
+        (2_060_000_000, "2,060.0 MB"),
+    ],
+)
+def test_size(number, expected):
+    assert wording.size(number) == expected
+
+
 @pytest.mark.parametrize("number, expected", [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are")])
 def test_counted_with_a_verb(number, expected):
     assert wording.counted(number, "row is", "rows are") == expected

@@ -65,7 +65,7 @@ def test_words_by_what_they_save(files, capsys, monkeypatch):
     expected = ["nephron", "nephritis", "zzz", "ab", "zz", "z", "z1"]  # 18, 12, 8, 7, 5, 3, 3
     assert (files / "terms.txt").read_text().split() == expected
     said = capsys.readouterr().out
-    assert f"{files}/terms.txt: 7 words, each at least 3 times in 0.0 MB of text: nephron 6 times, " in said
+    assert f"{files}/terms.txt: 7 words, each at least 3 times in 1.1 kB of text: nephron 6 times, " in said
     words = sum(text.values()) + 25 * (1 + 1 + 2)  # as spaces divide them, with "The", "." and "The heart."
     pieces = 4 * (4 + 6) + 30 + 30 + 2 * 7 + 5 + 4 + 3 + 3 + 40 + 3 * 2 + 3 * 9 + 25 * (1 + 1 + 3)
     told = f"{pieces / words:.3f} tokens per word of this text, and {(pieces - 37) / words:.3f} with these"
