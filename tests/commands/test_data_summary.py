@@ -16,4 +16,5 @@ def test_a_small_split_has_a_size_that_is_not_zero():
         "text": {"documents": 4, "sentences": 9, "tokens": 430, "unknown_tokens": 0},
     }
     train, held_out, _ = data.summary(manifest)
-    assert train.endswith("230 tokens, 2 files, 1.0 MB") and held_out.endswith("230 tokens, 1 file, 812 bytes")
+    assert train.endswith("230 tokens, 2 files, 1.0 MB")
+    assert held_out.endswith("230 tokens, 1 file, 812 bytes")
