@@ -21,12 +21,18 @@ class _Panel:
     kind: str  # "loss", "score" or "other"
 
 
+# Those of objectives.distillation, which is not imported: it loads jax, and a picture needs none of it.
+_DISTILLATION = (
+    *("logits", "cosine", "embeddings", "hidden", "scores"),
+    *("attention", "queries", "keys", "values"),
+)
 # In drawing order; a panel is drawn if one of its metrics was logged.
 _PANELS = (
     _Panel("Masked LM loss", ("mlm_loss",), "loss"),
     _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
     _Panel("Causal LM loss", ("clm_loss",), "loss"),
     _Panel("Causal LM accuracy", ("clm_accuracy",), "score"),
+    *(_Panel(f"Distillation loss, {name}", (f"{name}_loss",), "loss") for name in _DISTILLATION),
     _Panel("Generator loss", ("generator_loss",), "loss"),
     _Panel("Discriminator loss", ("discriminator_loss",), "loss"),
     _Panel("Generator accuracy", ("generator_accuracy",), "score"),

@@ -7,6 +7,7 @@ from PIL import Image
 from bert_jax import cli
 from bert_jax.commands import plot
 from bert_jax.errors import UserError
+from bert_jax.objectives.distillation import pairs
 from bert_jax.plots import curves
 from bert_jax.training.metrics import metrics_writer
 
@@ -89,6 +90,17 @@ def test_a_rate_that_was_logged_once_has_no_panel(tmp_path):
         metrics = [row | {"mfu": 0.4} if row["step"] <= count else row for row in rows]
         curves.plot_metrics({"run": metrics}, str(tmp_path / "curves.svg"))
         assert ("Model FLOPs utilization" in (tmp_path / "curves.svg").read_text()) == drawn
+
+
+def test_each_loss_of_a_distillation_has_a_panel(tmp_path):
+    names = {f"{name}_loss" for name in (pairs.LOGITS, *pairs.PAIRS)}
+    assert names <= set(curves.METRICS)
+    losses = {"loss": 20.9, "mlm_loss": 10.3, "logits_loss": 0.1, "cosine_loss": 0.2}
+    rows = [{"step": step, "kind": "train", **losses} for step in (1, 2, 3)]
+    curves.plot_metrics({"run": rows}, str(tmp_path / "curves.svg"))
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert "Distillation loss, logits" in drawn and "Distillation loss, cosine" in drawn
+    assert "Distillation loss, hidden" not in drawn
 
 
 def test_the_command_counts_one_row(tmp_path, capsys):
