@@ -208,7 +208,8 @@ def _cooldown_steps(config: OptimizerConfig, warmup: float, total_steps: int) ->
             f"optimizer.cooldown={config.cooldown!r} is unknown; choose one of {', '.join(COOLDOWNS)}"
         )
     length = fraction * total_steps or steps
-    if warmup + length > total_steps > 0:
+    # Fractions that add up to 1 may round to more steps than there are.
+    if round(warmup + length, 6) > total_steps > 0:
         given = f"cooldown_steps={steps}" if steps else f"cooldown_fraction={fraction:g}"
         raise UserError(
             f"optimizer.{given}: with a warm-up of {warmup:g} steps it is longer than the {total_steps} "

@@ -34,6 +34,17 @@ def test_wsd():
     np.testing.assert_allclose(rates(at, final_rate=0.02, **options), linear, rtol=1e-6)
 
 
+def test_the_parts_of_wsd_may_fill_the_schedule():
+    """Also where 0.1 n + 0.9 n rounds to more than n."""
+    fields = dict(schedule="wsd", warmup_steps=0, warmup_fraction=0.1, cooldown_fraction=0.9)
+    assert 0.1 * 210 + 0.9 * 210 == 210 and 0.1 * 21 + 0.9 * 21 > 21
+    for steps in (21, 210):
+        at = [0, steps // 21, steps]
+        np.testing.assert_allclose(rates(at, steps, **fields), [0, 10 / 21, 0], rtol=1e-6)
+    with pytest.raises(UserError, match="longer than the 21 steps"):
+        rates([0], 21, **fields | dict(cooldown_fraction=0.901))
+
+
 def test_product():
     np.testing.assert_allclose(rates([1, 5, 10, 50], schedule="product"), [0.099, 0.475, 0.9, 0.5], rtol=1e-6)
 
