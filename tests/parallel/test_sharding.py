@@ -15,6 +15,7 @@ from support.models import packed_batch, tiny_task
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.kernels.dropout import row_numbers
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
@@ -148,13 +149,29 @@ def test_accumulated_gradients_are_reduced_once():
 
 
 def test_kernels_that_layers_share_are_added_up_at_once():
-    def sums(size):
+    def sums(*shape):
         with sharding.on_mesh(sharding.make_mesh(8, 1, 1)):
-            given, rows = jnp.ones((size, 2, 3)), jnp.ones((16, 4))
+            given, rows = jnp.ones(shape), jnp.ones((16, 4))
             form = functools.partial(sharding.sum_over_rows, lambda x, rows: x * jnp.sum(rows))
             return jax.jit(form).lower(given, rows).as_text().count("all_reduce")
 
-    assert sums(256) == 1 and sums(12) == 12
+    assert sums(256, 2, 3) == 1 and sums(12, 2, 3) == 12
+    assert sums(12, 2) == sums(12) == sums() == 1
+
+
+def test_each_device_adds_up_its_own_rows_by_their_numbers_in_the_batch():
+    numbers = jnp.arange(16, dtype=jnp.uint32)
+
+    def total(given, rows):
+        # A device has no mesh to map logical axes to.
+        rows = nn.with_logical_constraint(rows, ("batch",))
+        return given * jnp.sum(rows * (row_numbers(len(rows)) == rows), dtype=jnp.uint32)
+
+    for sizes in ((8, 1, 1), (2, 2, 2)):
+        with sharding.on_mesh(mesh := sharding.make_mesh(*sizes)):
+            rows = jax.device_put(numbers, sharding.batch_sharding(mesh))
+            sums = jax.jit(functools.partial(sharding.sum_over_rows, total))
+            assert sums(np.uint32(3), rows) == 3 * 120, sizes
 
 
 def test_rows_are_added_up_on_a_mesh_with_axes_of_other_names():
@@ -195,6 +212,56 @@ def test_rules():
     assert spec(("vocab", "embed"), (30522, 9), mesh) == P("tensor", None)
     assert spec(("layers", "norm"), (2, 8), mesh) == P(None, None)
     assert spec(("batch", "length"), (8, 4), mesh) == P(("data", "fsdp"), None)
+    assert spec(("embed", "heads", "kv"), (8, 4, 2), mesh) == P("fsdp", "tensor", None)
+    assert spec(("embed", "embed_out"), (8, 6), mesh) == P("fsdp", "tensor")
+    # An axis of the mesh splits one dimension.
+    assert spec(("embed", "embed"), (8, 8), mesh) == P("fsdp", None)
+    assert spec(("position", "embed"), (8, 8), mesh) == P(None, "fsdp")
+    # What `tensor` or the other dimension does not divide.
+    mesh = sharding.make_mesh(1, 2, 4)
+    assert spec(("vocab",), (30522,), mesh) == P("fsdp")
+    assert spec(("position", "embed"), (8, 9), mesh) == P("fsdp", None)
+
+
+class Chip:
+    """A core of a slice of 2 x 2 chips."""
+
+    platform, device_kind, core_on_chip = "tpu", "TPU v4", 0
+
+    def __init__(self, number):
+        self.id, self.slice_index = number, number // 4
+        self.process_index, self.coords = self.slice_index, (number % 2, number // 2 % 2, 0)
+
+    def __repr__(self):
+        return f"{self.slice_index}:{self.id}"
+
+
+@pytest.mark.parametrize(
+    "sizes, axis",
+    [((-1, 1, 1), 0), ((2, 2, 2), 0), ((4, 1, 2), 0), ((1, 4, 2), 1), ((1, 8, 1), 1), ((2, 4, 1), 0)],
+)
+def test_one_axis_extends_over_the_slices(sizes, axis):
+    mesh = sharding.make_mesh(*sizes, devices=[Chip(number) for number in range(8)])
+    shape = tuple(8 if size == -1 else size for size in sizes)
+    assert mesh.axis_names == ("data", "fsdp", "tensor") and mesh.devices.shape == shape
+    assert {device.id for device in mesh.devices.flat} == set(range(8))
+    slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    for other in {0, 1, 2} - {axis}:
+        assert np.all(np.diff(slices, axis=other) == 0), slices
+    assert np.all(np.sort(slices, axis) == slices) and slices.sum() == 4
+
+
+def test_a_mesh_that_does_not_fit_the_slices():
+    with pytest.raises(UserError, match="mesh data=1 fsdp=1 tensor=8 on 2 slices: make data, or else fsdp"):
+        sharding.make_mesh(1, 1, 8, devices=[Chip(number) for number in range(8)])
+
+
+def test_a_process_has_its_rows_in_their_order():
+    devices = np.array(jax.devices())[[5, 2, 7, 0, 3, 6, 1, 4]]
+    mesh = sharding.make_mesh(4, 2, 1, devices=list(devices))
+    assert np.array_equal(sharding.local_rows(mesh, 1600), np.arange(1600))
+    some = jax.sharding.Mesh(devices[:4].reshape(2, 1, 2), sharding.AXES)
+    assert np.array_equal(sharding.local_rows(some, 6), np.arange(6))
 
 
 @pytest.mark.parametrize(
@@ -213,8 +280,12 @@ def test_a_mesh_that_does_not_fit(sizes, said):
 
 def test_a_batch_that_does_not_divide():
     sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 2)
+    sharding.check_batch_size(8, sharding.make_mesh(4, 2, 1), 0)  # of parts that are chosen later
     with pytest.raises(UserError, match="multiple of data x fsdp x accumulate_steps = 4 x 2 x 4 = 32"):
         sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 4)
+    for size, parts in ((12, 0), (0, 1), (-8, 1)):
+        with pytest.raises(UserError, match=f"batch_size={size} must be a multiple of .* = 4 x 2 x 1 = 8"):
+            sharding.check_batch_size(size, sharding.make_mesh(4, 2, 1), parts)
 
 
 class Factored(Objective):
@@ -252,7 +323,7 @@ def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate,
     assert all(leaf.sharding.spec == P(None, "fsdp", "tensor") for leaf in same)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     step = sharding.jit_train_step(make_train_step(task, tx, lambda step: rate), mesh, shardings)
-    state, losses = init_state(task, tx, mesh, seed=0), []
+    state, losses = (begun := init_state(task, tx, mesh, seed=0)), []
     batch = sharding.global_batch(
         {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}, mesh
     )
@@ -260,6 +331,7 @@ def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate,
         state, metrics = step(state, batch, np.uint32(0))
         losses.append(float(metrics["loss"]))
     assert losses[2] < losses[0] and int(state.step) == 3
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(begun.params))  # Their memory is used again.
     saver = checkpoint.Checkpointer(tmp_path)
     saver.save(3, state)
     saver.wait()

@@ -7,9 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from support.updates import Stacked
 
 from bert_jax import checkpoint
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
@@ -19,6 +22,8 @@ from bert_jax.settings.typed.run_config import CheckpointConfig, EvalConfig, Mes
 from bert_jax.training import loop
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization import param_groups
+from bert_jax.training.state import abstract_state, init_state
 from bert_jax.workdir.run_directory import WorkDir
 
 
@@ -103,6 +108,30 @@ def fit(path, steps, objective=None, said=None, **changes):
 
 def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(one), jax.device_get(other))
+
+
+def test_given_parameters_come_before_new_ones():
+    """Those that are trained and those that are frozen; a part of each is not given."""
+    objective = param_groups.freeze(Stacked(), "encoder/embeddings/.*|encoder/layers/[02]/.*")
+    table, bias = np.full((5, 3), 7, np.float32), np.full(2, 5, np.float32)
+    given = {"encoder": {"embeddings": {"word_embeddings": table}}, "classifier": {"bias": bias}}
+    mesh = sharding.make_mesh(2, 2, 2)
+    state = init_state(objective, optax.identity(), mesh, 0, given=given)
+    values = flatten(state.params) | flatten(state.frozen["params"])
+    np.testing.assert_array_equal(values.pop("encoder/embeddings/word_embeddings"), table)
+    np.testing.assert_array_equal(values.pop("classifier/bias"), bias)
+    assert len(values) == 5 and all(np.all(np.asarray(value) == 1) for value in values.values())
+
+
+def test_a_step_may_delete_the_frozen_parameters_of_its_state():
+    """Those of the objective are in use elsewhere."""
+    mesh, objective = sharding.make_mesh(2, 2, 2), Head()
+    shardings = abstract_state(objective, optax.identity(), mesh).frozen["layer"].sharding
+    mine = jax.device_put(objective.frozen()["layer"].value, shardings)
+    objective.frozen = lambda: {"layer": nn.Partitioned(mine, names=("embed", "mlp"))}
+    state = init_state(objective, optax.identity(), mesh, 0)
+    state.frozen["layer"].delete()
+    np.testing.assert_array_equal(mine, Head().frozen()["layer"].value)
 
 
 @pytest.mark.long
