@@ -21,8 +21,6 @@ from bert_jax.objectives.distillation import TEACHER
 from bert_jax.parallel.sharding import intended_transfer, on_all_devices, parameter_shardings, unbox
 from bert_jax.training.budget import Budget
 
-_NO_DIMENSION = object()
-
 
 class TrainState(flax.struct.PyTreeNode):
     """The state that a train step updates.
@@ -64,7 +62,7 @@ def abstract_state(
     """Returns the train state as ShapeDtypeStructs with shardings.
 
     A moment is sharded like its parameter along the dimensions that both have: all dimensions in Adam, rows
-    or columns in Adafactor. A moment whose dimensions do not match those of the parameter is replicated.
+    or columns in Adafactor.
 
     Args:
         objective: the training objective.
@@ -108,14 +106,12 @@ def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
-    """Returns the sharding of a moment whose dimensions are all or some of those of the parameter."""
+    """Returns the sharding of a moment, of which some dimensions may be those of the parameter, in order."""
     spec: list[Any] = []
     remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
     for size in shape:
-        found = next((axes for of_param, axes in remaining if of_param == size), _NO_DIMENSION)
-        if found is _NO_DIMENSION:
-            return NamedSharding(param.sharding.mesh, PartitionSpec())
-        spec.append(found)
+        # Once a size is not found, no dimension remains for those after it.
+        spec.append(next((axes for of_param, axes in remaining if of_param == size), None))
     return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
 
 
