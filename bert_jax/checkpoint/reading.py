@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.leaves import (
     Leaf,
@@ -26,6 +25,7 @@ from bert_jax.checkpoint.steps import (
     Damaged,
     Step,
     absolute,
+    agree,
     find_steps,
     model_name,
     on_one_device,
@@ -299,18 +299,3 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
         for name in report.loaded
     }
     return nest(placed), report
-
-
-def agree(read: Callable[[], _Result]) -> _Result:
-    """Calls `read` in every process and raises Damaged in all of them if it fails in one.
-
-    All processes thus continue in the same way.
-    """
-    damage = None
-    try:
-        result = read()
-    except Damaged as error:
-        damage = error
-    if multihost_utils.process_allgather(np.array(damage is not None)).any():
-        raise damage or Damaged("another process could not read it")
-    return result

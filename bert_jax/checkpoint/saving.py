@@ -14,13 +14,14 @@ from etils import epath
 from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
 from bert_jax.checkpoint.directory import StepDirectory
 from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest
-from bert_jax.checkpoint.reading import agree, describe, read_state
+from bert_jax.checkpoint.reading import describe, read_state
 from bert_jax.checkpoint.steps import (
     FROZEN,
     METADATA_KEY,
     STOP,
     Damaged,
     Stop,
+    agree,
     is_committed,
     one_line,
 )

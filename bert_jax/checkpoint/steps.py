@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +22,12 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.io.wording import some
 from bert_jax.objectives import adapters
+from bert_jax.parallel import collective
 
 with root_logger_kept():
     import orbax.checkpoint as ocp
+
+_Result = TypeVar("_Result")
 
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
@@ -36,6 +42,33 @@ TRAINED, FROZEN_PARAMS = "params/", f"{FROZEN}/{adapters.PARAMS}/"
 
 class Damaged(Exception):
     """A step that is incomplete or unreadable, or whose values are not those that were saved."""
+
+
+_FAILURES = (Damaged, StorageError, UserError)  # to read, the last one being the one that outweighs others
+
+
+def agree(read: Callable[[], _Result]) -> _Result:
+    """Returns the result of `read`, which every process of the run calls, if it fails in none.
+
+    All processes thus continue in the same way.
+
+    Raises:
+        Damaged: a process raises it. All processes do, with the message of the first one.
+        StorageError: as for Damaged.
+        UserError: as for Damaged.
+    """
+    error, failure = None, []
+    try:
+        result = read()
+    except _FAILURES as raised:
+        error = raised
+        failure = [next(i for i, kind in enumerate(_FAILURES) if isinstance(raised, kind)), str(raised)]
+    failures = filter(None, map(json.loads, collective.gather(json.dumps(failure).encode())))
+    if worst := max(failures, key=lambda found: found[0], default=None):
+        if error is not None and failure == worst:
+            raise error
+        raise _FAILURES[worst[0]](worst[1]) from error
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +106,19 @@ class Step:
     def open(cls, path: str, check_files: bool = True) -> Step:
         """Returns the step in a directory without reading its arrays.
 
+        With `check_files`, all processes of the run have to call it. Each checks some of the files, and they
+        agree on the result, because no process can read an array that the others do not read.
+
         Raises:
             Damaged: the step is incomplete or unreadable, or, with `check_files`, one of its files differs.
             UserError: the step may not be read.
             StorageError: the step is remote and cannot be reached.
         """
+        found = functools.partial(cls._open, path, check_files)
+        return agree(found) if check_files else found()
+
+    @classmethod
+    def _open(cls, path: str, check_files: bool) -> Step:
         try:
             if not files.names(path):
                 raise Damaged("it is empty" if files.exists(path) else "it is not there")

@@ -1,13 +1,17 @@
 """Which step the processes of a run read of another one, whose steps they see at different times."""
 
 import functools
+import json
 import shutil
 
+import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 from support import together
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -54,3 +58,45 @@ def test_a_step_is_found_where_process_0_finds_it(monkeypatch, views):
     assert found == [None, None]
     found = read_in_all(monkeypatch, lambda view: checkpoint.find_step(view.parent, 4), first, second)
     assert found == [str(first / "4"), str(second / "4")]
+
+
+def damage(step, process):
+    """Changes a byte of a file that this one of two processes checks."""
+    names = sorted(json.loads((step / "files.json").read_text()))[process::2]
+    content = bytearray((path := step / names[-1]).read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return names[-1]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, process):
+    """Else it would wait for the others while they read arrays, which all have to read together."""
+
+    def read_together(path, wanted, saved):
+        steps = multihost_utils.process_allgather(np.int32(files.name(path)))
+        assert np.all(steps == 4), steps
+        return {name: np.zeros(x.shape) for name, x in wanted.items()}
+
+    monkeypatch.setattr(checkpoint.steps, "_read_arrays", read_together)
+    both, said = views("46", "46"), []
+    (name,) = {damage(view / "6", process) for view in both}
+    found = read_in_all(monkeypatch, functools.partial(checkpoint.read_stored, log=said.append), *both)
+    assert [path for path, _, _ in found] == [str(view / "4") for view in both]
+    assert len(said) == 2 and all(f"{name} is missing or has other bytes" in line for line in said)
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_what_one_process_may_not_read_ends_all(monkeypatch, process):
+    def read(number):
+        if number == process:
+            raise UserError(f"{number}: cannot be read")
+        if number == 2:
+            raise checkpoint.steps.Damaged("it is empty")
+
+    calls = [
+        functools.partial(checkpoint.steps.agree, functools.partial(read, number)) for number in range(3)
+    ]
+    errors = together.run(monkeypatch, *calls)
+    assert [type(error) for error in errors] == [UserError] * 3
+    assert {str(error) for error in errors} == {f"{process}: cannot be read"}

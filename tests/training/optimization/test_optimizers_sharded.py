@@ -135,5 +135,5 @@ def test_moments_lie_where_their_parameters_do():
             assert specs == {
                 (LAYERS, HEADS, SIZE): PartitionSpec(None, "tensor", None),
                 (LAYERS, HIDDEN, HEADS): PartitionSpec(None, "fsdp", "tensor"),
-                (LAYERS, 1): PartitionSpec(),
+                (LAYERS, 1): PartitionSpec(None, None),
             }
