@@ -17,7 +17,8 @@ def test_what_is_chosen():
     assert options("gpu", ONE) == {}
     assert list(options("tpu", ONE | {"fsdp": 4})) == ["xla_jf_spmd_threshold_for_windowed_einsum_mib"]
     assert options("tpu", ONE | {"tensor": 4}) == {}
-    assert list(options("gpu", ONE | {"data": 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
+    for axis in ONE:
+        assert list(options("gpu", ONE | {axis: 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
     assert for_mesh(sharding.make_mesh(fsdp=2)) == {}
 
 
@@ -35,6 +36,31 @@ def test_an_option_that_the_compiler_does_not_have_is_left_out():
     assert compiler_options._is_known("xla_gpu_enable_latency_hiding_scheduler", True, device)
     with pytest.warns(UserWarning, match="has no option xla_no_such"):
         assert not compiler_options._is_known("xla_no_such", True, device)
+
+
+def test_another_error_of_the_compiler_is_no_unknown_option(monkeypatch):
+    def fail(*args, **kwargs):
+        raise jax.errors.JaxRuntimeError("the device is lost")
+
+    monkeypatch.setattr(jax, "jit", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the device is lost"):
+        compiler_options._is_known("xla_gpu_enable_while_loop_double_buffering", True, jax.devices()[0])
+
+
+@pytest.mark.parametrize("given, stored", [(None, 0.1), ("7", 5.0)])
+def test_a_time_from_which_programs_are_stored_that_the_environment_gives_is_kept(monkeypatch, given, stored):
+    name, field = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.jax_compilation_cache_dir, jax.config.values[field]
+    monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(name, given)
+    try:
+        jax.config.update(field, 5.0)
+        enable_compilation_cache("")
+        assert jax.config.values[field] == stored
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before[0])
+        jax.config.update(field, before[1])
 
 
 def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):

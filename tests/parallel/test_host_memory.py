@@ -2,9 +2,11 @@ import os
 import platform
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
+import psutil
 import pytest
 
 from bert_jax.parallel import host_memory
@@ -40,6 +42,26 @@ def test_cached_files_of_a_container_are_no_used_memory(tmp_path, monkeypatch, s
     of_container = (tmp_path, "memory.max", "memory.current", "inactive_file")
     monkeypatch.setattr(host_memory, "_CGROUPS", (of_container,))
     assert host_memory.total_and_available() == (1100, expected)
+
+
+@pytest.mark.parametrize(
+    "limit, used, available, expected",
+    [
+        (1100, 300, 5000, (1100, 800)),
+        (1100, 300, 500, (1100, 500)),  # the other programs of the machine have the rest
+        (1100, 1200, 5000, (1100, 0)),
+        (9000, 300, 500, (8000, 500)),  # more than the machine has
+        ("max", 300, 500, (8000, 500)),
+    ],
+)
+def test_the_memory_is_within_a_container(tmp_path, monkeypatch, limit, used, available, expected):
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text(f"{used}\n")
+    of_container = (tmp_path, "memory.max", "memory.current", "inactive_file")
+    monkeypatch.setattr(host_memory, "_CGROUPS", (of_container,))
+    machine = types.SimpleNamespace(total=8000, available=available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
+    assert host_memory.total_and_available() == expected
 
 
 @pytest.mark.skipif(not GLIBC, reason="glibc")

@@ -86,11 +86,12 @@ def test_the_cuda_plugin_is_hidden_where_there_is_no_gpu(tmp_path, hidden):
 def test_nothing_is_hidden_from_who_asks_for_a_gpu_or_has_one(monkeypatch):
     monkeypatch.setattr(sys, "modules", {name: sys.modules[name] for name in sys.modules if name != "jax"})
     monkeypatch.setattr(host_tuning, "has_nvidia_gpu", lambda: False)
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
     for name in host_tuning.GPU_PLUGINS:
         sys.modules.pop(name, None)
-    host_tuning.hide_gpu_plugins()
-    assert not set(host_tuning.GPU_PLUGINS) & set(sys.modules)
+    for platforms in ("cuda,cpu", "gpu"):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        host_tuning.hide_gpu_plugins()
+        assert not set(host_tuning.GPU_PLUGINS) & set(sys.modules)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     host_tuning.hide_gpu_plugins()
     assert all(sys.modules[name] is None for name in host_tuning.GPU_PLUGINS)
@@ -138,6 +139,10 @@ def test_libtpu_is_not_hidden_where_there_may_be_a_tpu(monkeypatch):
         host_tuning.hide_libtpu()
         assert "libtpu" not in sys.modules
     monkeypatch.setenv("JAX_PLATFORMS", "")
+    with monkeypatch.context() as patch:  # it has loaded libtpu, or not
+        patch.setitem(sys.modules, "jax", sys)
+        host_tuning.hide_libtpu()
+        assert "libtpu" not in sys.modules
     host_tuning.hide_libtpu()
     assert sys.modules["libtpu"] is None
     host_tuning.show_libtpu()

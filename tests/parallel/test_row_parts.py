@@ -42,6 +42,7 @@ def test_rows_that_do_not_divide_are_in_the_nearest_parts_that_do():
     assert parts(34, 128) == 2  # 17 rows at a time rather than 2
     assert parts(31, 128) == 1 and parts(97, 512) == 97
     assert parts(1, 128) == 1 and parts(0, 128) == 1
+    assert row_parts.of_forward_pass({"vectors": np.zeros((512, 64))}, mesh_of(1, 1, 1)) == 1  # no tokens
 
 
 def test_each_device_divides_its_own_rows():
@@ -52,6 +53,8 @@ def test_more_cores_compute_more_tokens_and_other_platforms_the_whole_batch(monk
     monkeypatch.setattr(host_tuning, "usable_cores", lambda: 15.5)
     assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 16 * 512
     assert row_parts.tokens_at_a_time(mesh_of(4, 1, 1)) == 4 * 512
+    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 11)
+    assert row_parts.tokens_at_a_time(mesh_of(2, 2, 1)) == 2 * 512  # of whole cores
     monkeypatch.setattr(host_tuning, "usable_cores", lambda: 1)
     assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 1024
 

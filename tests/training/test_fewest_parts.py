@@ -36,6 +36,18 @@ def test_the_fewest_parts_that_fit(limit, parts):
     assert (found.parts, found.program) == (parts, f"program of {parts}") and found.fits(limit)
 
 
+def test_a_device_holds_its_part_of_an_array():
+    mesh = sharding.make_mesh(2, 2, 2)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp", ("data", "tensor")))
+    tree = {
+        "split": jax.ShapeDtypeStruct((6, 8), np.float32, sharding=split),
+        "whole": jax.ShapeDtypeStruct(
+            (5,), np.float16, sharding=sharding.on_all_devices(np.zeros(5), mesh).sharding
+        ),
+    }
+    assert device_memory.bytes_on_device(tree) == 3 * 2 * 4 + 5 * 2
+
+
 def test_what_cannot_fit_is_not_compiled():
     compiler = Compiler()
     assert compiler.search((1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 48), 250).parts == 8
