@@ -11,6 +11,7 @@ from support.models import packed_batch, tiny_task
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.typed.run_config import SpikesConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -125,6 +126,33 @@ def test_a_step_needs_a_finite_loss_and_a_finite_gradient(what, value, check):
     finite = np.isfinite(metrics["loss"]), np.isfinite(metrics["grad_norm"])
     assert metrics["skipped"] == 1 and finite == (what != "loss", what == "loss")
     np.testing.assert_array_equal(after.params["kernel"], state.params["kernel"])
+
+
+@pytest.mark.parametrize(
+    "kernel, spoiled, median, skipped, spike",
+    [
+        (1.0, 0, 1.0, 0, 0),
+        (1.0, 0, 0.5, 1, 1),
+        (0.0, 0, 0.0, 0, 0),
+        (1.0, np.inf, 1.0, 1, 0),
+        (1.0, 0, np.nan, 0, 0),
+    ],
+    ids=["below", "above", "all are 0", "not finite", "no window yet"],
+)
+def test_a_spike_is_finite_and_above_the_bound(kernel, spoiled, median, skipped, spike):
+    """The loss is twice `kernel`, and the bound three times the median."""
+    objective, mesh = Spoiled("loss", spoiled), sharding.make_mesh(devices=jax.devices()[:1])
+    state = init_state(objective, optax.identity(), mesh, 0)
+    recent = jnp.asarray([0.0, 9.0, median], jnp.float32)[jnp.argsort(jnp.asarray([1, 2, 0]))]
+    state = state.replace(params={"kernel": jnp.full(2, kernel)}, recent=recent)
+    rule = SpikesConfig(factor=3.0, window=3, metric="loss")
+    step = make_train_step(objective, optax.identity(), lambda step: 0.1, spikes=rule, check="nothing")
+    after, metrics = jax.jit(step)(state, {"input_ids": jnp.zeros((2, 2), jnp.int32)}, np.uint32(0))
+    assert (metrics["skipped"], metrics["spike"]) == (skipped, spike)
+    # What is skipped leaves the window as it is.
+    expected = recent if skipped else [*recent[1:], 2 * kernel]
+    np.testing.assert_array_equal(after.recent, expected)
+    np.testing.assert_allclose(after.params["kernel"], kernel if skipped else kernel - 0.1)
 
 
 class Shown(Sum):
