@@ -147,7 +147,7 @@ def init_state(
     trained, frozen = objective.split(given) if given else ({}, None)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, form)
     places = flatten(shardings.params)
-    values = {name: jax.device_put(x, places[name]) for name, x in flatten(trained).items() if name in places}
+    values = {name: _placed(x, places[name]) for name, x in flatten(trained).items() if name in places}
 
     def init(seed):
         key = jax.random.key(seed, impl="threefry2x32")
@@ -170,10 +170,19 @@ def init_state(
     return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
 
 
+def _placed(x: Any, sharding: NamedSharding, may_alias: bool | None = None) -> jax.Array:
+    """Returns an array, on the host or on the devices, with a sharding; see `jax.device_put`."""
+    if isinstance(x, jax.Array):
+        return jax.device_put(x, sharding, may_alias=may_alias)
+    array = np.asarray(x)
+    with intended_transfer():  # `jax.device_put` would make the processes compare their values
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
 def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Params) -> dict[str, jax.Array]:
     """Returns, by name, the frozen parameters that are given and those that the objective lacks."""
     places = flatten(shardings)
-    values = {name: jax.device_put(x, places[name]) for name, x in given.items() if name in places}
+    values = {name: _placed(x, places[name]) for name, x in given.items() if name in places}
     without = without_values(objective) - values.keys()
 
     def init(seed):
@@ -218,11 +227,7 @@ def place_frozen(
                 "the frozen parameters of this objective have no values: expected those of a checkpoint, or "
                 "a work directory that has saved them"
             )
-        if isinstance(x, jax.Array):
-            return jax.device_put(x, sharding, may_alias=False)  # The train step donates its state.
-        array = np.asarray(x)
-        with intended_transfer():
-            return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        return _placed(x, sharding, may_alias=False)  # The train step donates its state.
 
     frozen = objective.frozen()
     return None if frozen is None else jax.tree_util.tree_map_with_path(place, unbox(frozen), shardings)
