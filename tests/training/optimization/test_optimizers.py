@@ -136,6 +136,22 @@ def test_a_warmup_that_is_longer_than_the_run_is_refused_with_a_flag_that_works(
     optimizers.make_optimizer(settings(warmup_steps=shorter), steps, None)
 
 
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("adamw", 0.1 / np.sqrt(0.001)),
+        ("lamb_uncorrected", 0.1 / np.sqrt(0.001)),
+        ("adamw_bias_corrected", 1),
+        ("lamb", 1),
+        ("stable_adamw", 1),
+    ],
+)
+def test_the_first_update_of_a_bias_shows_whether_the_moments_are_corrected(name, size):
+    """A bias has no decay and no trust ratio, which would hide the difference."""
+    updates = one_update(name=name, clip_norm=0.0, eps=1e-12)
+    np.testing.assert_allclose(updates["classifier/bias"], size, rtol=1e-5)
+
+
 def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_rate():
     """Composer, and ModernBERT's StableAdamW: p (1 - rate / largest rate * decay), with the clipped rate."""
     plain, decayed = (
