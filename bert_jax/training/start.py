@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.adapters import PARAMS, low_rank_name
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.low_rank import LowRank
+from bert_jax.parallel.sharding import on_all_devices
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.state import TrainState, abstract_model, init_state, place_frozen, without_values
@@ -194,11 +195,13 @@ class Start:
             yield abstract.replace(recent=recent, spent=spent or None)
 
     def _completed(self, state: TrainState) -> TrainState:
-        wanted, place = self.abstract, self.abstract.step.sharding
+        wanted = self.abstract
         if jax.tree.map(jnp.shape, state.recent) != jax.tree.map(jnp.shape, wanted.recent):
             empty = None if wanted.recent is None else np.full(wanted.recent.shape, np.nan, np.float32)
-            state = state.replace(recent=jax.device_put(empty, place))
+            state = state.replace(recent=None if empty is None else on_all_devices(empty, self.mesh))
         if (state.spent or {}).keys() != (wanted.spent or {}).keys():
             budget = budgets.of(self.config)
-            state = state.replace(spent=jax.device_put(budget.initial(), place) if budget else None)
+            initial = budget.initial() if budget else {}
+            spent = {unit: on_all_devices(number, self.mesh) for unit, number in initial.items()}
+            state = state.replace(spent=spent or None)
         return state
