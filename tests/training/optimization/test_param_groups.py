@@ -222,6 +222,19 @@ def test_what_decays_is_chosen_by_name(name):
     np.testing.assert_array_equal(some["classifier/kernel"], plain["classifier/kernel"])
 
 
+def test_a_pattern_that_matches_nothing_is_refused_only_where_it_was_given_for_a_decay():
+    class Kernel(Objective):
+        def init(self, key):
+            return {"kernel": ones(2)}
+
+    given = dict(no_decay="nothing", clip_norm=0.0)
+    with pytest.raises(UserError, match="no_decay='nothing' matches no parameter"):
+        one_update(Kernel(), **given)
+    plain = one_update(Kernel(), clip_norm=0.0, weight_decay=0.0)["kernel"]
+    np.testing.assert_array_equal(one_update(Kernel(), **given, weight_decay=0.0)["kernel"], plain)
+    np.testing.assert_allclose(one_update(Kernel(), clip_norm=0.0)["kernel"], plain + 0.01, rtol=1e-6)
+
+
 def test_an_empty_pattern_lets_everything_decay():
     """fairseq decays biases and the scales of LayerNorm too."""
     options = dict(clip_norm=0.0, learning_rate=1.0)
