@@ -152,6 +152,20 @@ def test_the_first_update_of_a_bias_shows_whether_the_moments_are_corrected(name
     np.testing.assert_allclose(updates["classifier/bias"], size, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", optimizers.WITH_TRUST_RATIO)
+def test_a_kernel_of_zeros_leaves_its_start_under_lamb(name):
+    """Such as the second factor of a low-rank update; a trust ratio of 0 would keep it there."""
+    params = {"kernel": jnp.zeros((2, 2)), "other": jnp.ones(4)}
+    grads = jax.tree.map(lambda p: jnp.full_like(p, 0.3), params)
+    tx, _ = optimizers.make_optimizer(settings(name=name, clip_norm=0.0, eps=1e-12), 10**6, None)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], 1 if name == "lamb" else 0.1 / np.sqrt(0.001), rtol=1e-5)
+    np.testing.assert_allclose(updates["other"], 1, rtol=1e-5)  # |p| / |u| times u
+    nothing = jax.tree.map(jnp.zeros_like, grads)
+    still, _ = tx.update(nothing, tx.init(params), params)
+    assert not np.any(still["kernel"]) and np.all(np.isfinite(still["other"]))
+
+
 def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_rate():
     """Composer, and ModernBERT's StableAdamW: p (1 - rate / largest rate * decay), with the clipped rate."""
     plain, decayed = (
