@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 
 _BLOCK = 256  # bytes; each length of an array that is exchanged is a program to compile
 
@@ -49,7 +49,8 @@ def call_in_primary(choose: Callable[[], Any]) -> Any:
         choose: returns a value that is JSON-serializable.
 
     Raises:
-        UserError: `choose` raises it in process 0.
+        UserError: `choose` raises it in process 0. All processes raise it.
+        StorageError: as for UserError.
     """
     if jax.process_count() == 1:
         return choose()
@@ -57,9 +58,10 @@ def call_in_primary(choose: Callable[[], Any]) -> Any:
     if jax.process_index() == 0:
         try:
             found["value"] = choose()
-        except UserError as error:
-            found["error"] = str(error)
+        except (UserError, StorageError) as error:
+            found["error"] = str(error), isinstance(error, UserError)
     found = of_primary(found)
     if "error" in found:
-        raise UserError(found["error"])
+        message, is_mistake = found["error"]
+        raise (UserError if is_mistake else StorageError)(message)
     return found["value"]

@@ -3,9 +3,10 @@
 import functools
 
 import jax
+import pytest
 from support import together
 
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 from bert_jax.parallel import collective
 
 
@@ -21,9 +22,10 @@ def test_all_get_the_value_of_process_0(monkeypatch):
     assert together.run(monkeypatch, *calls) == [values[0]] * 3
 
 
-def test_process_0_chooses_for_all(monkeypatch):
+@pytest.mark.parametrize("kind", [UserError, StorageError])
+def test_process_0_chooses_for_all(monkeypatch, kind):
     def refuse():
-        raise UserError("no such step")
+        raise kind("no such step")
 
     def in_all(*choices):
         calls = [functools.partial(collective.call_in_primary, choose) for choose in choices]
@@ -31,7 +33,7 @@ def test_process_0_chooses_for_all(monkeypatch):
 
     assert in_all(lambda: [1, 2], refuse, refuse) == [[1, 2]] * 3
     errors = in_all(refuse, lambda: [1, 2])
-    assert [(type(error), str(error)) for error in errors] == [(UserError, "no such step")] * 2
+    assert [(type(error), str(error)) for error in errors] == [(kind, "no such step")] * 2
 
 
 def test_one_process_has_its_own(monkeypatch):
