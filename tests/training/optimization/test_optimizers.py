@@ -108,6 +108,8 @@ def test_schedules(name, rates):
         (dict(name="stable_adamw", args="b1=0.9"), "stable_adamw has none"),
         (dict(rates="encoder"), "is not REGEX=FACTOR"),
         (dict(rates="encoder/.*=-1"), "is not REGEX=FACTOR"),
+        (dict(rates="encoder/.*=inf"), "is not REGEX=FACTOR"),
+        (dict(rates="encoder/.*=nan"), "is not REGEX=FACTOR"),
         (dict(rates="(=1"), "no regular expression"),
         (dict(schedule="step"), "reference"),
         (

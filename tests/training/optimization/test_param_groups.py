@@ -205,6 +205,8 @@ def test_rates_of_groups():
         np.testing.assert_allclose(rated[name], plain[name] * factor, rtol=1e-6)
     with pytest.raises(UserError, match="'pooler/x' matches no tensor"):
         one_update(rates="pooler/x=2")
+    with pytest.raises(UserError, match="'classifier' matches no tensor"):  # A whole name has to match.
+        one_update(rates="classifier=2")
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
