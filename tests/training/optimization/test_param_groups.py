@@ -179,15 +179,29 @@ def test_rates_of_frozen_models_are_those_of_the_layers(freeze, layers):
         np.testing.assert_array_equal(update, whole[whole_name][np.array(rows)])
 
 
+def test_only_whole_names_are_frozen():
+    frozen = param_groups.freeze(Stacked(), "classifier/bias|encoder/embeddings/word|classifier")
+    assert list(flatten(unbox(frozen.frozen()))) == ["params/classifier/bias"]
+
+
+def test_rates_of_a_model_whose_layers_are_all_frozen_are_those_of_its_layers():
+    frozen = param_groups.freeze(Stacked(), "encoder/layers/.*")
+    plain, decayed = (one_update(frozen, clip_norm=0.0, layer_decay=decay) for decay in (1.0, 0.5))
+    table = "encoder/embeddings/word_embeddings"
+    assert len(plain) == 3
+    np.testing.assert_allclose(decayed[table], 0.5**6 * plain[table], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
         (dict(freeze="nothing"), "matches none; names are like"),
+        (dict(freeze="encoder"), "freeze='encoder' matches none"),
         (dict(freeze=".*"), "matches every tensor"),
         (dict(freeze="("), "no regular expression"),
         (dict(no_decay="nothing"), "optimizer.no_decay='nothing' matches no parameter"),
     ],
-    ids=["nothing", "everything", "regex", "no_decay"],
+    ids=["nothing", "a part", "everything", "regex", "no_decay"],
 )
 def test_mistakes_in_decay_and_freezing(changes, message):
     with pytest.raises(UserError, match=message):
@@ -207,6 +221,9 @@ def test_rates_of_groups():
         one_update(rates="pooler/x=2")
     with pytest.raises(UserError, match="'classifier' matches no tensor"):  # A whole name has to match.
         one_update(rates="classifier=2")
+    ahead = one_update(rates="(?=encoder/).*kernel=0.5")  # an expression with an equals sign
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    np.testing.assert_allclose(ahead[kernel], 0.5 * plain[kernel], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
