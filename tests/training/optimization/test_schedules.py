@@ -101,12 +101,19 @@ def test_the_schedules_of_transformers_are_answered_with_those_here():
             "cooldown_steps=91: with a warm-up of 10 steps it is longer",
         ),
         (dict(schedule="wsd", cooldown_fraction=0.95), "cooldown_fraction=0.95: .* longer than the 100"),
+        (dict(decay_steps=10), "warmup_steps=10: expected less than optimizer.decay_steps=10; set fewer, or"),
         (dict(warmup_fraction=0.1), "warmup_fraction=0.1 and optimizer.warmup_steps=10: .* one length"),
     ],
 )
 def test_mistakes(changes, message):
     with pytest.raises(UserError, match=message):
         rates([0], **changes)
+
+
+def test_steps_that_are_not_known_yet_are_enough():
+    """Those of a fine-tuning, before its rows are read."""
+    for fields in (dict(warmup_steps=10), dict(schedule="wsd", cooldown_steps=10)):
+        schedules.make_schedule(PretrainOptimizerConfig(**fields), 0)
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
