@@ -52,7 +52,10 @@ def attention(target, requested="auto", **changes):
         (TPU, {"window": 64}, "pallas", "the fused kernel of tpu"),
         (TPU, {"window": 64, "length": 16384}, "pallas", "the fused kernel of tpu"),
         (TPU, {"window": 150, "length": 128}, "pallas", "the fused kernel of tpu"),
+        (TPU, {"window": 128, "length": 2048}, "pallas", "the fused kernel of tpu"),
         (TPU, {"window": 129, "length": 2048}, "splash", "the fused kernel of tpu"),
+        (TPU, {"heads": 8, "head_size": 16, "window": 448}, "pallas", "the fused kernel of tpu"),
+        (TPU, {"heads": 3, "length": 192}, "xla", "splash needs rows of a multiple of 128 tokens, not 192"),
         (TPU, {"window": 64, "length": 96}, "xla", "multiple of 128 tokens"),
         (TPU, {"bias": True}, "pallas", "the fused kernel of tpu"),
         (TPU, {"bias": True, "heads": 3}, "xla", "splash adds no bias to the logits"),
@@ -67,7 +70,7 @@ def attention(target, requested="auto", **changes):
         (H100, {"dtype": "float32", "length": 24}, "xla", "cudnn needs bfloat16 or float16, not float32"),
         (H100, {"length": 127}, "xla", "cudnn needs rows of an even number of tokens, not 127"),
         (H100, {"length": 127}, "xla", "triton needs rows of a multiple of 16 tokens, not 127"),
-        (H100, {"length": 100}, "cudnn", "the fused kernel of gpu"),
+        (H100, {"length": 102}, "cudnn", "the fused kernel of gpu"),
         (H100, {"head_size": 20}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 20"),
         (H100, {"head_size": 256}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 256"),
         (H100, {"head_size": 256}, "xla", "triton needs heads of 16, 32, 64 or 128, not 256"),
@@ -130,6 +133,19 @@ def test_what_is_requested_by_name_is_chosen():
     assert attention(TPU, "splash").implementation == "splash"
     assert attention(H100, "cudnn").implementation == "cudnn"
     assert attention(H100, "triton").implementation == "triton"
+
+
+def test_a_kernel_that_failed_its_check_is_not_chosen(monkeypatch):
+    monkeypatch.setattr(dispatch, "_distrusted", {})
+    dispatch.distrust("attention=pallas", "it differs")
+    assert attention(TPU).implementation == "splash"
+    choice = attention(TPU, dropout_rate=0.1)
+    assert choice.implementation == "xla" and "pallas failed its check on this device" in choice.reason
+    with pytest.raises(
+        UserError, match=r"attention=pallas failed its check on this device \(it differs\); use"
+    ):
+        attention(TPU, "pallas")
+    assert dispatch.choose("residual", "pallas", ResidualCase(512, 768), TPU).implementation == "pallas"
 
 
 @pytest.mark.parametrize("target", [CPU, Target("cpu", "bfloat16")])
