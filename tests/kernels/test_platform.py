@@ -1,5 +1,8 @@
 """The platform that a model is traced for is that of the mesh, not of this machine."""
 
+import types
+
+import flax.linen as nn
 import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
@@ -26,6 +29,7 @@ def test_of_this_machines_mesh():
         ("avx512f amx_bf16 amx_tile", "--xla_cpu_use_fusion_emitters=false", True),
         ("avx512f avx512_vnni", "", False),
         ("avx512f avx512_bf16", "--xla_cpu_max_isa=AMX --xla_dump_to=x", True),
+        ("avx512f avx512_bf16", "--xla_cpu_max_isa=AVX512_BF16", True),
         ("avx512f avx512_bf16", "--xla_cpu_max_isa=AVX512_VNNI", False),
         ("avx512f avx512_bf16", "--xla_cpu_max_isa=avx2", False),
         (None, "", False),
@@ -58,6 +62,23 @@ def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog
     assert "failed their check" in caplog.text and "model.dtype=auto is float32" in caplog.text
 
 
+def test_several_processes_have_one_dtype(monkeypatch):
+    """Their processors may differ."""
+    monkeypatch.setattr(platform, "multiplies_bfloat16", lambda: True)
+    assert target() == Target("cpu", "bfloat16")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert target() == Target("cpu")
+
+
+def test_a_dimension_is_split_by_the_axes_that_the_mesh_has():
+    assert platform.shards("batch") == 1
+    with sharding.on_mesh(sharding.make_mesh(2, 2, 2)):
+        found = [platform.shards(axis) for axis in ("batch", "heads", "embed", "kv")]
+    assert found == [4, 2, 2, 1]
+    with nn.logical_axis_rules(sharding.RULES), jax.set_mesh(jax.make_mesh((8,), ("data",))):
+        assert platform.shards("batch") == 8 and platform.shards("heads") == 1
+
+
 def test_of_devices_that_are_not_there():
     tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((4,), ("data",), abstract_device=tpu)
@@ -84,6 +105,29 @@ def test_the_vector_memory_is_that_of_the_chip(kind, cores, mebibytes):
     tpu = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
         assert vector_memory() == mebibytes * 2**20
+
+
+@pytest.mark.parametrize("kind, capability", [(None, "8.6"), ("NVIDIA A10", "8.6"), ("Tesla V100", "7.0")])
+def test_a_gpu_that_is_attached_tells_its_own_capability(monkeypatch, kind, capability):
+    here = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA A10", compute_capability="8.6")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    if kind is None:
+        assert target() == Target("gpu", capability)
+        # One that is compiled for, and does not tell.
+        unknown = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4")
+        assert platform.target_of(unknown) == Target("gpu", "7.5")
+        return
+    gpu = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
+        assert target() == Target("gpu", capability)
+
+
+@pytest.mark.parametrize("kind, expected", [("TPU v4", False), ("TPU v5 lite", True), ("TPU v99", True)])
+def test_which_chips_multiply_integers(kind, expected):
+    tpu = AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
+        assert platform.multiplies_integers() is expected
 
 
 def test_elsewhere_it_is_the_smallest():
