@@ -87,8 +87,10 @@ class StepDirectory:
         return Stop(*found) if found else None
 
     def damaged(self) -> list[str]:
-        """Returns the names of the steps that were set aside because they are damaged."""
-        return [name for name in files.names(self.path) if name.startswith(_SET_ASIDE)]
+        """Returns the names of the steps that process 0 sees set aside because they are damaged."""
+        return collective.call_in_primary(
+            lambda: [name for name in files.names(self.path) if name.startswith(_SET_ASIDE)]
+        )
 
     def check_space(self, abstract_state: PyTree) -> None:
         """Raises a StorageError if the disk has no room for one more step. URLs are not checked.

@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 from support import together
 
 from bert_jax import checkpoint
+from bert_jax.checkpoint.directory import StepDirectory
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
@@ -58,6 +59,15 @@ def test_a_step_is_found_where_process_0_finds_it(monkeypatch, views):
     assert found == [None, None]
     found = read_in_all(monkeypatch, lambda view: checkpoint.find_step(view.parent, 4), first, second)
     assert found == [str(first / "4"), str(second / "4")]
+
+
+def test_all_see_the_steps_set_aside_that_process_0_sees(monkeypatch, views):
+    """Else one would report that no step is intact, and another begin from scratch."""
+    monkeypatch.setattr(multihost_utils, "sync_global_devices", lambda name: None)
+    both = views("4", "4")
+    (both[0] / "bad-6").mkdir()
+    found = read_in_all(monkeypatch, lambda view: StepDirectory(view, 3, 0, print).damaged(), *both)
+    assert found == [["bad-6"]] * 2
 
 
 def damage(step, process):
