@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import os
 import re
@@ -82,8 +83,12 @@ class StepDirectory:
 
     def stop_at(self, step: int) -> Stop | None:
         """Returns the stop for which process 0 sees that a step was saved; None for any other step."""
-        stop = self._stop(step) if jax.process_index() == 0 and step in self.steps() else None
-        found = collective.of_primary([stop.began, stop.skipped, stop.spikes] if stop else [])
+
+        def in_primary() -> tuple[int, ...] | None:
+            stop = self._stop(step) if step in self.steps() else None
+            return None if stop is None else dataclasses.astuple(stop)
+
+        found = collective.call_in_primary(in_primary)
         return Stop(*found) if found else None
 
     def damaged(self) -> list[str]:
