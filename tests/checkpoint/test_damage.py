@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 from support.states import abstract, assert_same, make_state, restore_latest
 
@@ -149,3 +150,15 @@ def test_load_params_falls_back_and_leaves_the_other_run_alone(copy, mesh):
     assert sorted(os.listdir(copy)) == ["2", "4", "6"]
     with pytest.raises(UserError, match="no checkpoint is intact"):
         checkpoint.load_params(copy / "6", abstract(make_state(mesh)).params, log=lines.append)
+
+
+def test_an_error_of_the_devices_is_no_damage(copy, mesh, monkeypatch):
+    """Such as too little memory, with which each step would be set aside."""
+
+    def fail(*args, **kwargs):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(steps.ocp.Checkpointer, "restore", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        restore_latest(copy, abstract(make_state(mesh)))
+    assert sorted(os.listdir(copy)) == ["2", "4", "6"]
