@@ -44,7 +44,8 @@ class Damaged(Exception):
     """A step that is incomplete or unreadable, or whose values are not those that were saved."""
 
 
-_FAILURES = (Damaged, StorageError, UserError)  # to read, the last one being the one that outweighs others
+# The errors of a failed read, from the weakest. A step is set aside only if no process has another error.
+_FAILURES = (Damaged, StorageError, UserError)
 
 
 def agree(read: Callable[[], _Result]) -> _Result:
@@ -53,9 +54,10 @@ def agree(read: Callable[[], _Result]) -> _Result:
     All processes thus continue in the same way.
 
     Raises:
-        Damaged: a process raises it. All processes do, with the message of the first one.
-        StorageError: as for Damaged.
-        UserError: as for Damaged.
+        Damaged: `read` raises it in a process, and no other error in any. All processes raise it, with the
+            message of the first one.
+        StorageError: `read` raises it in a process, and UserError in none.
+        UserError: `read` raises it in a process.
     """
     error, failure = None, []
     try:
