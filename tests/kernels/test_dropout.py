@@ -144,6 +144,13 @@ def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
     assert np.array_equal(dropout(whole, key, 0.3)[ids], expected)
 
 
+def test_lines_are_numbered_in_the_order_of_memory():
+    """As in the kernels of attention, whose lines are those of heads and queries."""
+    key = jax.random.key(2)
+    mask = keep_mask(key, (3, 2, 5, 64), 0.3)
+    assert np.array_equal(np.reshape(mask, (3, 10, 64)), keep_mask(key, (3, 10, 64), 0.3))
+
+
 def test_rows_of_a_group_follow_each_other():
     key, whole = jax.random.key(2), jnp.ones((12, 300))
     with row_ids(np.array([3, 1])):
