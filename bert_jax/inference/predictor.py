@@ -53,7 +53,9 @@ class Predictor:
     Args:
         directory: the work directory of a `finetune` run.
         which: "best" for the checkpoint that scored best on the evaluation file, if there is one, or "last".
-        batch_size: the maximum number of groups of rows in a batch; 0 for the batch size of training.
+        batch_size: the maximum number of groups of rows in a batch, and of rows of the maximum length whose
+            tokens a packed batch may have. 0 for the batch size of training, and for packed batches that
+            suit the devices.
         log: called with each line to be logged.
         overrides: values of fields of the run's configuration that differ from those of training.
         shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
@@ -105,6 +107,7 @@ class Predictor:
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
+        self._limits_tokens = bool(batch_size)
         self._sizes = shapes.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         source = run_directory.best_or_newest(directory) if which == BEST else os.fspath(directory)
@@ -228,7 +231,10 @@ class Predictor:
 
         The rows of a run that was trained without packing are not packed: a BiLSTM reads one token at a time.
         """
-        return outputs.Shapes.choose(data, size, self._costs, self._mesh, packs=self.task.packs)
+        most_tokens = self.batch_size * data.max_seq_length if self._limits_tokens else None
+        return outputs.Shapes.choose(
+            data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most_tokens
+        )
 
     @functools.cached_property
     def _costs(self) -> Costs:

@@ -274,7 +274,7 @@ def test_another_length_has_to_save_the_time_of_its_compilation(run_of):
 
 @pytest.mark.long
 def test_many_short_rows_share_rows_of_one_shape(run_of):
-    model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), []
+    model, shapes = predictor.Predictor(str(run_of("classification"))), []
     predict = model._predict
     model._predict = lambda params, batch: shapes.append(batch["input_ids"].shape) or predict(params, batch)
     given = ["a dog is big " * 9, *["the cat"] * 999, *["a dog", "is"] * 500]
@@ -283,10 +283,19 @@ def test_many_short_rows_share_rows_of_one_shape(run_of):
     model.task.config = dataclasses.replace(model.task.config, pack=False)
     shapes.clear()
     padded = model.predict_rows(given)
-    assert {size for size, _ in shapes} == {8}
+    assert {size for size, _ in shapes} == {model.batch_size}
     for one, other in zip(packed, padded, strict=True):
         assert one["prediction"] == other["prediction"]
         np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
+
+
+@pytest.mark.long
+def test_a_batch_size_that_is_given_limits_the_tokens_of_packed_rows(run_of):
+    model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), set()
+    predict = model._predict
+    model._predict = lambda params, batch: shapes.add(batch["input_ids"].shape) or predict(params, batch)
+    model.predict_rows(["the cat"] * 999)
+    assert shapes == {(jax.device_count(), 128)}  # a row of each device, the least that there is
 
 
 @pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])

@@ -1,5 +1,6 @@
 """One run in several processes of two CPU devices each, as on several hosts."""
 
+import json
 import shutil
 import signal
 import time
