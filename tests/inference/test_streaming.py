@@ -294,7 +294,7 @@ def test_a_batch_size_that_is_given_limits_the_tokens_of_packed_rows(run_of):
     model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), set()
     predict = model._predict
     model._predict = lambda params, batch: shapes.add(batch["input_ids"].shape) or predict(params, batch)
-    model.predict_rows(["the cat"] * 999)
+    model.predict_rows(["a dog is big " * 9, *["the cat"] * 999])
     assert shapes == {(jax.device_count(), 128)}  # a row of each device, the least that there is
 
 
