@@ -333,7 +333,7 @@ class Engine:
         Returns:
             The number of programs.
         """
-        self._lengths = shapes.few_lengths(self._longest)
+        self._lengths = shapes.few_lengths(self._longest, self._mesh)
         counts = shapes.few_sizes(most, self._mesh.size)
         self._sizes = tuple(count // self._mesh.size for count in counts)
         needed = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}

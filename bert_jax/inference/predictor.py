@@ -254,7 +254,7 @@ class Predictor:
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
-        self._buckets = tuple(shapes.few_lengths(longest))
+        self._buckets = tuple(shapes.few_lengths(longest, self._mesh))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         of_batches = [

@@ -11,6 +11,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, engine, shapes
 from bert_jax.inference.embedding import Embedder
+from bert_jax.parallel import row_parts, sharding
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,14 @@ def test_few_shapes_at_most_half_padding():
     assert shapes.padded_lengths(500, 8) == [8, 12, *lengths]
     assert shapes.padded_lengths(16, 16) == [16]
     assert shapes.padded_lengths(7, 8) == [7]
+
+
+def test_lengths_that_are_compiled_in_advance(monkeypatch):
+    mesh = sharding.make_mesh()
+    assert shapes.few_lengths(100, mesh) == [16, 32, 64, 100]
+    assert shapes.few_lengths(12, mesh) == [12]
+    monkeypatch.setattr(row_parts, "tokens_at_a_time", lambda mesh: None)  # as on accelerators
+    assert shapes.few_lengths(128, mesh) == [32, 64, 128]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "pooler"])
