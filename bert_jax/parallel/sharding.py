@@ -353,7 +353,7 @@ class MeshFunction:
         Raises:
             UserError: `JAX_DISABLE_JIT` is set, with which JAX lowers nothing.
         """
-        if jax.config.jax_disable_jit:
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             raise UserError(
                 "JAX_DISABLE_JIT is set: programs are compiled ahead of time; unset it, and print values "
                 "with jax.debug.print"
