@@ -22,6 +22,13 @@ def test_a_line_has_the_rate_and_the_time_left():
     assert bar.line(elapsed=0.0) == "writing files: 0 of 4 files, 0 files/s, time left unknown"
 
 
+def test_small_amounts_have_a_digit_more():
+    assert progress.amount("reading", 0.21, 0.734, "MB") == "reading: 0.2 of 0.7 MB"
+    assert progress.amount("reading", 5.21, 10.2, "MB") == "reading: 5 of 10 MB"
+    assert progress.amount("evaluation", 1, 8, "batches") == "evaluation: 1 of 8 batches"
+    assert progress.amount("evaluation", 1200, None, "batches") == "evaluation: 1,200 batches"
+
+
 def test_lines_are_rare_where_there_is_no_terminal(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
