@@ -56,4 +56,4 @@ def test_after_a_warm_up_few_rows_make_small_batches(computed):
     shapes.clear()
     for _ in compute.outputs(rows_of([40] * 8 + [3] * 8), total=16):
         pass
-    assert shapes == [(8, 40), (16, 32)]
+    assert shapes == [(8, 40), (32, 16)]
