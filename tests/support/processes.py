@@ -166,11 +166,11 @@ class Processes:
     """`bert-jax` in several processes of one run, and what each of them prints.
 
     Args:
-        arguments: of the command, without the place of a process.
-        processes: how many are started.
-        devices: CPU devices of each.
-        heartbeat_timeout: seconds.
-        missing: how many processes of the run are never started.
+        arguments: the arguments of the command, without those that give a process its place in the run.
+        processes: the number of processes to start.
+        devices: the number of CPU devices of each process.
+        heartbeat_timeout: the value of the flag, in seconds.
+        missing: the number of processes of the run that are never started.
     """
 
     def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
