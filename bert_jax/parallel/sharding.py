@@ -215,9 +215,13 @@ def global_batch(local: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.A
 
 def on_all_devices(value: np.generic | np.ndarray, mesh: Mesh) -> jax.Array:
     """Returns a copy of a value on every device of a mesh; the processes of a run give the same value."""
-    array, everywhere = np.asarray(value), NamedSharding(mesh, PartitionSpec())
+    return from_host(np.asarray(value), NamedSharding(mesh, PartitionSpec()))
+
+
+def from_host(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Returns an array of the host with a sharding; the processes of a run give the same values."""
     with intended_transfer():  # `jax.device_put` would make the processes compare their values
-        return jax.make_array_from_callback(array.shape, everywhere, lambda _: array)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: np.asarray(array[index]))
 
 
 def intended_transfer() -> contextlib.AbstractContextManager:

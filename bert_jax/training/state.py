@@ -18,7 +18,13 @@ from bert_jax.models.parameters import name_of
 from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import TEACHER
-from bert_jax.parallel.sharding import intended_transfer, on_all_devices, parameter_shardings, unbox
+from bert_jax.parallel.sharding import (
+    from_host,
+    intended_transfer,
+    on_all_devices,
+    parameter_shardings,
+    unbox,
+)
 from bert_jax.training.budget import Budget
 
 
@@ -174,9 +180,7 @@ def _placed(x: Any, sharding: NamedSharding, may_alias: bool | None = None) -> j
     """Returns an array, on the host or on the devices, with a sharding; see `jax.device_put`."""
     if isinstance(x, jax.Array):
         return jax.device_put(x, sharding, may_alias=may_alias)
-    array = np.asarray(x)
-    with intended_transfer():  # `jax.device_put` would make the processes compare their values
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+    return from_host(np.asarray(x), sharding)
 
 
 def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Params) -> dict[str, jax.Array]:

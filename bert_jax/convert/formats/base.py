@@ -15,6 +15,7 @@ from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.io import files
 from bert_jax.models.config import EncoderConfig
+from bert_jax.parallel.sharding import from_host
 from bert_jax.tokenization import Tokenizer
 
 
@@ -128,4 +129,4 @@ def place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
     array = np.asarray(array, like.dtype)
     if like.sharding is None:
         return jax.numpy.asarray(array)
-    return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
+    return from_host(array, like.sharding)
