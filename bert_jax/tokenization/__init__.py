@@ -81,8 +81,17 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
     Args:
         path: its vocabulary.
         settings: the description; entries that are missing have their default values.
+
+    Raises:
+        UserError: see `load`; also a file whose digest differs from the description's.
     """
     names = ("lower_case", "strip_accents")
     options = {name: settings[name] for name in names if name in settings}
     options["normalizer"] = settings.get("normalizer", "bert")
-    return load(path, template=templates.of(settings), **options)
+    tokenizer = load(path, template=templates.of(settings), **options)
+    if settings.get("digest", "") not in ("", tokenizer.digest):
+        raise UserError(
+            f"{tokenizer.path} is not the vocabulary that the files beside it were made with (its digest "
+            "differs); restore it from a copy"
+        )
+    return tokenizer

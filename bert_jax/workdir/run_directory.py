@@ -38,6 +38,7 @@ _RUN = {
     "command": str,
     "config": {"model?": (dict, None)},
     "vocabulary?": {
+        "digest?": str,
         "lower_case?": bool,
         "strip_accents?": bool,
         "template?": {"single": str, "pair": str},
@@ -199,9 +200,15 @@ class WorkDir:
             atomic.write_text(os.path.join(self.path, name), content)
 
     def copy_vocabulary(self, source: files.PathLike) -> None:
-        """Copies the vocabulary file to the name of its kind, and removes one of another kind."""
+        """Copies the vocabulary file to the name of its kind, and removes one of another kind.
+
+        Raises:
+            UserError: the run has started, and its copy is not the vocabulary that it started with.
+        """
+        target = tokenization.of_file(source).file
+        if has_started(self.path) and files.exists(os.path.join(self.path, target)):
+            load_tokenizer(self.path)
         if self.primary:
-            target = tokenization.of_file(source).file
             # A run that ended before its first step may have left a vocabulary of another kind.
             for name in _VOCABULARIES:
                 if name != target:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from support import together
 
+from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.tokenization import SPECIAL_TOKENS
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -207,12 +209,13 @@ def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
     assert Path(run_directory.find_vocabulary(opened.path)).name == f"vocab{suffix}"
 
 
-def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
+def test_the_tokenizer_has_the_settings_of_the_run(tmp_path):
     (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
-    opened.copy_vocabulary(tmp_path / "v.txt")
-    opened.open_run(make_run(vocabulary__lower_case=True), FIELDS, allow_changes=True)
-    opened.confirm_run()
-    tokenizer = run_directory.load_tokenizer(opened.path)
+    digest = tokenization.load(tmp_path / "v.txt").digest
+    with WorkDir(tmp_path / "cased") as held:
+        held.open_run(make_run(vocabulary__lower_case=True, vocabulary__digest=digest), FIELDS)
+        held.copy_vocabulary(tmp_path / "v.txt")
+    tokenizer = run_directory.load_tokenizer(held.path)
     assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
 
 
@@ -397,3 +400,22 @@ def test_a_run_whose_processes_see_other_directories_is_refused_in_all_of_them(m
     for error in together.run(monkeypatch, *(functools.partial(open_in, host) for host in "ab")):
         assert isinstance(error, UserError) and "is not seen by process 1" in str(error)
     assert not (tmp_path / "a" / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda lines: lines[: len(lines) // 2], lambda lines: lines[:-2] + lines[:-3:-1]]
+)
+def test_a_vocabulary_with_another_digest_is_an_error_that_names_the_file(tmp_path, change):
+    """The commands read a run through `load_tokenizer`, and a run that resumes copies its vocabulary."""
+    source = tmp_path / "v.txt"
+    source.write_text("\n".join([*SPECIAL_TOKENS.values(), "a", "b", "c", "d", "e", "f", "g"]) + "\n")
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run(vocabulary=tokenization.load(source).settings()), FIELDS)
+        held.copy_vocabulary(source)
+        assert run_directory.load_tokenizer(held.path).tokens[-1] == "g"
+        Path(held.checkpoints, "5").mkdir(parents=True)
+        copy = Path(held.path, "vocab.txt")
+        copy.write_text("".join(change(copy.read_text().splitlines(keepends=True))))
+        for read in (run_directory.load_tokenizer, lambda path: held.copy_vocabulary(source)):
+            with pytest.raises(UserError, match=f"^{copy} is not the vocabulary"):
+                read(held.path)

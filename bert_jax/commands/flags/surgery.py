@@ -135,7 +135,7 @@ def _add_tokens(
     tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
     # These options are those of the old tokenizer: added words must not change what is detected.
-    tokenizer = tokenization.restore(vocab_path, old.settings())
+    tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})
     tokenizer.added_tokens = old.added_tokens
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
     log(str(report))
