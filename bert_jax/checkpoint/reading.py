@@ -13,6 +13,7 @@ from bert_jax.checkpoint.leaves import (
     Leaf,
     PyTree,
     Report,
+    check_finite,
     check_shapes,
     check_structure,
     flatten,
@@ -113,8 +114,8 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
         The nested dict of the loaded parameters, without those that are new, and the report.
 
     Raises:
-        UserError: there is no checkpoint, no step is intact, a shape differs, or there is no common
-            parameter.
+        UserError: there is no checkpoint, no step is intact, a shape differs, there is no common parameter,
+            or a value is not finite.
     """
     wanted = flatten(abstract_params)
     return _read_newest(path, lambda step: _load_params(Step.open(step), wanted), log)
@@ -139,6 +140,7 @@ def read_stored(
     def read(path: str) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
         step = Step.open(path)
         arrays = step.read(on_one_device({name: step.leaves[name] for name in step.params.values()}))
+        check_finite(path, arrays)
         trained, frozen = (
             {model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
             for prefix in (TRAINED, FROZEN_PARAMS)
@@ -179,7 +181,9 @@ def load_stored(
             raise UserError(f"{path}: it has no {some(missing)}")
         check_shapes(path, leaves, wanted)
         keys = {name: (model_name(name), leaves[name]) for name in wanted}
-        return path, keys, step.read({name: x for name, x in wanted.items() if keys[name] not in known})
+        arrays = step.read({name: x for name, x in wanted.items() if keys[name] not in known})
+        check_finite(path, arrays)
+        return path, keys, arrays
 
     step, keys, arrays = _read_newest(path, read, log)
     found = nest({name: arrays[name] if name in arrays else known[keys[name]] for name in wanted})
@@ -293,7 +297,9 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
                 onto[stored[part]] = like.update(sharding=sharding_of_part)
             else:
                 onto[stored[part]] = like if sharding is None else like.update(sharding=sharding)
-    loaded = assemble({model_name(name): array for name, array in step.read(onto).items()})
+    arrays = step.read(onto)
+    check_finite(step.path, arrays)
+    loaded = assemble({model_name(name): array for name, array in arrays.items()})
     placed = {
         name: jax.device_put(loaded[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None))
         for name in report.loaded

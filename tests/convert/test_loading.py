@@ -1,16 +1,23 @@
 """Parameters out of any checkpoint, onto a mesh, with nothing silently new or left."""
 
+import pathlib
+import shutil
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.convert import formats
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models import ClassificationModel, PretrainingModel
+
+PEFT = pathlib.Path(__file__).parents[1] / "testdata" / "peft"
 
 
 def abstract(model, inputs, sharding=None):
@@ -127,3 +134,32 @@ def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
         np.testing.assert_array_equal(flatten(loaded)[name], expected[name])
         assert np.array_equal(convert.load(tmp_path / place, log=print).params[name], expected[name])
         assert report.source == str(tmp_path / ("run/best/0" if place == "run" else place))
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "bert_jax", "tensorflow"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_an_error_that_names_the_tensor(make_model, tmp_path, kind, value):
+    if kind == "tensorflow":
+        pytest.importorskip("tensorflow")
+    model = make_model("masked_lm", pooler=False)
+    name = "encoder/layers/stack/layer/query/bias"
+    changed = {name: model.params[name].copy()}
+    changed[name][1, 0, 0] = value
+    formats.get(kind).write(model.replace(params=model.params | changed), tmp_path)
+    wanted = {each: jax.ShapeDtypeStruct(x.shape, x.dtype) for each, x in model.params.items()}
+    for read in (convert.load, lambda path: convert.load_params(path, nest(wanted))):
+        with pytest.raises(
+            UserError, match=r"(layer.1.attention.self.query.bias|layer/query/bias) .*not finite"
+        ):
+            read(tmp_path)
+
+
+def test_an_adapter_that_is_not_finite_is_an_error_that_names_the_tensor(tmp_path):
+    shutil.copytree(PEFT / "bert", tmp_path / "bert")
+    file = tmp_path / "bert" / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("query.lora_A.weight"))
+    tensors[name][0, 0] = np.nan
+    save_file(tensors, file)
+    with pytest.raises(UserError, match=f"{file}: {name} .*not finite"):
+        convert.load(file.parent, log=lambda line: None)

@@ -13,6 +13,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
+from bert_jax.checkpoint.leaves import check_finite
 from bert_jax.convert import pair_scores, sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
@@ -179,10 +180,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
         file = os.path.join(folder, name)
         if name not in there:
             raise UserError(f"{folder}: {name} is missing, and {INDEX} names it; copy it there")
-        try:
-            tensors |= load_safetensors(file)
-        except (safetensors.SafetensorError, ValueError) as error:
-            raise UserError(f"{file}: it is damaged or no safetensors file ({error}); get it anew") from error
+        tensors |= load_safetensors(file)
     if is_divided:
         absent = [name for name in index if name not in tensors]
         if absent:
@@ -194,18 +192,23 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
     """Returns the arrays of a safetensors file by name; half precision is not converted.
 
     Raises:
-        UserError: the weights are quantized.
+        UserError: the file is damaged, or the weights are quantized or not finite.
     """
-    with files.local_copy(path) as copy:
-        with safetensors.safe_open(copy, "numpy") as file:
-            names = file.keys()
-            for name in names:
-                tensor = file.get_slice(name)
-                dtype, is_matrix = tensor.get_dtype(), len(tensor.get_shape()) > 1
-                # Counters are no matrices, and position_ids is a buffer.
-                if dtype not in _DTYPES and is_matrix and not name.endswith("_ids"):
-                    raise _quantized(f"{path}: {name} is {dtype}")
-        return load_file(copy)
+    try:
+        with files.local_copy(path) as copy:
+            with safetensors.safe_open(copy, "numpy") as file:
+                names = file.keys()
+                for name in names:
+                    tensor = file.get_slice(name)
+                    dtype, is_matrix = tensor.get_dtype(), len(tensor.get_shape()) > 1
+                    # Counters are no matrices, and position_ids is a buffer.
+                    if dtype not in _DTYPES and is_matrix and not name.endswith("_ids"):
+                        raise _quantized(f"{path}: {name} is {dtype}")
+            tensors = load_file(copy)
+    except (safetensors.SafetensorError, ValueError, IsADirectoryError) as error:
+        raise UserError(f"{path}: it is damaged or no safetensors file ({error}); get it anew") from error
+    check_finite(path, tensors)
+    return tensors
 
 
 def _quantized(what: str) -> UserError:

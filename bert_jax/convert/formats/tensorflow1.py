@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import tokenization
+from bert_jax.checkpoint.leaves import check_finite
 from bert_jax.convert import families
 from bert_jax.convert.families import FAMILIES, Family
 from bert_jax.convert.families.base import START_FIELDS
@@ -266,11 +267,12 @@ def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None
 class _Variable:
     """A variable that is read when it is converted to an array."""
 
-    def __init__(self, reader, name: str, shape: tuple[int, ...]):
-        self._reader, self._name, self.shape = reader, name, shape
+    def __init__(self, prefix: str, reader, name: str, shape: tuple[int, ...]):
+        self._prefix, self._reader, self._name, self.shape = prefix, reader, name, shape
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         array = self._reader.get_tensor(self._name)
+        check_finite(self._prefix, {self._name: array})
         return np.asarray(array, dtype or np.float32)
 
 
@@ -284,7 +286,9 @@ class _Variables(dict):
             shapes = reader.get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError) as error:
             raise UserError(f"{prefix}: TensorFlow cannot read it ({_one_line(error)})") from error
-        super().__init__({name: _Variable(reader, name, tuple(shapes[name])) for name in sorted(shapes)})
+        super().__init__(
+            {name: _Variable(prefix, reader, name, tuple(shapes[name])) for name in sorted(shapes)}
+        )
 
 
 def _one_line(error: Exception) -> str:
