@@ -101,7 +101,11 @@ class ByteBpeTokenizer(Tokenizer):
             content["model"] = model | {"unk_token": self.special_tokens["unk"]}
         try:
             rust = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except Exception as error:  # the library raises no class of its own
+        except (
+            BaseException
+        ) as error:  # the library raises no class of its own, and a Rust panic is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise UserError(f"{self.path}: it is damaged, or of another version ({error})") from None
         rust.no_padding()
         rust.no_truncation()

@@ -26,7 +26,8 @@ BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "
 
 # The forms of two parts of a tokenizer.json, as `byte_levels` and `template_of` read them.
 PRE_TOKENIZER = ({"type?": str, "pretokenizers?": ([dict], None)}, None)
-POST_PROCESSOR = ({"type?": str, "processors?": ([{"type?": str}], None)}, None)
+_PROCESSOR = {"type?": str, "sep?": (list, None), "cls?": (list, None)}
+POST_PROCESSOR = ({**_PROCESSOR, "processors?": ([_PROCESSOR], None)}, None)
 
 _PROCESSINGS = {"RobertaProcessing": templates.ROBERTA, "BertProcessing": templates.BERT}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

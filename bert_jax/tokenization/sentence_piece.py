@@ -65,15 +65,14 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = processor = sentencepiece.SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(data)
-            size = processor.GetPieceSize()
-        except RuntimeError:
-            size = 0
-        if not size:
+            self.tokens = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+        except (RuntimeError, UnicodeDecodeError):
+            self.tokens = []
+        if not self.tokens:
             raise UserError(
                 f"{self.path} is not a SentencePiece model; expected what sentencepiece writes as "
                 "NAME.model, or a WordPiece vocabulary whose name ends in .txt"
             )
-        self.tokens = [processor.IdToPiece(i) for i in range(size)]
         ids = {token: i for i, token in enumerate(self.tokens)}
         self.is_fairseq = self.tokens[:3] == _FAIRSEQ_PIECES and not {"<pad>", "<mask>"} & ids.keys()
         if self.is_fairseq:

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import pathlib
+import shutil
 import tracemalloc
 
 import pytest
@@ -13,6 +15,7 @@ from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import StorageError, UserError
 
+PEFT = pathlib.Path(__file__).parents[1] / "testdata" / "peft" / "bert"
 HUGE = [10**7, 2**31 - 1, 10**11, 10**400]
 
 
@@ -112,3 +115,17 @@ def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path
     with pytest.raises(raised, match=r"--output=.*cannot be written.*it is as it was before"):
         conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
     assert not output.exists() and not list(tmp_path.glob(".convert-*"))
+
+
+@pytest.mark.parametrize("kind", ["damaged", "empty", "folder"])
+@pytest.mark.parametrize("name", ["model.safetensors", "adapter_model.safetensors"])
+def test_weights_that_cannot_be_read_are_an_error_that_names_the_file(tmp_path, capsys, name, kind):
+    shutil.copytree(PEFT, tmp_path / "bert")
+    folder = tmp_path / "bert" / ("adapter" if name.startswith("adapter") else "base")
+    (folder / name).write_bytes((folder / name).read_bytes()[:100] if kind == "damaged" else b"")
+    if kind == "folder":
+        (folder / name).unlink()
+        (folder / name).mkdir()
+    assert cli.main(["convert", f"--input={folder}", f"--output={tmp_path}/out", "--to=bert_jax"]) == 2
+    error = capsys.readouterr().err
+    assert str(folder / name) in error and error.count("\n") == 1

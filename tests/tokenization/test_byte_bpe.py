@@ -166,8 +166,11 @@ def test_a_byte_without_a_token_is_unknown(content, tmp_path):
             lambda c: c["post_processor"].update(processors=5),
             "post_processor.processors is 5, expected a list",
         ),
+        (lambda c: c["post_processor"].update(sep=5), "post_processor.sep is 5, expected a list"),
+        (lambda c: c["model"].update(continuing_subword_prefix="##"), "tokenizer.json: it is damaged"),
+        (lambda c: c.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "damaged"),
     ],
-    ids="kind splitting no-model ids merges special template pieces splitters processors".split(),
+    ids="kind split no-model ids merges special template pieces splitters processors sep panic map".split(),
 )
 def test_files_that_cannot_be_used(content, tmp_path, change, expected):
     change(content)

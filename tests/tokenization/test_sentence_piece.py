@@ -159,3 +159,11 @@ def test_ids_as_of_xlm_r(tmp_path):
     assert again.tokens == tokenizer.tokens and again.settings() == tokenizer.settings()
     with pytest.raises(UserError, match="only normalized by the model"):
         tokenization.load(path, lower_case=True)
+
+
+def test_a_piece_that_is_not_utf_8_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "vocab.model"
+    content = Path(train(path, **OURS)).read_bytes()
+    path.write_bytes(content.replace(b"\xe2\x96\x81the", b"\xc0\x96\x81the", 1))
+    with pytest.raises(UserError, match=f"^{path} is not"):
+        tokenization.load(path)

@@ -22,7 +22,7 @@ from bert_jax.convert.formats.huggingface_export import INDEX, WEIGHTS
 from bert_jax.convert.heads import HEADS, head_of
 from bert_jax.convert.model import Model, check_found, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, reading
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.tokenization.huggingface import CONFIG, read_tokenizer
@@ -195,7 +195,7 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         UserError: the file is damaged, or the weights are quantized or not finite.
     """
     try:
-        with files.local_copy(path) as copy:
+        with reading(path), files.local_copy(path) as copy:
             with safetensors.safe_open(copy, "numpy") as file:
                 names = file.keys()
                 for name in names:
@@ -205,7 +205,7 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
                     if dtype not in _DTYPES and is_matrix and not name.endswith("_ids"):
                         raise _quantized(f"{path}: {name} is {dtype}")
             tensors = load_file(copy)
-    except (safetensors.SafetensorError, ValueError, IsADirectoryError) as error:
+    except (safetensors.SafetensorError, ValueError) as error:
         raise UserError(f"{path}: it is damaged or no safetensors file ({error}); get it anew") from error
     check_finite(path, tensors)
     return tensors
