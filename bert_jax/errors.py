@@ -18,8 +18,7 @@ _CLONE = Path(__file__).parents[1]
 
 # Errors that mean the path was given wrongly; any other error is a failure of the storage.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-# A directory that is mapped into memory is ENODEV.
-_WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL, errno.ENODEV})
+_WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL})
 
 
 class UserError(Exception):

@@ -195,7 +195,8 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         UserError: the file is damaged, or the weights are quantized or not finite.
     """
     try:
-        with reading(path), files.local_copy(path) as copy:
+        # `open` raises the error of a directory, which safetensors does not.
+        with reading(path), files.local_copy(path) as copy, open(copy, "rb"):
             with safetensors.safe_open(copy, "numpy") as file:
                 names = file.keys()
                 for name in names:
