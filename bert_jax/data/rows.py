@@ -95,7 +95,7 @@ class Dataset(abc.ABC):
 
 
 def _allow_open_files(count: int, where: str) -> None:
-    """Raises this process's limit on open files if `count` memory-mapped files need it.
+    """Raises this process's limit on open files if `count` record files need it.
 
     Raises:
         UserError: the hard limit, which only an administrator can raise, is too low.

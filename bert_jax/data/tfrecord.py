@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterable, Iterator
 
 import google_crc32c
@@ -24,7 +24,8 @@ from bert_jax.io import atomic, files
 INDEX_SUFFIX = ".index"
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_READ_AT_ONCE = 512  # records; reading one may also load the memory pages around it
+_READ_AT_ONCE = 512  # records
+_GUESS = 4096  # bytes, more than most records have
 FRAME_HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _HEADER.size + _CRC.size
 
@@ -126,7 +127,9 @@ def write_index(path: str, offsets: np.ndarray) -> None:
 
 
 class RecordFile:
-    """Random access to the records of one memory-mapped file; every read checks both CRCs.
+    """Random access to the records of one file; every read checks both CRCs.
+
+    The file is not memory-mapped: a process that reads a mapped page after the file was truncated gets SIGBUS.
 
     Args:
         path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it, and
@@ -146,12 +149,11 @@ class RecordFile:
             digest = hashlib.blake2b(os.fsencode(files.absolute(path)), digest_size=8).hexdigest()
             name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
             self._index_paths.append(os.path.join(index_dir, name))
-        self._bytes: mmap.mmap | bytes = b""
         try:
             with files.open_local(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
-                if self.size:
-                    self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._descriptor = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._descriptor)
         except OSError as error:
             raise UserError(f"cannot read the records {path}: {error.strerror}") from error
         found = (self._read_index(place) for place in self._index_paths)
@@ -184,22 +186,38 @@ class RecordFile:
             or bool(np.any(np.diff(content) < FRAME_BYTES))
         ):
             return None
-        length = int.from_bytes(self._bytes[last : last + 8], "little")
+        length = int.from_bytes(self._read(last, 8), "little")
         return content if last + FRAME_BYTES + length == self.size else None
 
     def _scan_headers(self) -> Iterator[tuple[int, int]]:
         """Yields (offset, payload length) of each record; it checks the CRC of the length only."""
         offset = 0
         while offset < self.size:
-            length = self._length(offset)
+            length = self._length(offset, self._read(offset, min(_HEADER.size, self.size - offset)))
             yield offset, length
             offset += FRAME_BYTES + length
 
-    def _length(self, offset: int) -> int:
+    def _read(self, offset: int, size: int) -> bytes:
+        """Returns bytes of the file.
+
+        Raises:
+            CorruptRecordError: the file has become shorter.
+            UserError: the file cannot be read.
+        """
+        try:
+            content = os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise UserError(f"cannot read the records {self.path}: {error.strerror}") from error
+        if len(content) < size:
+            raise CorruptRecordError(self.path, offset, f"the file ends here (it had {self.size} bytes)")
+        return content
+
+    def _length(self, offset: int, content: bytes) -> int:
+        """Returns the payload length of the record at byte `offset`, of which `content` is the beginning."""
         length, room = 0, self.size - offset - FRAME_BYTES
         if room >= 0:
-            length, crc = _HEADER.unpack_from(self._bytes, offset)
-            if crc != masked_crc32c(self._bytes[offset : offset + 8]):
+            length, crc = _HEADER.unpack_from(content)
+            if crc != masked_crc32c(content[:8]):
                 raise CorruptRecordError(self.path, offset, "the CRC of the length is wrong")
         if length > room:
             raise CorruptRecordError(
@@ -209,10 +227,12 @@ class RecordFile:
 
     def read_at(self, offset: int) -> bytes:
         """Returns the payload of the record at byte `offset`; it checks both CRCs."""
-        length = self._length(offset)
-        start = offset + _HEADER.size
-        payload = self._bytes[start : start + length]
-        (crc,) = _CRC.unpack_from(self._bytes, start + length)
+        content = self._read(offset, min(_GUESS, self.size - offset))
+        end = self._length(offset, content) + _HEADER.size
+        if end + _CRC.size > len(content):
+            content = self._read(offset, end + _CRC.size)
+        payload = content[_HEADER.size : end]
+        (crc,) = _CRC.unpack_from(content, end)
         if crc != masked_crc32c(payload):
             raise CorruptRecordError(self.path, offset, "the CRC of the data is wrong")
         return payload
@@ -221,7 +241,7 @@ class RecordFile:
         """Returns the CRC-32C of the whole file."""
         crc = 0
         for start in range(0, self.size, 1 << 24):
-            crc = google_crc32c.extend(crc, self._bytes[start : start + (1 << 24)])
+            crc = google_crc32c.extend(crc, self._read(start, min(1 << 24, self.size - start)))
         return crc
 
     def __len__(self) -> int:
@@ -232,8 +252,6 @@ class RecordFile:
 
     def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
         """Yields groups of records with their frames; it checks both CRCs of each record.
-
-        The pages that it reads are released from this process's memory.
 
         Args:
             numbers: the numbers of the records, int [n].
@@ -248,9 +266,9 @@ class RecordFile:
         ends = np.append(self.offsets[1:], self.size)
         for first in range(0, len(numbers), _READ_AT_ONCE):
             chosen = numbers[first : first + _READ_AT_ONCE]
-            spans = zip(self.offsets[chosen].tolist(), ends[chosen].tolist(), strict=True)
-            content = b"".join([self._bytes[start:end] for start, end in spans])
-            edges = np.cumsum(np.append(0, ends[chosen] - self.offsets[chosen]))
+            sizes = ends[chosen] - self.offsets[chosen]
+            content = b"".join(map(self._read, self.offsets[chosen].tolist(), sizes.tolist()))
+            edges = np.cumsum(np.append(0, sizes))
             framed = np.frombuffer(content, np.uint8).copy()
             fill_frames(framed, edges)
             if framed.tobytes() != content:
@@ -258,8 +276,6 @@ class RecordFile:
                     self.read_at(offset)  # raises the error that names the damaged record
                 raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
             yield content, edges
-            if hasattr(mmap, "MADV_DONTNEED") and isinstance(self._bytes, mmap.mmap):
-                self._bytes.madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[bytes]:
         return map(self.read_at, self.offsets.tolist())

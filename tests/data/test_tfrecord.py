@@ -163,3 +163,32 @@ def test_the_digest_of_a_file_is_that_of_all_its_bytes(tmp_path):
     path = str(tmp_path / "x.tfrecord")
     tfrecord.write_records(path, [bytes(range(256)) * 80_000])  # 20 MB, which are read in parts of 16 MiB
     assert tfrecord.RecordFile(path).digest() == google_crc32c.value((tmp_path / "x.tfrecord").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda file: file[9],
+        lambda file: list(file),
+        lambda file: list(file.read_frames(np.arange(10))),
+        lambda file: file.digest(),
+    ],
+    ids=["one", "all", "frames", "digest"],
+)
+@pytest.mark.parametrize("size", [0, 355, 4096 + 20])
+def test_a_file_truncated_while_it_is_read_is_an_error(tmp_path, read, size):
+    """A memory map of the file would end the process with SIGBUS."""
+    path = str(tmp_path / "a.tfrecord")
+    tfrecord.write_records(path, [bytes([i]) * 1000 for i in range(10)])
+    file = tfrecord.RecordFile(path)
+    os.truncate(path, size)
+    with pytest.raises(tfrecord.CorruptRecordError, match=r"a\.tfrecord.*the file ends"):
+        read(file)
+
+
+def test_an_unused_file_is_closed(records):
+    opened = len(os.listdir("/dev/fd"))
+    file = tfrecord.RecordFile(records)
+    assert len(os.listdir("/dev/fd")) == opened + 1
+    del file
+    assert len(os.listdir("/dev/fd")) == opened
