@@ -129,7 +129,7 @@ def write_index(path: str, offsets: np.ndarray) -> None:
 class RecordFile:
     """Random access to the records of one file; every read checks both CRCs.
 
-    The file is not memory-mapped: a process that reads a mapped page after the file was truncated gets SIGBUS.
+    The file is not memory-mapped: reading a page of a mapping after the file was truncated raises SIGBUS.
 
     Args:
         path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it, and
