@@ -26,8 +26,8 @@ def f1(predictions: np.ndarray, targets: np.ndarray, positive: int = 1) -> float
 
     It is 0 when there is neither a positive example nor a positive prediction.
     """
-    found = metrics.f1_score(targets, predictions, pos_label=positive, average="binary", zero_division=0.0)
-    return float(found)
+    # As a decision on one label, since the targets may have labels that training lacks.
+    return float(metrics.f1_score(targets == positive, predictions == positive, zero_division=0.0))
 
 
 def f1_macro(predictions: np.ndarray, targets: np.ndarray) -> float:

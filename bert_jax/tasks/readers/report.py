@@ -73,6 +73,21 @@ class FileReport:
                 f"{self.malformed[0]} ({self._malformed('is', 'are')} malformed, {limit}: nothing was read)"
             )
 
+    def note_unknown(self, problems: Iterable[str]) -> None:
+        """Notes the examples with a label that training lacks, which count as errors.
+
+        Args:
+            problems: for each example, its unknown label with file and line, or "".
+
+        Raises:
+            UserError: they are half of the rows or more: the file is probably not one of this task.
+        """
+        if found := list(filter(None, problems)):
+            what = f"{len(found)} of {counted(self.rows, self.unit)} with a label that training lacks"
+            if 2 * len(found) >= self.rows:
+                raise UserError(f"{found[0]} ({what}); is this a file with the labels of the training file?")
+            self.notes.append(f"{what}, counted as errors (first: {found[0]})")
+
     def first(self, count: int) -> Self:
         """Returns the first examples, or all if `count` is 0."""
         if not count:

@@ -42,7 +42,7 @@ def encode(
     truncated.
 
     Args:
-        examples: the sentences, with or without tags.
+        examples: the sentences, with or without tags. Tags that are not in `labels` have no target.
         tokenizer: the tokenizer of the model.
         max_seq_length: the maximum number of tokens of a row, including special tokens.
         labels: the tags in the order of the logits.
@@ -82,7 +82,7 @@ def encode(
                 positions[in_row] = text_begin + offsets[start + in_row] - offsets[a]
             word_tokens.append(positions)
             if examples.tags:
-                tags.append([names[tag] for tag in examples.tags[sentence]])
+                tags.append([names.get(tag, batches.NO_TARGET) for tag in examples.tags[sentence]])
     word_tokens = np.concatenate(word_tokens)
     token_targets = {}
     if examples.tags:

@@ -98,24 +98,20 @@ class TagPredictions(Predictions):
         """Yields the wrongly tagged words with their sentences."""
         examples, confidence = self.examples, self.probabilities
         positions = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
-        for word in error_analysis.surest_first(np.equal(*self._numbers()), confidence):
+        truth, guess = (np.array([*itertools.chain(*side)]) for side in (examples.tags, self.tags))
+        for word in error_analysis.surest_first(truth == guess, confidence):
             i, j = positions[word]
             tags = (examples.tags[i][j], self.tags[i][j])
             sentence = examples.words[i]
             yield examples.lines[i][j], *tags, f"{confidence[word]:.4f}", sentence[j], " ".join(sentence)
 
-    def _numbers(self) -> list[np.ndarray]:
-        """Returns the numbers of the true and of the predicted tags of all words."""
-        numbers = {tag: number for number, tag in enumerate(self.labels)}
-        return [
-            np.array([numbers[tag] for tags in side for tag in tags])
-            for side in (self.examples.tags, self.tags)
-        ]
-
     def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of the tags; None for more than 40."""
-        targets, predicted = self._numbers()
-        return Confusions.of(targets, predicted, self.labels, "words")
+        """Returns the confusion matrix of the tags, with those that training lacks; None for more than 40."""
+        sides = [list(itertools.chain.from_iterable(side)) for side in (self.examples.tags, self.tags)]
+        names = [*self.labels, *sorted({*sides[0]}.difference(self.labels))]
+        numbers = {tag: number for number, tag in enumerate(names)}
+        targets, predicted = (np.array([numbers[tag] for tag in side]) for side in sides)
+        return Confusions.of(targets, predicted, names, "words")
 
     def plot(self, path: str) -> None:
         """Plots the confusion matrix of the tags."""

@@ -127,7 +127,8 @@ class TaggingTask(FinetuneTask):
             self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
         else:
             self.labels = tuple(sorted(counts))
-        self.check(examples)
+        examples.keep(self._unknown)
+        self._convert(examples)
         return self._checked_context(examples)
 
     @property
@@ -171,9 +172,10 @@ class TaggingTask(FinetuneTask):
         return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
 
     def read(self, path: str) -> TaggedSentences:
-        """Returns the sentences of a file, with their tags."""
+        """Returns the sentences of a file, with their tags, of which training may lack some."""
         examples = self._read(path)
-        self.check(examples)
+        examples.note_unknown(examples.problems(self._unknown))
+        self._convert(examples)
         return self._checked_context(examples)
 
     def read_unlabeled(
@@ -215,30 +217,23 @@ class TaggingTask(FinetuneTask):
             return ""
         return f"document_context=true: in {SOURCE} and requests, a sentence is read without those around it"
 
-    def check(self, examples: TaggedSentences) -> None:
-        """Converts entity tags to BIO2, and leaves out sentences with tags that the model lacks.
+    def _unknown(self, tag: str) -> str:
+        """Returns an error message for a tag that the model lacks, or ""."""
+        usable = self.of_entities and entities.is_entity_tag(tag)
+        known = tag in self.labels or (usable and entities.to_bio2([tag])[0] in self.labels)
+        return "" if known else unknown(self.labels, tag, "tag")
 
-        The examples are modified in place.
-
-        Raises:
-            UserError: too many sentences are left out.
-        """
-        known = set(self.labels)
-
-        def wrong(tag):
-            usable = self.of_entities and entities.is_entity_tag(tag)
-            if tag in known or (usable and entities.to_bio2([tag])[0] in known):
-                return ""
-            return unknown(self.labels, tag, "tag")
-
-        examples.keep(wrong)
-        if self.of_entities:
-            scheme, invalid = entities.detect_scheme(examples.tags)
-            if invalid:
-                examples.notes.append(
-                    f"{counted(invalid, 'tag is', 'tags are')} invalid in {scheme} and read as by conlleval"
-                )
-            examples.tags = [entities.to_bio2(tags) for tags in examples.tags]
+    def _convert(self, examples: TaggedSentences) -> None:
+        """Converts entity tags to BIO2, in place; a tag without a prefix is one of an entity of this type."""
+        if not self.of_entities:
+            return
+        tags = [[tag if entities.is_entity_tag(tag) else f"I-{tag}" for tag in one] for one in examples.tags]
+        scheme, invalid = entities.detect_scheme(tags)
+        if invalid:
+            examples.notes.append(
+                f"{counted(invalid, 'tag is', 'tags are')} invalid in {scheme} and read as by conlleval"
+            )
+        examples.tags = [entities.to_bio2(one) for one in tags]
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
         """Returns the rows of the sentences."""

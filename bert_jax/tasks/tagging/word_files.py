@@ -8,6 +8,7 @@ file has one sentence per line: an object with a list of words and a list of tag
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -62,21 +63,27 @@ class TaggedSentences(FileReport):
     def __len__(self) -> int:
         return len(self.words)
 
-    def keep(self, wrong: Callable[[str], str]) -> None:
-        """Leaves out the sentences that have an invalid tag.
+    def problems(self, wrong: Callable[[str], str]) -> Iterator[str]:
+        """Yields the first invalid tag of each sentence with file and line, or "".
 
         Args:
             wrong: returns an error message for an invalid tag, and "" for a valid one.
+        """
+        wrong = functools.cache(wrong)
+        for tags, lines in zip(self.tags, self.lines, strict=True):
+            places = zip(lines, tags, strict=True)
+            yield next((f"{self.path}:{line}: {wrong(tag)}" for line, tag in places if wrong(tag)), "")
+
+    def keep(self, wrong: Callable[[str], str]) -> None:
+        """Leaves out the sentences that have an invalid tag; `wrong` is as in `problems`.
 
         Raises:
             UserError: more than `MAX_MALFORMED` of the sentences of the file were left out in total.
         """
         kept = []
-        for i, (tags, lines) in enumerate(zip(self.tags, self.lines, strict=True)):
-            problems = zip(lines, map(wrong, tags), strict=True)
-            line, problem = next(filter(lambda each: each[1], problems), (0, ""))
+        for i, problem in enumerate(self.problems(wrong)):
             if problem:
-                self.leave_out(f"{self.path}:{line}: {problem}")
+                self.leave_out(problem)
             else:
                 kept.append(i)
         for name in self.columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.readers.json_values import LABEL_SEPARATOR, list_in_cell
-from bert_jax.tasks.readers.labels import list_counts, unknown
+from bert_jax.tasks.readers.labels import list_counts
+from bert_jax.tasks.readers.labels import numbers as numbers_of
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.text.task import TextTask
@@ -76,6 +78,15 @@ def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
     return np.mean(np.all(predicted == targets, axis=1))
 
 
+def _targets(examples: Examples, names: Sequence[str]) -> np.ndarray:
+    """Returns bool [N, C], whether each example has each of some labels; [0, C] without labels."""
+    numbers = numbers_of(names)
+    targets = np.zeros((len(examples.labels), len(names)), bool)
+    for row, labels in zip(targets, examples.labels, strict=True):
+        row[[numbers[label] for label in labels if label in numbers]] = True
+    return targets
+
+
 class MultiLabel(TextTask):
     """Multi-label classification: a label is predicted if its probability is above 0.5."""
 
@@ -118,24 +129,19 @@ class MultiLabel(TextTask):
             given = text.split(LABEL_SEPARATOR)
         elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
             raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
-        found = tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
-        for label in found:
-            if self.labels and label not in self.numbers:
-                raise ValueError(unknown(self.labels, label))
-        return found
+        return tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns the rows of the examples, whose targets are 1 for each of their labels and otherwise 0."""
         if examples.labels:
-            targets = np.zeros((len(examples), len(self.labels)), np.float32)
-            for row, labels in zip(targets, examples.labels, strict=True):
-                row[[self.numbers[label] for label in labels]] = 1
+            targets = _targets(examples, self.labels).astype(np.float32)
             examples = dataclasses.replace(examples, labels=list(targets))
         return super().encode(examples)
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> LabelSets:
-        """Returns the predicted labels of the examples."""
-        return LabelSets(examples, outputs, rows.example_targets() > 0, self.labels)
+        """Returns the predicted labels; those that training lacks have a probability of 0."""
+        names, outputs = self.with_unknown(examples, outputs)
+        return LabelSets(examples, outputs, _targets(examples, names), names)
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
         """Returns the number of examples of each label, and without any label."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,12 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.metrics import Metric
-from bert_jax.tasks.predictions import NumberPredictions
+from bert_jax.tasks.predictions import NumberPredictions, TablePredictions
 from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
-from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
 from bert_jax.tasks.table_task import TableConfig, TableTask
 
 TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
@@ -141,6 +142,27 @@ class TextTask(TableTask):
         if not cls.columns_of(config, spec).text_b:
             yield "double_unordered", "the rows have no second text (data.text_b)"
 
+    def read(self, path: str) -> Examples:
+        """Returns the rows of a table, with a note of labels that training lacks."""
+        examples = super().read(path)
+        if self.labels:
+            unknown = map(self._unknown, examples.labels)
+            examples.note_unknown(
+                f"{path}:{line}: {labels.unknown(self.labels, names[0])}" if names else ""
+                for line, names in zip(examples.lines, unknown, strict=True)
+            )
+        return examples
+
+    def _unknown(self, label: Any) -> list[str]:
+        """Returns the names that training lacks in the label of an example, a number or one or more names."""
+        names = label if isinstance(label, tuple) else (label,)
+        return [name for name in names if isinstance(name, str) and name not in self.numbers]
+
+    def with_unknown(self, examples: Examples, outputs: np.ndarray) -> tuple[list[str], np.ndarray]:
+        """Returns the labels and the outputs [N, C] of each; labels that training lacks are last, with 0."""
+        more = sorted({name for label in examples.labels for name in self._unknown(label)})
+        return [*self.labels, *more], np.pad(outputs, ((0, 0), (0, len(more)))) if more else outputs
+
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a row for each example, or one for each of its windows."""
         c = self.config
@@ -201,8 +223,21 @@ class TextClassification(TextTask):
         return super().augmented(examples)
 
     def parse_label(self, text: str) -> int | str:
-        """Returns the number of a label, or its name if the labels are not known yet."""
-        return labels.label_index(self.numbers, text) if self.labels else text
+        """Returns the number of a label, or its name if it is not one of training, or none is known yet."""
+        if self.spec.labels or text.strip() in self.numbers:
+            return labels.label_index(self.numbers, text)
+        return text.strip()
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        """Returns the rows of the examples; labels that training lacks are no targets."""
+        targets = [NO_TARGET if isinstance(label, str) else label for label in examples.labels]
+        return super().encode(dataclasses.replace(examples, labels=targets))
+
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
+        """Returns the predictions, in which labels that training lacks have a probability of 0."""
+        names, outputs = self.with_unknown(examples, outputs)
+        targets = [names.index(label) if isinstance(label, str) else label for label in examples.labels]
+        return self.Predictions(examples, outputs, np.array(targets), names)
 
     @property
     def positive(self) -> int:
@@ -236,12 +271,11 @@ class TextClassification(TextTask):
         """Returns the number of examples of each label, and of which label the metric `f1` is."""
         if not examples.labels:
             return ""
-        counts = np.bincount(examples.labels, minlength=len(self.labels))
-        text = "labels " + labels.list_counts(dict(zip(self.labels, counts.tolist(), strict=True)))
+        counts = Counter(examples.labels)
+        text = "labels " + labels.list_counts({name: counts[i] for i, name in enumerate(self.labels)})
         if "f1" in self.metrics:
             text += f"; f1 is that of the label {self.labels[self.positive]!r}"
-        one_class = np.count_nonzero(counts) == 1
-        return text + ("; warning: one class only, so scores say little" if one_class else "")
+        return text + ("; warning: one class only, so scores say little" if len(counts) == 1 else "")
 
 
 class TextRegression(TextTask):

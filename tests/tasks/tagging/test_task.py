@@ -255,6 +255,28 @@ def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
     assert f"{path}:4: tag 'I-COLOUR' is none of 'O', 'B-NUM'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tag", ["B-DATE", "I-DATE", "DATE", "b-date"])
+def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path, tag):
+    """A perfect tagger of 96 sentences finds 96 of 100 entities: conlleval's F1 is 97.96."""
+    task = make_task(vocabulary, "tagging", ("O", "B-PER", "I-PER"))
+    gold = ["B-PER"] * 96 + [tag] * 4
+    (tmp_path / "dev.conll").write_text("".join(f"a {one}\ncat O\n\n" for one in gold))
+    examples = task.read(str(tmp_path / "dev.conll"))
+    rows = task.encode(examples)
+    best = [1, 0] * 96 + [0, 0] * 4
+    outputs = np.zeros((len(rows.tokens), 3), np.float32)
+    outputs[rows.word_tokens, best] = 1
+    found = task.decode(examples, rows, outputs)
+    assert task.score(found) == pytest.approx(
+        {"f1": 2 * 96 / 196, "precision": 1, "recall": 0.96, "accuracy": 196 / 200}
+    )
+    warning = examples.warning()
+    assert "4 of 100 sentences" in warning and f"dev.conll:289: tag {tag!r}" in warning
+    assert task.loss(rows, outputs) == pytest.approx(0, abs=1e-6)  # of the words with a known tag
+    assert len(list(found.errors())) == 4 and found.confusions().counts.sum() == 200
+    assert set(found.breakdown()) == {"PER", tag.removeprefix("B-").removeprefix("I-")}
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

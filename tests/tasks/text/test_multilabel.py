@@ -161,3 +161,22 @@ def test_the_loss_of_an_evaluation_is_that_of_training(target):
         if logit <= 17:
             np.testing.assert_allclose(found, trained, rtol=0.04, atol=1e-6)
         assert found < trained + 1
+
+
+def test_labels_that_training_lacks_are_missed(vocabulary, tmp_path):
+    """As scikit-learn scores a prediction that never has the label."""
+    (tmp_path / "train.csv").write_text("text,labels\na,x\nb,y\n")
+    texts = ["x", "y", '"x,y"', ""] * 6 + ['"x,z"']
+    (tmp_path / "dev.csv").write_text("text,labels\n" + "".join(f"a,{one}\n" for one in texts))
+    task = fine_tuned.make_task(vocabulary, "multilabel", text_a="text", label="labels")
+    task.read_training(str(tmp_path / "train.csv"))
+    examples = task.read(str(tmp_path / "dev.csv"))
+    outputs = np.float32([[1, 0], [0, 1], [1, 1], [0, 0]] * 6 + [[1, 0]])
+    rows = task.encode(examples)
+    found = task.decode(examples, rows, outputs)
+    assert task.score(found) == pytest.approx(
+        {"f1_micro": 2 * 25 / (25 + 26), "f1_macro": 2 / 3, "exact_match": 24 / 25}
+    )
+    assert "1 of 25 rows" in examples.warning() and "dev.csv:26: label 'z'" in examples.warning()
+    assert [(error[1], error[2]) for error in found.errors()] == [("x,z", "x")]
+    assert rows.example_targets().shape == (25, 2)

@@ -1,6 +1,8 @@
 import jax
 import numpy as np
 import pytest
+import sklearn.metrics
+from support import fine_tuned
 from support.tiny_model import draw_parameters
 
 from bert_jax import tasks, tokenization
@@ -57,10 +59,10 @@ def test_padding_changes_nothing(kind, head):
     data = encoded([([5, 6], [7]), ([8], [9])], [2, 1], dtype)
     task = Classification(CONFIG, 3, kind, classifier=head)
     params = draw_parameters(task)
-    evaluate = jax.jit(make_eval_step(task, 0))
+    evaluate = jax.jit(make_eval_step(task))
     short = batches.make_batch(data, np.array([0, 1]), (8,))
     padded = batches.make_batch(data, np.array([0, 1, -1, -1]), (16,))
-    found, same = evaluate(params, short, 0), evaluate(params, padded, 0)
+    found, same = evaluate(params, short, 0, 0), evaluate(params, padded, 0, 0)
     for name, (total, weight) in found.items():
         np.testing.assert_allclose(same[name][0], total, rtol=1e-5)
         assert same[name][1] == weight == 2
@@ -72,7 +74,7 @@ def test_the_untrained_loss_is_that_of_chance():
     data = encoded([([5 + i], []) for i in range(12)], [i % 3 for i in range(12)])
     batch = batches.make_batch(data, np.arange(12), (8,))
     params = draw_parameters(task)
-    pairs = jax.jit(make_eval_step(task, 0))(params, batch, 0)
+    pairs = jax.jit(make_eval_step(task))(params, batch, 0, 0)
     assert float(pairs["task_loss"][0] / pairs["task_loss"][1]) == pytest.approx(task.initial_loss, abs=0.02)
     assert float(pairs["accuracy"][1]) == 12
     probabilities = jax.jit(task.predict)(params, batch)
@@ -116,3 +118,55 @@ def test_f1_is_that_of_the_positive_label(vocabulary, tmp_path, positive, expect
     )
     always = task.decode(examples, rows, np.array([[0.9, 0.1]] * 3, np.float32))
     assert task.score(always) == pytest.approx({"accuracy": 2 / 3, "f1": expected})
+
+
+def predictions_of(task, path, guesses):
+    """Decoded predictions of a file for the numbers of the predicted labels."""
+    examples = task.read(str(path))
+    outputs = np.eye(len(task.labels), dtype=np.float32)[guesses]
+    rows = task.encode(examples)
+    return examples, rows, outputs, task.decode(examples, rows, outputs)
+
+
+def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
+    """4 of 100 rows have a third label: the best that a model of two labels can reach is 0.96."""
+    (tmp_path / "train.tsv").write_text("a\tb\tlabel\nx\ty\tno\nx\ty\tyes\n")
+    task = make_task(vocabulary, metrics="accuracy, f1, f1_macro, matthews")
+    task.read_training(str(tmp_path / "train.tsv"))
+    names = ["no", "yes"] * 48 + ["maybe"] * 4
+    (tmp_path / "dev.tsv").write_text("a\tb\tlabel\n" + "".join(f"x\ty\t{name}\n" for name in names))
+    examples, rows, outputs, found = predictions_of(task, tmp_path / "dev.tsv", [0, 1] * 50)
+    guesses = ["no", "yes"] * 50
+    assert task.score(found) == pytest.approx(
+        {
+            "accuracy": 0.96,
+            "f1": sklearn.metrics.f1_score(np.array(names) == "yes", np.array(guesses) == "yes"),
+            "f1_macro": sklearn.metrics.f1_score(names, guesses, average="macro", zero_division=0),
+            "matthews": sklearn.metrics.matthews_corrcoef(names, guesses),
+        }
+    )
+    warning = examples.warning()
+    assert "4 of 100 rows" in warning and "dev.tsv:98: label 'maybe'" in warning and "\n" not in warning
+    assert [error[1:3] for error in found.errors()] == [("maybe", "no"), ("maybe", "yes")] * 2
+    assert found.confusions().counts.tolist() == [[48, 0, 0], [0, 48, 0], [2, 2, 0]]
+    assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of the other rows
+    assert "no: 48, yes: 48" in task.describe(examples, rows)
+
+
+def test_a_file_of_other_labels_is_an_error(vocabulary, tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tb\tlabel\nx\ty\t0\nx\ty\t1\n")
+    task = make_task(vocabulary)
+    task.read_training(str(tmp_path / "train.tsv"))
+    (tmp_path / "dev.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\n" * 3 + "x\ty\tnegative\n" * 3)
+    with pytest.raises(UserError, match=r"dev\.tsv:5: label 'negative' .*3 of 6 rows"):
+        task.read(str(tmp_path / "dev.tsv"))
+
+
+def test_rows_without_a_label_of_a_benchmark_are_skipped(vocabulary, tmp_path):
+    """MNLI's files have "-" where the annotators disagreed, and its scores are those of the other rows."""
+    (tmp_path / "dev.tsv").write_text(
+        "index\tsentence1\tsentence2\tgold_label\n" + "0\tx\ty\tneutral\n" * 20 + "1\tx\ty\t-\n"
+    )
+    task = fine_tuned.make_task(vocabulary, "mnli", tasks.get("mnli").labels)
+    examples = task.read(str(tmp_path / "dev.tsv"))
+    assert len(examples) == 20 and "1 of 21 rows is malformed" in examples.warning()
