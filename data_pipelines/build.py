@@ -74,7 +74,8 @@ def build(
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
         outputs_apart.check_text(options, paths)
-        readers.check_flags(paths, options.input_format, options.fields, options.tfds_data_dir)
+        format = readers.check_flags(paths, options.input_format, options.fields, options.tfds_data_dir)
+        options = dataclasses.replace(options, input_format=format)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output_dir).rstrip('/')}-beam")

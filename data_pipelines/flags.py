@@ -33,9 +33,11 @@ class CorpusOptions:
         required="'DIR/*', the text to read",
     )
     input_format: str = flag(
-        "text",
-        "text: one sentence per line, a blank line after each document; paragraphs: one paragraph per line, "
-        "a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: a MediaWiki dump; "
+        readers.AUTO,
+        "auto: the format of the suffix, .txt (text), .jsonl, .ndjson, .json, .csv, .tsv or .xml "
+        "(wikipedia_xml); text: one sentence per line, a blank line after each document; paragraphs: one "
+        "paragraph per line, a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: "
+        "a MediaWiki dump; "
         "books: one book per file; jsonl: one JSON object per line; csv: a table, or for .tsv one with tabs. "
         "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
     )

@@ -16,7 +16,6 @@ from typing import Any
 from bert_jax import tokenization
 from bert_jax.data.inspection import Report
 from bert_jax.data.inspection.approx_distinct import DistinctSample
-from bert_jax.errors import UserError
 from bert_jax.io import files, progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, readers
@@ -77,7 +76,7 @@ class Frequent:
 
 def inspect_corpus(
     inputs: Sequence[str],
-    input_format: str = "text",
+    input_format: str = readers.AUTO,
     vocab: str | None = None,
     fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
     tfds_data_dir: str = "",
@@ -86,7 +85,7 @@ def inspect_corpus(
 
     Args:
         inputs: files, folders or patterns.
-        input_format: one of `readers.FORMATS`.
+        input_format: one of `readers.FORMATS`, or `readers.AUTO`.
         vocab: a vocabulary with which the share of unknown tokens is measured, or None.
         fields: the fields to read of JSON or TFDS records; see `readers.read_documents`.
         tfds_data_dir: see `readers.list_inputs`.
@@ -95,10 +94,8 @@ def inspect_corpus(
         UserError: there is no text, the format is unknown, `vocab` is not a vocabulary, or `fields` or
             `tfds_data_dir` have no effect.
     """
-    if input_format not in readers.FORMATS:
-        raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
     paths = readers.list_inputs(inputs, tfds_data_dir)
-    readers.check_flags(paths, input_format, fields, tfds_data_dir)
+    input_format = readers.check_flags(paths, input_format, fields, tfds_data_dir)
     tokenizer = tokenization.load(vocab, log=progress.log) if vocab else None
     ranges = readers.split_ranges(paths, _PIECE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)

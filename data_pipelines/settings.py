@@ -230,7 +230,6 @@ class Options(CorpusOptions):
             ("text_field", bool(self.text_field), "the name of a field"),
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
             ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
-            ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
             ("max_seq_length", self.max_seq_length < 1 << 16, "under 65,536"),
             (
                 "max_sequences_per_row",

@@ -46,7 +46,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "input", "Text that records are made of: files, patterns or folders, as in `bert-jax data`."
     )
-    define.string("input_format", "Format of the text, as in `bert-jax data`.", "text")
+    define.string("input_format", "Format of the text, as in `bert-jax data`.", "auto")
     define.strings("data", "NAME=DIR: the folder with the files of a fine-tuning. May be repeated.", [])
     define.string("checkpoint", "The model that arms start from, if they do.", "")
     define.strings("arms", "Run only this arm. May be repeated.", [])

@@ -80,7 +80,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         for line in readers.suspicions(part.counts):
             print(f"warning: {of}{line}", file=sys.stderr)
     if sum(part.counts["documents"] for part in trained.parts) == 1:
-        more = f"more documents{readers.FORMATS[flags.input_format].documents_end}, or --nsp=none"
+        more = "more documents (in text, a blank line ends one), or --nsp=none"
         print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
     unknown = max(line.unknown_rate for line in trained.measured if line.vocabulary == trained.path)
     if unknown > _HIGH_UNKNOWN_RATE:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
+from bert_jax.io import compression, files, json_files
 from bert_jax.tasks.readers.file_rows import open_file, read_lines
 from bert_jax.tasks.readers.json_values import encodable, parse_object
 from bert_jax.tasks.readers.report import Malformed
-
-_JSON = (".jsonl", ".ndjson", ".json")
 
 
 def check(path: str, flag: str) -> None:
@@ -30,7 +28,7 @@ def name_of(path: str) -> str:
 
 def has_objects(path: str) -> bool:
     """Returns whether each line of a file is a JSON object, by the name of the file."""
-    return compression.strip_suffix(path).lower().endswith(_JSON)
+    return compression.strip_suffix(path).lower().endswith(json_files.LINES_SUFFIXES)
 
 
 def read(path: str) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from typing import Any
 from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
+LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
 LARGEST = 256 << 20  # maximum file size in bytes
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _SHOWN = 60  # characters of a value in a message

@@ -24,11 +24,12 @@ from data_pipelines.readers.documents import (
     utf8_size,
 )
 from data_pipelines.readers.formats import (
+    AUTO,
     FORMATS,
-    another_format,
     count_signs,
     left_out,
     named,
+    resolve,
     suspicions,
 )
 from data_pipelines.readers.inputs import (
@@ -47,6 +48,7 @@ from data_pipelines.readers.inputs import (
 from data_pipelines.readers.sources import source_of
 
 __all__ = [
+    "AUTO",
     "COUNTS",
     "FORMATS",
     "MAX_DOCUMENT_BYTES",
@@ -56,7 +58,6 @@ __all__ = [
     "Document",
     "Fields",
     "Range",
-    "another_format",
     "check_flags",
     "checked_digest",
     "early_suspicions",
@@ -96,15 +97,19 @@ def has_fields(paths: Sequence[str], format: str) -> bool:
     return any(source_of(path).has_fields(named(format)) for path in paths)
 
 
-def check_flags(paths: Sequence[str], format: str, fields: Fields, tfds_data_dir: str) -> None:
-    """Raises UserError for a flag that has no effect on how the inputs are read.
+def check_flags(paths: Sequence[str], format: str, fields: Fields, tfds_data_dir: str) -> str:
+    """Returns the format in which the inputs are read.
 
     Args:
         paths: as `list_inputs` returns them.
-        format: one of FORMATS.
-        fields: what --text_field and --id_field are.
-        tfds_data_dir: what --tfds_data_dir is.
+        format: one of FORMATS, or AUTO, with which the suffixes of the text files determine it.
+        fields: the values of --text_field and --id_field.
+        tfds_data_dir: the value of --tfds_data_dir.
+
+    Raises:
+        UserError: the suffixes do not determine the format, or a flag has no effect on how inputs are read.
     """
+    format = resolve(format, [path for path in paths if source_of(path).has_signs])
     for name, value, default in (
         ("text_field", fields.text, Fields.text),
         ("id_field", fields.id, Fields.id),
@@ -116,6 +121,7 @@ def check_flags(paths: Sequence[str], format: str, fields: Fields, tfds_data_dir
             )
     if tfds_data_dir and not any(path.startswith(tfds.PREFIX) for path in paths):
         raise UserError(f"--tfds_data_dir={tfds_data_dir}: no input is tfds:NAME; leave the flag out")
+    return format
 
 
 def presplit(paths: Sequence[str], format: str) -> bool:
@@ -168,7 +174,7 @@ def read_documents(
 
 
 def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
-    """Returns the `suspicions` about names and beginnings of the first files, before all of them are read.
+    """Returns the `suspicions` about the beginnings of the first files, before all of them are read.
 
     Args:
         paths: as `list_inputs` returns them.
@@ -176,7 +182,6 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
     """
     counts: collections.Counter[str] = collections.Counter()
     firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
-    of_names = list(dict.fromkeys(filter(None, (another_format(path, format) for path in firsts))))
     for path in firsts:
         if not source_of(path).has_signs:
             continue
@@ -186,4 +191,4 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
                 counts["characters"] += sum(map(len, document.passages))
                 if counts["characters"] - before > _SAMPLE_BYTES:  # a compressed file is one range
                     break
-    return of_names + suspicions(counts)
+    return suspicions(counts)

@@ -3,10 +3,10 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files
+from bert_jax.io import compression, files, json_files
 from bert_jax.io.wording import counted
 from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Controls, Document, Fields, Range
@@ -17,15 +17,13 @@ _SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentenc
 _FEW_LINES = 20  # below this number a corpus is not judged
 # The beginnings of lines of other formats, by the count of those that have them.
 _BEGINNINGS = {"page_lines": "<page>", "json_lines": '{"'}
-# What the end of a file's name says: the format, and what lines of it have besides their text.
-_ROWS = "its quotes and separators; if they are rows, give --input_format={} --text_field=COLUMN"
-_OF_NAMES = {
-    ".csv": ("csv", _ROWS),
-    ".tsv": ("csv", _ROWS),
-    ".jsonl": ("jsonl", _ROWS),
-    ".ndjson": ("jsonl", _ROWS),
-    ".json": ("jsonl", _ROWS),
-    ".xml": ("wikipedia_xml", "its tags; if it is a dump of MediaWiki, give --input_format={}"),
+AUTO = "auto"
+_OF_SUFFIXES = {
+    ".txt": "text",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".xml": "wikipedia_xml",
+    **dict.fromkeys(json_files.LINES_SUFFIXES, "jsonl"),
 }
 _HIGH_LEFT_OUT_SHARE = 0.01  # of the records; some corpora have a few without text
 
@@ -76,7 +74,7 @@ def named(name: str) -> Format:
         UserError: the format is unknown.
     """
     if name not in FORMATS:
-        raise UserError(f"unknown input format {name!r}; expected one of {', '.join(FORMATS)}")
+        raise UserError(f"--input_format={name}: expected {AUTO} or one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -104,10 +102,31 @@ def count_signs(
             counts["inner_sentence_ends"] += sum(passage.count(mark, 0, -1) for mark in _MARKS)
 
 
-def another_format(path: str, given: str) -> str:
-    """Returns a message if the name of a file says that it has another format; else an empty string."""
-    format, advice = _OF_NAMES.get(files.suffix(compression.strip_suffix(path)), (given, ""))
-    return "" if format == given else f"{path} is read as lines of text, with {advice.format(format)}"
+def resolve(given: str, paths: Sequence[str]) -> str:
+    """Returns the name of the format of a corpus: `given`, or for AUTO the one that the suffixes imply.
+
+    Args:
+        given: AUTO or one of FORMATS.
+        paths: the files of text; the suffix of a compression is ignored. Without any, AUTO is "text".
+
+    Raises:
+        UserError: the format is unknown, a suffix does not imply one, or the suffixes imply several.
+    """
+    if given != AUTO:
+        named(given)
+        return given
+    found: dict[str, str] = {}
+    for path in paths:
+        suffix = files.suffix(compression.strip_suffix(path))
+        if suffix not in _OF_SUFFIXES:
+            raise UserError(
+                f"{path}: its suffix does not tell its format; give --input_format={'|'.join(FORMATS)}"
+            )
+        found.setdefault(_OF_SUFFIXES[suffix], path)
+    if len(found) > 1:
+        several = ", ".join(f"{path} ({name})" for name, path in found.items())
+        raise UserError(f"the inputs have several formats: {several}; give --input_format or fewer inputs")
+    return next(iter(found), "text")
 
 
 def suspicions(counts: Mapping[str, int]) -> list[str]:

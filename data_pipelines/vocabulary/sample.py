@@ -103,7 +103,8 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     else:
         divided = languages.divide(options.input, options.tfds_data_dir)
     every = [path for one in divided for path in one.paths]
-    readers.check_flags(every, options.input_format, options.fields, options.tfds_data_dir)
+    format = readers.check_flags(every, options.input_format, options.fields, options.tfds_data_dir)
+    options = dataclasses.replace(options, input_format=format)
     sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
     weights = [size**exponent for size in sizes]
     parts = []

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_finished_records_are_left_and_others_refused(options):
     assert not build.build(options).already_done
     before = contents(options.output_dir)
-    assert build.build(options, workers=2).already_done
+    assert build.build(dataclasses.replace(options, input_format="text"), workers=2).already_done
     with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.: --overwrite replaces them"):
         build.build(dataclasses.replace(options, seed=8))
     assert contents(options.output_dir) == before

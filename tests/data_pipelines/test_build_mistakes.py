@@ -125,7 +125,7 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--text_field=body", "--text_field=body: the text has no fields with --input_format=text; leave"),
         ("--id_field=key", "--id_field=key: the text has no fields with --input_format=text; leave"),
         ("--tfds_data_dir=/sets", "--tfds_data_dir=/sets: no input is tfds:NAME; leave the flag out"),
-        ("--input_format=pdf", "--input_format=pdf: expected one of text"),
+        ("--input_format=pdf", "--input_format=pdf: expected auto or one of text"),
         ("--template=gpt", "--template=gpt: expected one of bert, roberta, modernbert"),
         ("--output_dir=/proc/records", "/proc/records"),
         ("--output_dir=", "--output_dir"),

@@ -214,7 +214,7 @@ def test_the_command(tmp_path, vocabulary, capsys):
     assert cli.main(["inspect", "--json", "--input_format=text", f"--vocab={vocabulary}", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["unknown_share"] == 0
     assert cli.main(["inspect", "--input_format=pdf", path]) == 2
-    assert "--input_format=pdf: expected one of text" in capsys.readouterr().err
+    assert "--input_format=pdf: expected auto or one of text" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path)]) == 2
     assert "--input_format=text" in capsys.readouterr().err
     (tmp_path / "words.txt").write_bytes(Path(vocabulary).read_bytes())

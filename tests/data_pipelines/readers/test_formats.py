@@ -7,6 +7,7 @@ import re
 import pyarrow.parquet
 import pytest
 
+from bert_jax.errors import UserError
 from data_pipelines import readers, sentences
 
 TEXT = (
@@ -65,15 +66,31 @@ def test_lines_that_are_paragraphs_are_noticed(tmp_path, line, expected):
     assert not readers.suspicions(read(path, "paragraphs")[1])
 
 
-def test_rows_that_are_read_as_text_are_noticed(tmp_path):
-    names = {"a.csv": "csv", "a.jsonl.gz": "jsonl", "a.json.gz": "jsonl", "a.TSV": "csv", "a.txt": ""}
-    for name, expected in names.items():
-        found = readers.another_format(str(tmp_path / name), "text")
-        assert (f"give --input_format={expected} --text_field=COLUMN" in found) == bool(expected)
-    (tmp_path / "rows.csv").write_text("text,label\na text,b\n")
-    (message,) = readers.early_suspicions([str(tmp_path / "rows.csv")], "text")
-    assert message.startswith(f"{tmp_path / 'rows.csv'} is read as lines of text")
-    assert readers.early_suspicions([str(tmp_path / "rows.csv")], "csv") == []
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        (["a.txt"], "text"),
+        (["a.TXT.gz", "b.txt.zst"], "text"),
+        (["a.csv", "b.TSV.xz"], "csv"),
+        (["a.jsonl.gz", "b.json", "c.ndjson"], "jsonl"),
+        (["simplewiki-pages-articles.xml.bz2"], "wikipedia_xml"),
+        (["a.parquet", "b.arrow"], "text"),
+        (["a.parquet", "b.jsonl"], "jsonl"),
+        (["wiki_00"], "wiki_00.*--input_format"),
+        (["a.txt", "README.md"], "README.md.*--input_format"),
+        (["a.txt", "b.jsonl"], "a.txt.*b.jsonl.*--input_format"),
+    ],
+)
+def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
+    def resolve(given):
+        return readers.check_flags(names, given, readers.Fields(), "")
+
+    if expected in readers.FORMATS:
+        assert resolve("auto") == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            resolve("auto")
+    assert resolve("paragraphs") == "paragraphs"
 
 
 PAGE = "<page>\n<ns>0</ns>\n<id>1</id>\n<text>One sentence. And another! And more?</text>\n</page>\n"
@@ -107,12 +124,6 @@ def test_rows_of_json_are_what_their_own_format_expects(tmp_path):
     assert not readers.suspicions(read(tmp_path / "code.jsonl", "jsonl")[1])
     pyarrow.parquet.write_table(pyarrow.table({"text": [OBJECT * 30]}), tmp_path / "code.parquet")
     assert not readers.suspicions(read(tmp_path / "code.parquet", "text")[1])
-
-
-def test_a_dump_of_mediawiki_is_noticed_by_its_name():
-    found = readers.another_format("simplewiki-pages-articles.xml.bz2", "text")
-    assert "if it is a dump of MediaWiki, give --input_format=wikipedia_xml" in found
-    assert not readers.another_format("simplewiki-pages-articles.xml.bz2", "wikipedia_xml")
 
 
 def test_a_few_lines_are_not_judged(tmp_path):

@@ -207,7 +207,7 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         ({"input": "blank.txt"}, "no text in blank.txt: is"),
         ({"input": "controls.txt"}, "no words, only whitespace"),
         ({"input_format": "wikiextractor"}, "no text in .*: is --input_format=wikiextractor right"),
-        ({"input_format": "json"}, "unknown input format"),
+        ({"input_format": "json"}, "--input_format=json: expected"),
         ({"size": "20"}, "--size=20: expected at least 100"),
         ({"size": "100", "lower_case": "false", "input": "letters.txt"}, "--size=100 is too small"),
         ({"kind": "sentencepiece"}, "expected a name that ends in .model"),
