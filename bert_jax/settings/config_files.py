@@ -7,10 +7,7 @@ folder.
 from __future__ import annotations
 
 import ast
-import atexit
-import contextlib
 import dataclasses
-import functools
 import runpy
 import traceback
 from collections.abc import Mapping, Sequence
@@ -20,7 +17,7 @@ from typing import Any
 import ml_collections
 
 import bert_jax
-from bert_jax.errors import UserError, reading
+from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import closest
 from bert_jax.settings.experiments import Experiment, Run
@@ -61,17 +58,19 @@ def names() -> list[str]:
 
 
 def split(given: str) -> tuple[str, str | None]:
-    """Splits the value of --config into a name, path or URL and the argument of get_config.
+    """Splits the value of --config into a name or path and the argument of get_config.
 
     Args:
-        given: a name, path or URL, optionally followed by `:ARG`.
+        given: a name or path, optionally followed by `:ARG`.
 
     Returns:
-        (name, path or URL; argument or None).
+        (name or path; argument or None).
+
+    Raises:
+        UserError: it is a URL. A config file is executed, so it has to be on this machine.
     """
     if files.is_remote(given):
-        url, colon, argument = given.rpartition(".py:")
-        return (f"{url}.py", argument) if colon else (given, None)
+        raise UserError(f"{given} is a URL, and config files are executed: copy it to a local file you trust")
     name, colon, argument = given.partition(":")
     return name, argument if colon else None
 
@@ -80,25 +79,20 @@ def find(given: str, group: str = "") -> Path:
     """Returns the path of a config file.
 
     Args:
-        given: a name from `names()`, or the path or URL of a file, without an argument.
+        given: a name from `names()`, or the path of a file, without an argument.
         group: the beginning of the names that the message offers, "pretrain", "finetune" or "experiments";
             "" for all.
-
-    Returns:
-        The path of the file. For a URL, it is a local copy that exists as long as this process.
 
     Raises:
         UserError: there is no such config; the message has the closest name and how to list all.
     """
-    remote, path = files.is_remote(given), Path(given)
-    if path.suffix == ".json" and (remote or path.is_file()):
+    path = Path(given)
+    if path.suffix == ".json" and path.is_file():
         what = "the record of a run" if path.name == "config.json" else "a JSON file"
         raise UserError(
             f"--config={given}: it is {what}, not a config file; expected a name or a Python file, and "
             "`bert-jax configs NAME --output=FILE` writes one to start from"
         )
-    if remote:
-        return _local_copy(given)
     if path.is_file():
         return path
     known = names()
@@ -125,14 +119,6 @@ def _meant(wanted: str, known: Sequence[str]) -> list[str]:
     return [name for name in known if name.rpartition("/")[2] == near]
 
 
-@functools.cache
-def _local_copy(url: str) -> Path:
-    copies = contextlib.ExitStack()
-    atexit.register(copies.close)
-    with reading(f"config {url}"):
-        return Path(copies.enter_context(files.local_copy(url)))
-
-
 def summary(name: str) -> str:
     """Returns the first line of a config file's docstring."""
     source = find(name).read_text(encoding="utf-8")
@@ -149,7 +135,7 @@ def is_experiment(path: Path) -> bool:
 
 
 def load(given: str, command: str = "") -> ml_collections.ConfigDict:
-    """Returns the config that --config=NAME[:ARG], --config=PATH[:ARG] or --config=URL[:ARG] names.
+    """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names.
 
     Args:
         given: the value of --config.
@@ -199,8 +185,8 @@ def load_experiment(given: str) -> Experiment:
     Raises:
         UserError: there is no such file, it raised an error, or it does not return an experiment.
     """
-    name = f"{_EXPERIMENTS}/{given}"
-    given = name if split(name)[0] in names() else given
+    installed = f"{_EXPERIMENTS}/{split(given)[0]}" in names()
+    given = f"{_EXPERIMENTS}/{given}" if installed else given
     return _call(given, "experiment", "get_experiment", Experiment, _EXPERIMENTS)
 
 
@@ -208,7 +194,7 @@ def _call(given: str, flag: str, function: str, kind: type[Any], group: str) -> 
     """Returns what a function of a config file returns.
 
     Args:
-        given: the name, path or URL of the file, optionally followed by `:ARG`.
+        given: the name or path of the file, optionally followed by `:ARG`.
         flag: the flag that has it, for messages.
         function: the name of the function.
         kind: the expected type.

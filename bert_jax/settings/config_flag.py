@@ -18,7 +18,7 @@ class ConfigFlag(absl_flags.Flag):
 
     Attributes:
         command: the command that the config is for.
-        given: the name, path or URL that was given.
+        given: the name or path that was given.
     """
 
     command = ""

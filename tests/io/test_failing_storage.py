@@ -7,7 +7,6 @@ import pytest
 from bert_jax.data import cache, token_counts
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import columnar, remote
-from bert_jax.settings import config_files
 from bert_jax.tasks.question_answering import question_files
 from bert_jax.tasks.readers import file_rows
 
@@ -33,7 +32,6 @@ READERS = {
     "questions": lambda: question_files._load_json(f"{URL}.json", ""),
     "table": lambda: len(columnar.Table(f"{URL}.parquet")),
     "counts": lambda: token_counts.read(f"{URL}.txt", 8),
-    "config": lambda: config_files._local_copy(f"{URL}.py"),
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.io import remote
 from bert_jax.io.atomic import write_file
 from bert_jax.settings import config_fields, config_files
 from bert_jax.tasks import fields
@@ -178,17 +179,27 @@ def test_a_file_that_is_no_config_is_named(capsys, tmp_path, content, message):
         assert message in error and str(path) in error and error.count("\n") == 1
 
 
-def test_a_config_may_be_a_url(capsys):
-    source = (ROOT / "configs" / "finetune" / "glue.py").read_text(encoding="utf-8")
-    write_file("memory://config-files/mine.py", source.encode())
-    assert config_files.split("gs://bucket/mine.py:rte") == ("gs://bucket/mine.py", "rte")
-    assert config_files.split("http://host:80/mine.py") == ("http://host:80/mine.py", None)
-    copy = config_files.find("memory://config-files/mine.py")
-    assert copy.name == "mine.py" and copy.read_text(encoding="utf-8") == source
-    assert cli.main(["configs", "--fields", "memory://config-files/mine.py:rte"]) == 0
-    assert "task = 'rte' " in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"config memory://config-files/other.py: cannot be read"):
-        config_files.find("memory://config-files/other.py")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["configs"],
+        ["configs", "--fields"],
+        ["pretrain", "--workdir=run", "--config"],
+        ["finetune", "--workdir=run", "--config"],
+        ["estimate", "--topology=v5e:2x2", "--config"],
+        ["bench", "--config"],
+        ["sweep", "--workdir=run", "--input=a.txt", "--experiment"],
+    ],
+    ids=lambda command: " ".join(command),
+)
+@pytest.mark.parametrize("scheme", ["memory", "http", "gs"])
+def test_code_from_a_url_is_not_executed(capsys, monkeypatch, scheme, command):
+    """A config is Python: what another machine sends is not run, and is not even fetched."""
+    write_file("memory://config-files/mine.py", b"raise SystemExit('executed')")
+    monkeypatch.setattr(remote, "file_system", lambda path: pytest.fail(f"{path} is opened"))
+    assert cli.main([*command, f"{scheme}://config-files/mine.py:rte"]) == 2
+    error = capsys.readouterr().err
+    assert "config-files/mine.py" in error and "URL" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("name, what", [("config.json", "the record of a run"), ("mine.json", "a JSON file")])
