@@ -39,8 +39,8 @@ def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections
 
     Args:
         config: the pre-training configuration.
-        phase: "phase1" for the first 90% of the steps, or "phase2", which resumes from phase 1, or "". The
-            last two leave the configuration unchanged.
+        phase: "phase1" for the first 90% of the steps, or "phase2", which resumes from phase 1, or "", which
+            leaves the configuration unchanged.
 
     Raises:
         UserError: the phase is unknown.
@@ -50,6 +50,8 @@ def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections
     if phase == "phase1":
         config.optimizer.decay_steps = config.steps
         config.steps = config.steps * 9 // 10
+    if phase == "phase2":
+        config.requires = "resume_from"
     return config
 
 

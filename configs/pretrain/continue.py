@@ -20,6 +20,7 @@ from bert_jax.settings import defaults
 
 def get_config():
     c = defaults.pretrain("base")  # for the dropout; the sizes are those of init_from
+    c.requires = "init_from"
     c.batch_size = 32
     c.steps = 10_000
     c.optimizer.learning_rate = 5e-5

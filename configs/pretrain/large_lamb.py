@@ -33,6 +33,7 @@ def get_config(phase: str = ""):
     if phase not in PHASES:
         raise UserError(f"pretrain/large_lamb:{phase}: expected pretrain/large_lamb:phase1 or :phase2")
     c = defaults.pretrain("large")
+    c.requires = "init_from" if phase == "phase2" else ""
     c.model.attention_probs_dropout_prob = 0.0
     c.model.scan_unroll = 0
     c.batch_size, c.steps, c.optimizer.learning_rate, warmup = PHASES[phase]

@@ -60,6 +60,7 @@ def _steps(tokens: float, ramp: list[tuple[int, int]]) -> int:
 
 def _long(c, size: str, phase: str) -> None:
     """Sets what the phases on rows of 8,192 tokens have otherwise: rows, rates, billions of tokens, masks."""
+    c.requires = "init_from"
     rate, decay, *_ = SIZES[size]
     billions, c.batch_size = 250 if phase == "8k" else 50, 576  # as many tokens as 4,608 rows of 1,024
     c.optimizer.schedule, c.optimizer.cooldown = "wsd", "sqrt"

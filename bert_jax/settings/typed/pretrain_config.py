@@ -106,6 +106,7 @@ class PretrainConfig(RunConfig):
         "work directory of another run, or one of its `checkpoints/STEP`, to go on from with its optimizer "
         "and step",
     )
+    requires: str = free("", "the field that names the model or run which a new run of this config continues")
 
     @property
     def batch_sizes(self) -> Ramp:
