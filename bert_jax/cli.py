@@ -38,6 +38,7 @@ from bert_jax.errors import (
     StorageError,
     Terminated,
     UserError,
+    hide_secrets,
     is_full,
     is_wrong_path,
 )
@@ -190,7 +191,7 @@ def _can_print() -> bool:
 def _fail(error: object, code: int) -> int:
     if number := signals.received():
         return _stopped(signals.stop_of(number))
-    print("bert-jax: error: " + " ".join(str(error).split()), file=sys.stderr)
+    print("bert-jax: error: " + hide_secrets(" ".join(str(error).split())), file=sys.stderr)
     return code
 
 

@@ -5,9 +5,11 @@ import errno
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from etils import epy
 
@@ -19,6 +21,26 @@ _CLONE = Path(__file__).parents[1]
 # Errors that mean the path was given wrongly; any other error is a failure of the storage.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL})
+
+
+# User and password of a URL, but not the container of an Azure URL; the values of a query, such as the
+# signature of a signed URL; and the values of flags that are named like a secret.
+_SECRETS = re.compile(
+    r"""(?<=://)(?<!abfs://)(?<!abfss://)[^\s/?#'"]+(?=@)
+    | (?<=[?&])([^\s=&?#'"]+=)[^\s&#'"]+
+    | (?<![^\W_])((?:token|secret|password|passwd|credentials?|(?:api_?)?key)=)[^\s&#'"]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def hide_secrets(value: Any) -> Any:
+    """Returns a text, or a mapping with texts, in which "..." replaces secrets, so that it can be published.
+
+    Secrets are the user and the values of the query of a URL, and the values of flags named like a secret.
+    """
+    if isinstance(value, Mapping):
+        return {name: hide_secrets(each) for name, each in value.items()}
+    return _SECRETS.sub(r"\1\2...", value) if isinstance(value, str) else value
 
 
 class UserError(Exception):

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from bert_jax.errors import Preempted, Terminated
+from bert_jax.errors import Preempted, Terminated, hide_secrets
 
 # Commands that resume from what they have already done. All others start again.
 RESUMABLE = ("demo", "data", "pretrain", "finetune", "sweep")
@@ -81,7 +81,7 @@ def print_line(message: str) -> None:
     """Prints one line to stderr, also from a signal handler, which may have interrupted another print."""
     clear = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):
-        os.write(2, f"{clear}bert-jax: {message}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{clear}bert-jax: {hide_secrets(message)}\n".encode(errors="backslashreplace"))
 
 
 def discard_output() -> None:

@@ -15,7 +15,7 @@ from bert_jax.convert.families import FAMILIES
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
-from bert_jax.errors import UserError, is_installed
+from bert_jax.errors import UserError, hide_secrets, is_installed
 from bert_jax.io import files, json_files, tfds
 from bert_jax.io.wording import counted
 from bert_jax.workdir import run_directory
@@ -25,7 +25,6 @@ with epy.lazy_imports():
 
 FILE = "README.md"
 
-_SECRET = re.compile(r"(^|[._-])(token|secret|password|passwd|credentials?|(api_?)?key)$", re.IGNORECASE)
 _BEFORE_PATH = re.compile(rf"[\w.]+=|{tfds.PREFIX}")
 # Flags that describe where a run took place, not what it computed.
 _OF_THE_MACHINE = (
@@ -119,7 +118,7 @@ def public_path(path: str) -> str:
         return before[0] + public_path(path[before.end() :])
     if not (path.startswith(("/", "~")) or "://" in path or ".." in path.split("/")):
         return path
-    parts = [part for part in path.partition("?")[0].split("/") if part]
+    parts = [part for part in hide_secrets(path).partition("?")[0].split("/") if part]
     if len(parts) > 2 and (parts[-2] in ("checkpoints", "best")):
         return "/".join(parts[-3:])
     return parts[-1] if parts else ""
@@ -132,12 +131,10 @@ def public_command(command: str) -> str:
     key or a password are replaced by "...".
     """
     kept = []
-    for word in shlex.split(command):
+    for word in shlex.split(hide_secrets(command)):
         name, equals, value = word.partition("=")
         if not equals or not name.startswith("--"):
             kept.append(public_path(word))
-        elif _SECRET.search(name.removeprefix("--")):
-            kept.append(f"{name}=...")
         elif name.removeprefix("--") not in _OF_THE_MACHINE:
             kept.append(f"{name}={','.join(map(public_path, value.split(',')))}")
     return shlex.join(kept)
@@ -237,7 +234,7 @@ def _scores(root: str) -> Mapping[str, float]:
     """Returns the best scores of a fine-tuning run, else a run's last evaluation; empty if there is none."""
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     if files.exists(best):
-        return _numbers(json_files.read(best, {"scores": dict})["scores"])
+        return _numbers(json_files.unsealed(json_files.read(best, {"scores": dict}), best)["scores"])
     if not files.exists(metrics):
         return {}
     last: Mapping[str, float] = {}

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from etils import epy
 
+from bert_jax.errors import hide_secrets
 from bert_jax.io import wording
 
 with epy.lazy_imports():
@@ -126,7 +127,7 @@ def not_shown(done: int, total: int) -> None:
 
 def log(line: str) -> None:
     """Prints a line of progress to standard error, because standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
+    print(hide_secrets(line), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, hide_secrets
 from bert_jax.io import files, fonts
 from bert_jax.plots import curves
 from bert_jax.runs import fills
@@ -55,11 +55,11 @@ def make(directory: str) -> str:
     Raises:
         UserError: there is no work directory, or it has no metrics.
     """
-    run = run_directory.read_run(directory)
+    run = hide_secrets(run_directory.read_run(directory))
     rows = metrics_of_run(directory)
     parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
     parts += [*_fills(directory), *_scores(directory), *_mistakes(directory), _configuration(run)]
-    title = html.escape(files.name(directory))
+    title = _text(hide_secrets(files.name(directory)))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"

@@ -142,3 +142,15 @@ def test_the_summary_names_the_data_and_the_seed(tmp_path, data):
     assert shown["seed"] == "3" and "init_from" not in shown
     for name, value in data.items():
         assert shown[f"data.{name}"] == value
+
+
+def test_a_report_has_no_secret_of_the_config_or_the_command(run):
+    path = run / "config.json"
+    recorded = json.loads(path.read_text())
+    url = "https://ada:s3cr3t@host/dev.tsv?X-Goog-Signature=s3cr3t"
+    recorded["config"]["data"]["train"] = recorded["config"]["init_from"] = url
+    recorded["command_line"] = f"bert-jax finetune '--config.data.train={url}' --hub_token=s3cr3t"
+    path.write_text(json.dumps(recorded))
+    made = report.make(str(run))
+    assert "s3cr3t" not in made and "host/dev.tsv" in made
+    assert "s3cr3t" in path.read_text()

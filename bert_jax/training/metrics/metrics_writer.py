@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax import signals
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, file_error, hide_secrets
 from bert_jax.io import files, json_files, markdown, progress
 from bert_jax.training.metrics.events import Events
 from bert_jax.training.metrics.step_lines import StepLines
@@ -237,6 +237,7 @@ class MetricsWriter:
 
     def message(self, text: str) -> None:
         """Prints one line to the terminal, in the primary process."""
+        text = hide_secrets(text)
         self._printed = time.monotonic()
         if not self._primary:
             return

@@ -11,12 +11,13 @@ from __future__ import annotations
 import io
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from etils import epy
 
-from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.errors import UserError, check_installed, hide_secrets, optional_imports
 from bert_jax.io import atomic, comma_lists, files, markdown
 from bert_jax.io.wording import alternatives, first_line
 from bert_jax.settings import config_fields
@@ -79,6 +80,7 @@ class WeightsAndBiases:
         options: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", _PROJECT), **local}
         if id_:
             options |= {"id": id_, "resume": "allow"}
+        sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # which W&B uploads, too
         self._run = wandb.init(name=files.name(directory), config=dict(config), **options)
         return self._run.id
 
@@ -160,7 +162,7 @@ class Trackers:
     """
 
     def __init__(self, names: str, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
-        self._directory, self._config, self._warn = directory, config, warn
+        self._directory, self._config, self._warn = directory, hide_secrets(config), warn
         self._waiting = [TRACKERS[name]() for name in parse(names)]
         self._open: list[Tracker] = []  # whose runs have begun
 
