@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import ClusterError, StorageError, UserError
 
 _BLOCK = 256  # bytes; each length of an array that is exchanged is a program to compile
+_KINDS = {"UserError": UserError, "StorageError": StorageError}
+_RAISED_IN_ALL = "All processes of the run have raised this error."
 
 
 def gather(content: bytes) -> list[bytes]:
     """Returns the content of each process, in the order of their indices.
 
     All processes of the run have to call it. Their contents may differ in length.
+
+    Raises:
+        UserError, StorageError, ClusterError: another process has failed; see `failing_together`.
     """
-    if jax.process_count() == 1:
-        return [content]
-    sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(content)))).reshape(-1)
-    length = -(-int(sizes.max()) // _BLOCK) * _BLOCK
-    padded = np.frombuffer(content.ljust(length, b"\0"), np.uint8)
+    return [content] if jax.process_count() == 1 else _exchange(content)
+
+
+def _exchange(content: bytes, failed: bool = False) -> list[bytes]:
+    size = np.int32(~len(content) if failed else len(content))
+    sizes = np.asarray(multihost_utils.process_allgather(size)).reshape(-1)
+    lengths = np.where(sizes < 0, ~sizes, sizes)
+    padded = np.frombuffer(content.ljust(-(-int(lengths.max()) // _BLOCK) * _BLOCK, b"\0"), np.uint8)
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+    contents = [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+    if failed or sizes.min() >= 0:
+        return contents
+    number = int(np.argmax(sizes < 0))
+    name, message = json.loads(contents[number])
+    error = _KINDS.get(name, ClusterError)(f"process {number}: {message}" if number else message)
+    error.add_note(_RAISED_IN_ALL)
+    raise error
+
+
+@contextlib.contextmanager
+def failing_together() -> Iterator[None]:
+    """Ends the block in all processes of a run if it raises an error in one, in which the others would hang.
+
+    The others raise the error, as UserError, StorageError or else ClusterError, when they come to their next
+    exchange or to the end of the block. All processes have to enter the block, and do nothing else together
+    there than to exchange values by the functions of this module.
+    """
+    try:
+        yield
+        gather(b"end")
+    except Exception as error:
+        _tell(error)
+        raise
+
+
+def _tell(error: Exception) -> None:
+    """Lets an error end the exchange in which the other processes are, or to which they come."""
+    if jax.process_count() > 1 and _RAISED_IN_ALL not in getattr(error, "__notes__", ()):
+        kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), "")
+        _exchange(json.dumps([kind, str(error)]).encode(), failed=True)
+        error.add_note(_RAISED_IN_ALL)
 
 
 def of_primary(value: Any) -> Any:
@@ -49,19 +89,15 @@ def call_in_primary(choose: Callable[[], Any]) -> Any:
         choose: returns a value that is JSON-serializable.
 
     Raises:
-        UserError: `choose` raises it in process 0. All processes raise it.
-        StorageError: as for UserError.
+        Exception: `choose` raises it in process 0. The others raise it, too, as in `failing_together`.
     """
     if jax.process_count() == 1:
         return choose()
-    found: dict[str, Any] = {}
+    value = None
     if jax.process_index() == 0:
         try:
-            found["value"] = choose()
-        except (UserError, StorageError) as error:
-            found["error"] = str(error), isinstance(error, UserError)
-    found = of_primary(found)
-    if "error" in found:
-        message, is_mistake = found["error"]
-        raise (UserError if is_mistake else StorageError)(message)
-    return found["value"]
+            value = choose()
+        except Exception as error:
+            _tell(error)
+            raise
+    return of_primary(value)

@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
+
+from bert_jax.parallel import collective
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -75,7 +75,5 @@ def available(mesh: jax.sharding.Mesh) -> float | None:
         stats = device.memory_stats() or {}
         if limit := stats.get("bytes_limit"):
             least = min(least, limit - stats.get("bytes_in_use", 0))
-    if jax.process_count() > 1:
-        # In float32, of which the relative error of 6e-8 does not matter.
-        least = float(np.min(multihost_utils.process_allgather(np.float32(least))))
+    least = min(map(float, collective.gather(str(least).encode())))
     return None if math.isinf(least) else least

@@ -122,9 +122,7 @@ def _architecture(
 
 def _recorded(workdir: os.PathLike | str) -> EncoderConfig | None:
     """Returns the architecture of the teacher of a run that has started, or None."""
-    if not workdir or not run_directory.has_started(workdir):
-        return None
-    record = run_directory.read_run(workdir).get(_RECORD)
+    record = run_directory.read_started(workdir).get(_RECORD) if workdir else None
     return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record}) if record else None
 
 
@@ -193,7 +191,7 @@ def _has_saved(workdir: os.PathLike | str, path: str) -> bool:
     """Returns whether a run has saved a step, and thus its teacher, which had this path."""
     if not (workdir and checkpoint.parameter_names(os.path.join(workdir, "checkpoints"))):
         return False
-    recorded = dict(config_fields.flatten(run_directory.read_run(workdir)["config"]))
+    recorded = dict(config_fields.flatten(run_directory.read_started(workdir)["config"]))
     return recorded.get("distillation.teacher") == path
 
 

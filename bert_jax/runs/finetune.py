@@ -28,7 +28,7 @@ from bert_jax.objectives.adapters import encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.rows import RowObjective
-from bert_jax.parallel import distributed, sharding
+from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation, finetuning_batches
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
@@ -44,7 +44,7 @@ from bert_jax.training.best_checkpoint import BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
-from bert_jax.workdir import run_directory
+from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
 
@@ -78,7 +78,29 @@ def finetune(
         UserError: a field of the configuration or an input file is not valid; the message names the file and
             the line if there is one.
     """
+    with contextlib.ExitStack() as cleanup:
+        with collective.failing_together():
+            opened = _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
+        state = loop.fit(**opened, **fit_options)
+        workdir: WorkDir = opened["workdir"]
+        if workdir.primary:
+            workdir.write_text(model_card.FILE, model_card.of_run(directory))
+        found = next((each.best for each in opened["evaluators"]), None)
+        return found or {"step": int(state.step), "scores": {}}
+
+
+def _open(
+    config: Any,
+    directory: str,
+    log: Callable[[str], None],
+    explicit: Collection[str],
+    command_line: str,
+    memory_limit: float | None,
+    cleanup: contextlib.ExitStack,
+) -> dict[str, Any]:
+    """Returns the arguments of `loop.fit` for a run whose work directory it opens; see `finetune`."""
     log = distributed.log_of_primary(log)
+    agreement.check_run({"config": config.to_dict()}, fields.declared(config.task))
     config, task, training = prepare(config, directory, log, explicit)
     examples = {"train": training}
     if dev := split_file(config, task.spec, "dev"):
@@ -102,37 +124,33 @@ def finetune(
         config=config.to_dict(),
     )
     log = writer.message
-    with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
-        run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
-        workdir.open_run(run, fields.declared(config.task))
-        workdir.copy_vocabulary(task.tokenizer.path)
-        if described := describe(objective):
-            log(described)
-        data = task.precompute(data, mesh, config, log)
-        costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
-        best = None
-        if "dev" in data:
-            of_dev = examples["dev"], data["dev"]
-            best = _best_checkpoint(config, task, objective, *of_dev, mesh, workdir, log)
-        config, programs, training_batches = finetuning_batches.choose(
-            config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
-        )
-        state = loop.fit(
-            workdir=workdir,
-            config=config,
-            objective=objective,
-            train_data=training_batches,
-            evaluators=[best] if best else [],
-            flops_per_step=training_batches.flops_per_step(),
-            writer=writer,
-            initial_params=_initial_params(config, objective, task.objective(), workdir, log),
-            programs=programs,
-            **fit_options,
-        )
-        if primary:
-            workdir.write_text(model_card.FILE, model_card.of_run(directory))
-        found = best.best if best else None
-        return found or {"step": int(state.step), "scores": {}}
+    workdir = cleanup.enter_context(WorkDir(directory, primary=primary, log=log))
+    cleanup.enter_context(contextlib.closing(writer))
+    run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
+    workdir.open_run(run, fields.declared(config.task))
+    workdir.copy_vocabulary(task.tokenizer.path)
+    if described := describe(objective):
+        log(described)
+    data = task.precompute(data, mesh, config, log)
+    costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
+    best = None
+    if "dev" in data:
+        of_dev = examples["dev"], data["dev"]
+        best = _best_checkpoint(config, task, objective, *of_dev, mesh, workdir, log)
+    config, programs, training_batches = finetuning_batches.choose(
+        config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
+    )
+    return dict(
+        workdir=workdir,
+        config=config,
+        objective=objective,
+        train_data=training_batches,
+        evaluators=[best] if best else [],
+        flops_per_step=training_batches.flops_per_step(),
+        writer=writer,
+        initial_params=_initial_params(config, objective, task.objective(), workdir, log),
+        programs=programs,
+    )
 
 
 def _best_checkpoint(

@@ -23,7 +23,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.parallel import distributed, sharding
+from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation, fills, pretraining_objectives, pretraining_records, pretraining_start
 from bert_jax.runs.pretraining_records import RunRecords, eval_batches
 from bert_jax.settings import config_fields
@@ -36,7 +36,7 @@ from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import describe
 from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
 from bert_jax.training.state import TrainState
-from bert_jax.workdir import run_directory
+from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
 
@@ -73,14 +73,35 @@ def pretrain(
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
+    with contextlib.ExitStack() as cleanup:
+        with collective.failing_together():
+            opened = _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup)
+        return loop.fit(**opened, **fit_options)
+
+
+def _open(
+    config: Any,
+    workdir: os.PathLike | str,
+    explicit: Collection[str],
+    allow_changes: bool,
+    evaluators: Collection[Evaluator],
+    log: Callable[[str], None],
+    memory_limit: float | None,
+    cleanup: contextlib.ExitStack,
+) -> dict[str, Any]:
+    """Returns the arguments of `loop.fit` for a run whose work directory it opens; see `pretrain`."""
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
+    declared = dict(config_fields.fields(PretrainConfig()))
+    agreement.check_run({"config": config.to_dict()}, declared)
     records = pretraining_records.open_records(config, workdir, log)
     tokenizer = records.tokenizer
     config, adopted = pretraining_start.adopt_architecture(config, explicit, workdir, tokenizer)
     config = _resolve(config, records, workdir, log)
     model = config.model.encoder()
-    if not (config.init_from or config.resume_from or run_directory.has_started(workdir)):
+    if not (config.init_from or config.resume_from or run_directory.read_started(workdir)):
+        if config.requires:
+            raise UserError(f"give --config.{config.requires}: this config continues another run or model")
         families.check_known(model)
         families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
     task = _masked_lm(config, model, records, workdir)
@@ -109,46 +130,46 @@ def pretrain(
         workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
     )
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, distributed.log_of_each(writer.message))
-    with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
-        held.open_run(
-            _describe_run(config, records) | distillation.record(learned),
-            dict(config_fields.fields(PretrainConfig())),
-            allow_changes=allow_changes,
-        )
-        held.copy_vocabulary(tokenizer.path)
-        if adopted:
-            writer.message(adopted)
-        records.describe(config, writer.message)
-        if records.held_out:
-            sentences.describe(writer.message)
-        _describe_objective(config, task, objective, writer.message)
-        if config.resume_from and not checkpoint.list_steps(held.checkpoints):
-            theirs = convert.load_architecture(config.resume_from)[1]
-            vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
-        config, programs = fewest_parts.choose(
-            config,
-            objective,
-            held,
-            lambda _: records.largest_batch(config, local_rows),
-            writer.message,
-            batch_sizes=config.batch_sizes.values,
-            limit=memory_limit,
-        )
-        return loop.fit(
-            workdir=held,
-            config=config,
-            objective=objective,
-            train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
-            evaluators=[
-                *_evaluators(config, objective, records, sentences, mesh, corrupt_rows),
-                *evaluators,
-            ],
-            flops_per_step=flops_per_step,
-            writer=writer,
-            initial_params=pretraining_start.load_function(config, objective, held, writer.message),
-            programs=programs,
-            **fit_options,
-        )
+    held = cleanup.enter_context(WorkDir(workdir, primary=primary, log=writer.message))
+    cleanup.enter_context(contextlib.closing(writer))
+    held.open_run(
+        _describe_run(config, records) | distillation.record(learned),
+        declared,
+        allow_changes=allow_changes,
+    )
+    held.copy_vocabulary(tokenizer.path)
+    if adopted:
+        writer.message(adopted)
+    records.describe(config, writer.message)
+    if records.held_out:
+        sentences.describe(writer.message)
+    _describe_objective(config, task, objective, writer.message)
+    if config.resume_from and not held.has_steps:
+        theirs = convert.load_architecture(config.resume_from)[1]
+        vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
+    config, programs = fewest_parts.choose(
+        config,
+        objective,
+        held,
+        lambda _: records.largest_batch(config, local_rows),
+        writer.message,
+        batch_sizes=config.batch_sizes.values,
+        limit=memory_limit,
+    )
+    return dict(
+        workdir=held,
+        config=config,
+        objective=objective,
+        train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
+        evaluators=[
+            *_evaluators(config, objective, records, sentences, mesh, corrupt_rows),
+            *evaluators,
+        ],
+        flops_per_step=flops_per_step,
+        writer=writer,
+        initial_params=pretraining_start.load_function(config, objective, held, writer.message),
+        programs=programs,
+    )
 
 
 def _describe_objective(

@@ -51,11 +51,11 @@ def adopt_architecture(
     before = config.model.to_dict()
     if not (config.init_from or of_teacher):
         return _with_model(config, before), ""
-    if workdir and run_directory.has_started(workdir):
-        run = run_directory.load_config(workdir)
+    if workdir and (started := run_directory.read_started(workdir)):
+        run = started["config"]
         then = run.get("distillation", {}).get("teacher") if of_teacher else run.get("init_from")
         if then == (config.distillation.teacher if of_teacher else config.init_from):
-            recorded = {name: value for name, value in run.model.items() if name in before}
+            recorded = {name: value for name, value in run["model"].items() if name in before}
             kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
             return _with_model(config, before | recorded | kept), ""
     if of_teacher:

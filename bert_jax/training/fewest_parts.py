@@ -116,8 +116,7 @@ def choose(
     program = TrainProgram.of(config, objective)
     mesh = program.mesh
     candidates = divisors(batch_sizes or (config.batch_size,), mesh)
-    # Before what all processes do together, so that none of them reads what this start writes.
-    recorded = _recorded(workdir)
+    recorded = (workdir.recorded("config") or {}).get(FIELD, 0)
     programs: Programs = {}
     if recorded in candidates:
         parts = recorded
@@ -131,11 +130,6 @@ def choose(
         parts, programs = _fitting(program, config, candidates, largest_batch, limit, log)
     workdir.record_field(FIELD, parts)
     return dataclasses.replace(config, accumulate_steps=parts), programs
-
-
-def _recorded(workdir: WorkDir) -> int:
-    """Returns the number of parts of the run that resumes; 0 for a new run."""
-    return (workdir.recorded("config") or {}).get(FIELD, 0)
 
 
 def _fitting(

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,19 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files, owners
 from bert_jax.io.wording import some
 from bert_jax.parallel import collective
+from bert_jax.settings import config_fields
+from bert_jax.settings.config_fields import Field
 from bert_jax.workdir import differences
+
+
+def check_run(run: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
+    """Checks that all processes of the run, which have to call it, have the same `run` (see `WorkDir`).
+
+    Raises:
+        UserError: see `check_same`. Fields that may change at any time are not compared.
+    """
+    fields = config_fields.flatten(run)
+    check_same({name: x for name, x in fields if differences.resume_rule(name, declared) != "free"})
 
 
 def check_same(values: Mapping[str, Any]) -> None:
@@ -46,32 +58,41 @@ def check_same(values: Mapping[str, Any]) -> None:
     raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
 
 
-def check_shared(directory: str, *, primary: bool, patience: float = 10.0) -> None:
+def check_shared(directory: str, names: Sequence[str] = (), *, patience: float = 10.0) -> None:
     """Checks that all processes of the run, which have to call it, see the same directory.
 
     Process 0 writes an empty file with a random name there, and removes it when all have looked for it.
 
     Args:
         directory: the directory of this process, as a local path or a URL; in process 0, it exists.
-        primary: whether this is process 0.
-        patience: seconds for which a process looks, since shared file systems may show a new file late.
+        names: paths in the directory that process 0 sees, and that the others have to see before they go on.
+            Those of the others are not used.
+        patience: seconds for which a process looks, since shared file systems may show files late.
 
     Raises:
         UserError: a process does not see the directory of process 0. All processes raise it, and name it.
-        StorageError: process 0, which raises it alone, cannot write the file.
+        StorageError: process 0 cannot write the file. All processes raise it.
     """
     if jax.process_count() == 1:
         return
     # Named as a temporary file is, so that it is removed later if process 0 is killed.
     own = f".shared.tmp-{owners.token()}-{uuid.uuid4().hex}"
-    if primary:
-        _write_empty(directory, own)
+
+    def write() -> list[str]:
+        try:
+            atomic.write_file(os.path.join(directory, own), b"", sync=False)
+        except OSError as error:
+            message = f"{directory}: cannot be written ({error.strerror or error}); choose another --workdir"
+            raise file_error(message, error) from error
+        return [own, *names]
+
     try:
-        written = collective.of_primary(own)
-        looked = [socket.gethostname(), _look_for(os.path.join(directory, written), patience)]
+        wanted = collective.call_in_primary(write)
+        whys = [_look_for(os.path.join(directory, name), patience) for name in wanted]
+        looked = [socket.gethostname(), next((why for why in whys if why is not None), None)]
         found = [json.loads(each) for each in collective.gather(json.dumps(looked).encode())]
     finally:
-        if primary:
+        if jax.process_index() == 0:
             with contextlib.suppress(OSError):
                 files.remove(os.path.join(directory, own))
     blind = [f"process {n} on {host}{why}" for n, (host, why) in enumerate(found) if why is not None]
@@ -80,14 +101,6 @@ def check_shared(directory: str, *, primary: bool, patience: float = 10.0) -> No
             f"{directory}, as process 0 on {found[0][0]} sees it, is not seen by {some(blind)}; expected a "
             "--workdir that all hosts share, a bucket or a directory of a network file system (docs/hosts.md)"
         )
-
-
-def _write_empty(directory: str, name: str) -> None:
-    try:
-        atomic.write_file(os.path.join(directory, name), b"", sync=False)
-    except OSError as error:
-        message = f"{directory}: cannot be written ({error.strerror or error}); choose another --workdir"
-        raise file_error(message, error) from error
 
 
 def _look_for(file: str, patience: float) -> str | None:

@@ -28,7 +28,6 @@ from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.parallel import collective
-from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.workdir import agreement, differences
 from bert_jax.workdir.lock import Lock
@@ -86,6 +85,8 @@ class WorkDir:
         self.path = os.fspath(path)
         self.primary = primary
         self._run: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}  # config.json of the run that resumes
+        self.has_steps = False  # whether `open_run` found any
         self._confirmed = True  # whether config.json has that run
         self._lock = Lock(self.path, log=log)
 
@@ -132,14 +133,13 @@ class WorkDir:
             UserError: the directory belongs to another run, not all processes of this one see it, or they
                 differ in what may not change; the message names them or the differences.
         """
-        agreement.check_shared(self.path, primary=self.primary)
+        before, resumes, newest = collective.call_in_primary(self._look)
+        agreement.check_shared(self.path, newest)
         run = json.loads(json.dumps(run))
         rule = functools.partial(differences.resume_rule, declared=declared)
-        agreement.check_same({name: x for name, x in config_fields.flatten(run) if rule(name) != "free"})
-        file = os.path.join(self.path, "config.json")
-        before = read_run(self.path) if files.exists(file) else {}
-        goes_on = bool(before) and has_started(self.path)
-        differing = differences.changes(before, run, declared) if goes_on else {}
+        agreement.check_run(run, declared)
+        self._before, self.has_steps = before if resumes else {}, bool(newest)
+        differing = differences.changes(before, run, declared) if resumes else {}
         differing = {name: values for name, values in differing.items() if rule(name) != "free"}
         fixed = {name: values for name, values in differing.items() if rule(name) == "fixed"}
         if fixed and allow_changes:
@@ -154,7 +154,7 @@ class WorkDir:
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
-            self._run, self._confirmed = run, not goes_on
+            self._run, self._confirmed = run, not resumes
             if self._confirmed:
                 files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
                 if before:  # Without a config.json, these may be a user's own.
@@ -162,6 +162,13 @@ class WorkDir:
                         files.remove(os.path.join(self.path, name), missing_ok=True)
                     files.remove_tree(os.path.join(self.path, BEST))
                 self._write_run()
+
+    def _look(self) -> tuple[dict[str, Any], bool, list[str]]:
+        """Returns config.json, if any, whether its run has started, and the newest step's path there."""
+        before = read_run(self.path) if files.exists(os.path.join(self.path, "config.json")) else {}
+        steps = sorted(filter(str.isdecimal, files.names(self.checkpoints)), key=int)
+        newest = [os.path.join("checkpoints", step) for step in steps[-1:]]
+        return before, bool(before) and has_started(self.path), newest
 
     def confirm_run(self) -> None:
         """Writes config.json for a run that resumes, which `open_run` defers.
@@ -184,8 +191,8 @@ class WorkDir:
                 self._write_run()
 
     def recorded(self, name: str) -> Any:
-        """Returns an entry of config.json if the run goes on; None for a new run, or without the entry."""
-        return read_run(self.path).get(name) if has_started(self.path) else None
+        """Returns an entry of config.json if the run resumes; None for a new run, or without the entry."""
+        return self._before.get(name)
 
     def _write_run(self) -> None:
         self.write_text("config.json", json.dumps(self._run, indent=2, sort_keys=True) + "\n")
@@ -224,6 +231,19 @@ def has_started(path: files.PathLike) -> bool:
     )
 
 
+def read_started(path: files.PathLike) -> dict[str, Any]:
+    """Returns config.json of the run in a work directory, as process 0 reads it; {} if none has started.
+
+    All processes have to call it. One that looked by itself, and saw the files late, as on a network file
+    system, would take part in other collectives than the others.
+    """
+
+    def read() -> dict[str, Any]:
+        return read_run(path) if has_started(path) and files.exists(os.path.join(path, "config.json")) else {}
+
+    return collective.call_in_primary(read)
+
+
 def resolve_dtype(
     requested: str, path: files.PathLike, target: Target, log: Callable[[str], None] = print
 ) -> str:
@@ -242,14 +262,14 @@ def resolve_dtype(
     chosen = dispatch.resolve_dtype(requested, target)
     if requested != "auto":
         return chosen
-    if not (has_started(path) and files.exists(os.path.join(path, "config.json"))):
+    if not (started := read_started(path)):
         if (target.platform, chosen) == ("cpu", "bfloat16"):
             log(
                 "model.dtype=bfloat16, for which this CPU has units; --config.model.dtype=float32 is slower "
                 "and more precise"
             )
         return chosen
-    recorded = (read_run(path)["config"].get("model") or {}).get("dtype", chosen)
+    recorded = (started["config"].get("model") or {}).get("dtype", chosen)
     if recorded not in ("auto", chosen):
         log(
             f"model.dtype={recorded}, as this run was started; a new run on this {target.platform} would "

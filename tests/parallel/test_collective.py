@@ -6,7 +6,7 @@ import jax
 import pytest
 from support import together
 
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import ClusterError, StorageError, UserError
 from bert_jax.parallel import collective
 
 
@@ -34,6 +34,39 @@ def test_process_0_chooses_for_all(monkeypatch, kind):
     assert in_all(lambda: [1, 2], refuse, refuse) == [[1, 2]] * 3
     errors = in_all(refuse, lambda: [1, 2])
     assert [(type(error), str(error)) for error in errors] == [(kind, "no such step")] * 2
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("error", [UserError("no such file"), StorageError("full"), ValueError("a bug")])
+@pytest.mark.parametrize("exchanges", [0, 1])
+def test_what_fails_in_one_process_ends_all(monkeypatch, failing, error, exchanges):
+    """It fails before any exchange, or after one, while the others come to their next one, or to the end."""
+
+    def call(process):
+        with collective.failing_together():
+            for number in range(3):
+                if process == failing and number == exchanges:
+                    raise type(error)(*error.args)
+                collective.call_in_primary(lambda: "chosen")
+        return "trained"
+
+    for process, found in enumerate(
+        together.run(monkeypatch, *(functools.partial(call, process) for process in range(3)))
+    ):
+        if process == failing:
+            assert type(found) is type(error) and str(found) == str(error)
+        else:
+            expected = ClusterError if isinstance(error, ValueError) else type(error)
+            assert type(found) is expected and str(error) in str(found) and "\n" not in str(found)
+
+
+def test_processes_that_fail_alike_each_report_their_own_error(monkeypatch):
+    def call(process):
+        with collective.failing_together():
+            raise UserError(f"of {process}")
+
+    found = together.run(monkeypatch, functools.partial(call, 0), functools.partial(call, 1))
+    assert [str(error) for error in found] == ["of 0", "of 1"]
 
 
 def test_one_process_has_its_own(monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from support import xla_flags
+from support import late_directory, xla_flags
 
 from bert_jax import tokenization
 from bert_jax.data import manifests, packed, tfrecord, verification
@@ -132,10 +132,10 @@ def metrics(workdir, kind=None):
     return [line for line in lines if kind is None or line["kind"] == kind]
 
 
-def start(arguments, devices=1):
+def start(arguments, devices=1, program=("-m", "bert_jax")):
     """Starts `bert-jax` on a number of CPU devices; its output is one text pipe."""
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "bert_jax", *arguments],
+        [sys.executable, "-u", *program, *arguments],
         env=os.environ
         | {
             "XLA_FLAGS": xla_flags.with_devices(devices),
@@ -171,9 +171,13 @@ class Processes:
         devices: the number of CPU devices of each process.
         heartbeat_timeout: the value of the flag, in seconds.
         missing: the number of processes of the run that are never started.
+        late: {number: (directory, seconds)} of the processes that see a directory late; see `late_directory`.
     """
 
-    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
+    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0, late=()):
+        programs = {
+            number: (late_directory.__file__, *map(str, given)) for number, given in dict(late).items()
+        }
         address = f"127.0.0.1:{free_port()}"
         self.started = [
             start(
@@ -185,6 +189,7 @@ class Processes:
                     f"--heartbeat_timeout={heartbeat_timeout}",
                 ],
                 devices,
+                programs.get(number, ("-m", "bert_jax")),
             )
             for number in range(processes)
         ]

@@ -14,11 +14,10 @@ from bert_jax.io import files
 from bert_jax.workdir import agreement
 
 
-def check(monkeypatch, *directories, patience=0.3):
+def check(monkeypatch, *directories, names=(), patience=0.3):
     """What each process got that has one of these directories: None, or its error."""
     calls = [
-        functools.partial(agreement.check_shared, str(path), primary=number == 0, patience=patience)
-        for number, path in enumerate(directories)
+        functools.partial(agreement.check_shared, str(path), names, patience=patience) for path in directories
     ]
     return together.run(monkeypatch, *calls)
 
@@ -55,6 +54,18 @@ def test_a_file_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_pat
     assert check(monkeypatch, tmp_path / "run", late, patience=20.0) == [None, None]
 
 
+def test_a_step_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_path):
+    seen, began = files.exists_on_server, time.monotonic()
+
+    def late(path):
+        return seen(path) and not (path.endswith("/8") and time.monotonic() - began < 1.0)
+
+    (tmp_path / "8").mkdir()
+    monkeypatch.setattr(files, "exists_on_server", late)
+    assert check(monkeypatch, tmp_path, tmp_path, names=["8"], patience=20.0) == [None, None]
+    assert time.monotonic() - began > 1.0
+
+
 def test_a_bucket_is_seen_by_all(monkeypatch):
     assert check(monkeypatch, "memory://shared/run", "memory://shared/run") == [None, None]
     assert files.names("memory://shared/run") == []
@@ -75,11 +86,10 @@ def test_why_a_bucket_is_not_seen_is_reported(monkeypatch):
 
 def test_a_directory_that_process_0_cannot_write(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(agreement.jax, "process_count", lambda: 2)
-    with pytest.raises((UserError, StorageError), match=r"file: cannot be written \(.*choose another --wor"):
-        agreement.check_shared(str(tmp_path / "file"), primary=True)
+    for error in check(monkeypatch, tmp_path / "file", tmp_path / "file"):
+        assert isinstance(error, UserError | StorageError) and "file: cannot be written (" in str(error)
 
 
 def test_a_run_of_one_process_writes_nothing(tmp_path):
-    agreement.check_shared(str(tmp_path / "missing"), primary=True)
+    agreement.check_shared(str(tmp_path / "missing"))
     assert not os.listdir(tmp_path)
