@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import faulthandler
 import importlib
 import ipaddress
 import os
@@ -31,11 +30,6 @@ with epy.lazy_imports():
     import jax
 
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
-
-# Environment variables of Slurm, Open MPI, Cloud TPU and GKE that give the number of processes.
-_CLUSTER_SIZES = (
-    "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +71,7 @@ def find_place(
         environ: the environment variables.
 
     Raises:
-        UserError: some of the three arguments are missing or invalid, or the environment indicates a cluster
-            but does not give this process's place in it.
+        UserError: some of the three arguments are missing or invalid.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(value is not None for value in given):
@@ -104,46 +97,31 @@ def _given_place(address, processes, process):
 
 
 def _detected_place(timeout, environ):
-    """Returns the place that JAX's cluster detection finds.
+    """Returns the place that JAX's cluster detection finds; None, after a warning, if it fails.
 
-    The detection is a private API of JAX, which `jax.distributed.initialize` calls only after connecting. If
-    a version of JAX moves it, an error is raised, since otherwise each process of a cluster would start a run
-    of its own.
+    `jax.distributed.initialize` detects the cluster too, but only as it connects, and could not say which
+    processes are missing. A process of a cluster that runs alone by mistake does no harm: the others find the
+    work directory in use.
     """
-    try:
-        clusters = importlib.import_module("jax._src.clusters")
-    except ImportError as error:
-        several = [name for name in _CLUSTER_SIZES if _is_several(environ.get(name, ""))]
-        if several:
-            raise UserError(
-                f"{several[0]}={environ[several[0]]} shows that this process belongs to a cluster, "
-                "which this version of JAX cannot detect; give --coordinator_address, --num_processes and "
-                "--process_id, or --distributed=off to run alone"
-            ) from error
-        return None
-
     try:
         with warnings.catch_warnings():
             # JAX warns on every Kubernetes pod that lacks the client package.
             warnings.simplefilter("ignore")
+            clusters = importlib.import_module("jax._src.clusters")
             address, processes, process, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 None, None, None, None, None, timeout
             )
     except Exception as error:
-        raise UserError(
-            f"this looks like one process of a cluster, but its place cannot be determined ({error}); give "
-            "--coordinator_address, --num_processes and --process_id, or --distributed=off to run alone"
-        ) from error
+        signals.print_line(
+            f"warning: this process runs alone, as its place in a cluster cannot be determined ({error}); "
+            "--coordinator_address, --num_processes and --process_id set it, and --distributed=off sets none"
+        )
+        return None
     if address is None or not processes or processes == 1:
         return None
     if local is not None and not _shares_devices(processes, environ):
         local = None
     return Place(address, int(processes), int(process), None if local is None else tuple(local))
-
-
-def _is_several(value: str) -> bool:
-    """Returns whether a variable, a count or a list of hosts, stands for more than one process."""
-    return int(value) > 1 if value.isdigit() else "," in value
 
 
 def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
@@ -215,7 +193,6 @@ def start(
         _, port = addresses.split(place.coordinator)
         host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
         bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    faulthandler.enable()  # so that a crash in C++ code prints the stacks of all threads
     with _leaving_on_sigterm():
         rendezvous.meet(place.coordinator, place.processes, place.process, bind_address, meet_timeout)
     jax.distributed.initialize(
