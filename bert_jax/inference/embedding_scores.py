@@ -29,7 +29,7 @@ with epy.lazy_imports():  # they take seconds to import
     from sklearn import cluster
     from sklearn import metrics as cluster_metrics
 
-SIMILARITY_COLUMNS, CLUSTER_COLUMNS = "sentence1,sentence2,score", "text,label"
+SIMILARITY_COLUMNS, CLUSTER_COLUMNS = tables.STSB, "text,label"
 QRELS = ("query-id", "corpus-id", "score")
 _DEPTH = 100  # documents that are found for each query
 _RECALLS = (10, 100)
@@ -50,7 +50,7 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
         UserError: the columns are not three names, or as of `tables.read_examples`.
     """
     first, second, score = _columns(columns, 3)
-    wanted = Columns(first, second, score)
+    wanted = Columns(first, second, score, quotes=columns != tables.STSB)
     examples = tables.read_examples(path, wanted, parse_label=labels.parse_number, flags="")
     examples.warn(log)
     return examples

@@ -32,7 +32,7 @@ class TableData(DataConfig):
 
     text_b: str = option("", "the column of the second text of a pair")
     header: bool = option(True, "whether the first row names the columns")
-    quoting: str = option("auto", 'whether `"` quotes a field: in CSV, and not in TSV; `csv`, `none`')
+    quoting: str = option("auto", 'whether `"` quotes a field: not in TSV of benchmarks; `csv`, `none`')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +115,10 @@ class TableTask(FinetuneTask):
         """
         return text
 
+    def parse_any_label(self, text: str) -> Any:
+        """Parses a label as `parse_label` does; classes that training lacks may be returned as text."""
+        return self.parse_label(text)
+
     def read(self, path: str) -> Examples:
         """Returns the rows of a table."""
         columns = self.columns_in(path)
@@ -125,7 +129,7 @@ class TableTask(FinetuneTask):
             columns,
             file_format=self.config.data.format,
             quoting=self.config.data.quoting,
-            parse_label=self.parse_label,
+            parse_label=self.parse_any_label,
             label_may_be_empty=self.label_may_be_empty,
         )
 
@@ -140,7 +144,8 @@ class TableTask(FinetuneTask):
             format = LINES
         if test and self.spec.test_columns:
             known = self.spec.test_columns
-        known = dataclasses.replace(known, **columns)
+        quotes = known.quotes or not columns.keys().isdisjoint(("text_a", "text_b"))
+        known = dataclasses.replace(known, **columns, quotes=quotes)
         examples = sources.read_examples(
             path, known, file_format=format, quoting=data.quoting, parse_label=None, flags=PREDICT_FLAGS
         )

@@ -22,7 +22,7 @@ def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_table(
     path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_csv: bool = False
 ) -> None:
-    """Writes a table as CSV (RFC 4180), or as TSV without quotes.
+    """Writes a table as CSV (RFC 4180), or as TSV with the same quoting.
 
     In TSV, each run of whitespace in a field is replaced by one space.
 
@@ -33,9 +33,8 @@ def write_table(
         as_csv: whether to write CSV instead of TSV.
     """
     lines = itertools.chain([header], rows)
+    if not as_csv:
+        lines = ([" ".join(str(value).split()) for value in row] for row in lines)
     with atomic.replace_file(path) as file:
-        if as_csv:
-            csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n").writerows(lines)
-            return
-        for row in lines:
-            file.write(("\t".join(" ".join(str(value).split()) for value in row) + "\n").encode())
+        writer = codecs.getwriter("utf-8")(file)
+        csv.writer(writer, delimiter="," if as_csv else "\t", lineterminator="\n").writerows(lines)

@@ -14,7 +14,7 @@ from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.readers import labels, sources
 from bert_jax.tasks.readers.lines import FIELDS
-from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks.readers.tables import STSB, Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -79,9 +79,7 @@ class GroupsTask(TableTask):
                 f"data.eval_columns={self.config.data.eval_columns}: expected TEXT,TEXT or TEXT,TEXT,SCORE"
             )
         label = names[2] if len(names) == 3 else ""
-        return dataclasses.replace(
-            self.columns, text_a=names[0], text_b=names[1], label=label, id="", negatives=""
-        )
+        return Columns(names[0], names[1], label, header=self.columns.header, quotes=",".join(names) != STSB)
 
     @classmethod
     def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,10 @@ def _task(
     splits: tuple[tuple[str, tuple[str, ...]], ...] = (),
 ) -> TaskSpec:
     """Returns a task of GLUE, whose test set by default has the same columns of texts and an index."""
-    test_columns = test_columns or Columns(columns.text_a, columns.text_b, id=columns.id or "index")
+    columns = dataclasses.replace(columns, quotes=False)
+    test_columns = dataclasses.replace(
+        test_columns or Columns(columns.text_a, columns.text_b, id=columns.id or "index"), quotes=False
+    )
     task = TextClassification if labels else TextRegression
     file = "{split}.tsv"
     relevant = _ENTAILMENT[0] if labels == _ENTAILMENT else ""

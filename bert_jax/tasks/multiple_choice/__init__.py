@@ -25,7 +25,7 @@ TASKS = (
     TaskSpec(
         "codah",
         MultipleChoiceTask,
-        columns=Columns("1", "", "6", "", False, "2,3,4,5"),
+        columns=Columns("1", "", "6", "", False, "2,3,4,5", quotes=False),
         folder="codah",
         file_name="{split}.tsv",
         defaults=_DEFAULTS,

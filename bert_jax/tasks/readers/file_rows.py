@@ -82,7 +82,8 @@ class TableRows:
         lines: the lines of the file.
         header: whether the first row names the columns.
         delimiter: the character between two fields.
-        quoted: whether quotes delimit fields, as in CSV.
+        quoting: "csv" or "auto" if quotes delimit fields, as in CSV, and "none" if they are text. With
+            "auto", a quoted field of a TSV file with a tab and a newline is an error: it may be two rows.
         flags: the prefix of flags in messages; "" for a file whose format and columns no flag chooses.
     """
 
@@ -92,11 +93,11 @@ class TableRows:
         lines: Lines,
         header: bool,
         delimiter: str,
-        quoted: bool,
+        quoting: str = "auto",
         flags: str = TRAINING_FLAGS,
     ):
         self._path, self._lines, self._delimiter, self._flags = path, lines, delimiter, flags
-        rows = self._quoted() if quoted else self._plain()
+        rows = self._plain() if quoting == "none" else self._quoted(quoting == "auto" and delimiter == "\t")
         self._header: list[str] | None = None
         self._width = 0
         if header:
@@ -116,8 +117,9 @@ class TableRows:
             fields = line.split(self._delimiter) if line else []
             yield number, Malformed("not UTF-8") if number in self._lines.undecodable else fields
 
-    def _quoted(self) -> Iterator[tuple[int, list[str] | Malformed]]:
+    def _quoted(self, may_be_plain: bool) -> Iterator[tuple[int, list[str] | Malformed]]:
         """Yields the rows of a file with quotes; a blank line has no fields."""
+        plain = f"; if quotes are text, give {TRAINING_FLAGS}quoting=none" * (self._flags == TRAINING_FLAGS)
         # A text may be longer than the csv module's default limit of 128 KiB. The limit is global to the
         # process, so it is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
@@ -133,7 +135,11 @@ class TableRows:
                 what = f"{error} in the row that starts here; is a quote left open?"
                 if "new-line character" in str(error):
                     what = "a carriage return inside a row; is it a text file, with a row a line?"
-                raise UserError(f"{self._path}:{start}: {what}") from None
+                raise UserError(f"{self._path}:{start}: {what}{plain}") from None
+            if may_be_plain and any("\t" in field and "\n" in field for field in fields):
+                raise UserError(
+                    f"{self._path}:{start}: a quoted field with a tab and a newline{plain}, else csv"
+                )
             if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):
                 yield start, Malformed("not UTF-8")
             else:
@@ -239,7 +245,7 @@ def read_strictly(path: str, columns: Sequence[str]) -> Iterator[tuple[str, dict
     Raises:
         UserError: a column is missing, or a row is malformed.
     """
-    rows = TableRows(path, Lines(path), header=True, delimiter="\t", quoted=False, flags="")
+    rows = TableRows(path, Lines(path), header=True, delimiter="\t", flags="")
     select = rows.selector({name: name for name in columns})
     for number, row in rows:
         try:

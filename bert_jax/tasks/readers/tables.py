@@ -1,9 +1,9 @@
 """Reads labeled examples from TSV, CSV, JSON lines, Parquet and Arrow files; errors name the file and line.
 
-TSV has the format of GLUE's files: a tab separates fields, a newline ends a row, and quotes have no special
-meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON lines has one object per
-line. The lines of Parquet and Arrow files are their rows, from 1, and are counted through all files of a
-directory, which stands for them.
+CSV follows RFC 4180: a quoted field may contain commas and newlines. TSV follows the same rules with tabs, as
+pandas writes it. In TSV files of benchmarks, such as GLUE, quotes are text; `Columns.quotes` is the one place
+that says so. JSON lines has one object per line. The lines of Parquet and Arrow files are their rows, from 1,
+and are counted through all files of a directory, which stands for them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FORMATS = FileFormats(
     {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
     | dict.fromkeys(columnar.SUFFIXES, COLUMNAR)
 )
+STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
 LINES = "lines"  # the format with one text per line, used only for prediction
 
 
@@ -41,6 +42,7 @@ class Columns:
         choices: the columns of the choices, separated by commas, or the single column of JSON lists of them.
         language: the column of the language of the row.
         negatives: the columns of the hard negatives, separated by commas, or the single column of JSON lists.
+        quotes: whether quotes delimit fields of TSV files. In those of benchmarks they are text.
     """
 
     text_a: str
@@ -51,6 +53,7 @@ class Columns:
     choices: str = ""
     language: str = ""
     negatives: str = ""
+    quotes: bool = dataclasses.field(default=True, compare=False)
 
     def choice_names(self) -> list[str]:
         """Returns the columns of the choices."""
@@ -139,8 +142,8 @@ def read_examples(
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
-        quoting: "csv" if quotes delimit fields, "none" if they do not, or "auto": "csv" for CSV, "none" for
-            TSV.
+        quoting: "csv" if quotes delimit fields, "none" if they do not, or "auto": "none" for TSV files of
+            benchmarks (`columns.quotes`), and else "csv".
         parse_label: converts the text of a label to a value, which for questions with choices is the number
             of the right choice. A ValueError makes the row malformed. None to read no labels.
         label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
@@ -264,5 +267,6 @@ def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flag
         return JsonRows(path, lines)
     if file_format == LINES:
         return LineRows(lines)
-    quoted = quoting == "csv" or (quoting == "auto" and file_format == "csv")
-    return TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted, flags)
+    if quoting == "auto" and file_format == "tsv" and not columns.quotes:
+        quoting = "none"
+    return TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoting, flags)

@@ -16,7 +16,7 @@ from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.readers.json_values import LABEL_SEPARATOR, list_in_cell
-from bert_jax.tasks.readers.labels import list_counts
+from bert_jax.tasks.readers.labels import list_counts, unknown
 from bert_jax.tasks.readers.labels import numbers as numbers_of
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -87,6 +87,21 @@ def _targets(examples: Examples, names: Sequence[str]) -> np.ndarray:
     return targets
 
 
+def _parse(text: str) -> tuple[str, ...]:
+    """Returns the labels in a cell, without repetitions. Raises ValueError if it is not a list of them."""
+    given = list_in_cell(text, "label")
+    if given is None:
+        if text.strip().startswith("[") and text.strip().endswith("]"):
+            raise ValueError(
+                f"the labels {text.strip()!r:.80} are no JSON list of texts or numbers, such as "
+                '["a", "b"] or [1, 2]'
+            )
+        given = text.split(LABEL_SEPARATOR)
+    elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
+        raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
+    return tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
+
+
 class MultiLabel(TextTask):
     """Multi-label classification: a label is predicted if its probability is above 0.5."""
 
@@ -119,17 +134,15 @@ class MultiLabel(TextTask):
 
     def parse_label(self, text: str) -> tuple[str, ...]:
         """Returns the labels of a text, without repetitions."""
-        given = list_in_cell(text, "label")
-        if given is None:
-            if text.strip().startswith("[") and text.strip().endswith("]"):
-                raise ValueError(
-                    f"the labels {text.strip()!r:.80} are no JSON list of texts or numbers, such as "
-                    '["a", "b"] or [1, 2]'
-                )
-            given = text.split(LABEL_SEPARATOR)
-        elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
-            raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
-        return tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
+        found = _parse(text)
+        for label in found:
+            if self.labels and label not in self.numbers:
+                raise ValueError(unknown(self.labels, label))
+        return found
+
+    def parse_any_label(self, text: str) -> tuple[str, ...]:
+        """Returns the labels of a text, with those that training lacks."""
+        return _parse(text)
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns the rows of the examples, whose targets are 1 for each of their labels and otherwise 0."""

@@ -223,10 +223,13 @@ class TextClassification(TextTask):
         return super().augmented(examples)
 
     def parse_label(self, text: str) -> int | str:
-        """Returns the number of a label, or its name if it is not one of training, or none is known yet."""
-        if self.spec.labels or text.strip() in self.numbers:
-            return labels.label_index(self.numbers, text)
-        return text.strip()
+        """Returns the number of a label, or its name if the labels are not known yet."""
+        return labels.label_index(self.numbers, text) if self.labels else text
+
+    def parse_any_label(self, text: str) -> int | str:
+        """Returns the number of a label, or its name if training, but not the task, may lack it."""
+        may_lack = not self.spec.labels and text.strip() not in self.numbers
+        return text.strip() if may_lack else self.parse_label(text)
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns the rows of the examples; labels that training lacks are no targets."""

@@ -9,7 +9,7 @@ TASKS = (
         "xnli",
         Xnli,
         ("average", "accuracy"),
-        Columns("sentence1", "sentence2", "gold_label", "pairID", language="language"),
+        Columns("sentence1", "sentence2", "gold_label", "pairID", language="language", quotes=False),
         labels=("contradiction", "entailment", "neutral"),
         folder="XNLI-1.0",
         file_name="xnli.{split}.tsv",

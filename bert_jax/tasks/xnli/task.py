@@ -29,7 +29,7 @@ TRANSFERS = ("zero_shot", "translate_train", "translate_test")
 _HUMAN = ("XNLI-1.0", "")
 _MACHINE = ("XNLI-MT-1.0/{0}", "{0}", "")
 _TRAINING = re.compile(r"multinli\.train\.(\w+)\.tsv")
-_TRAINING_COLUMNS = Columns("premise", "hypo", "label")
+_TRAINING_COLUMNS = Columns("premise", "hypo", "label", quotes=False)
 _OF_TRAINING = {"contradictory": "contradiction"}  # the spelling of a label in the training files
 
 

@@ -127,9 +127,9 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     examples = model.task.read(str(files / "dev-v2.0.json"))
     data = model.task.encode(examples)
     batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
-    evaluate = jax.jit(make_eval_step(model.task.objective(), 0))
+    evaluate = jax.jit(make_eval_step(model.task.objective()))
     params = placement.together(model._params)
-    pairs = evaluate(params, batch, 0)
+    pairs = evaluate(params, batch, 0, 0)
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
     assert model.task.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
@@ -159,7 +159,7 @@ def test_the_loss_is_over_the_tokens_of_the_row():
         for column, name in enumerate(("starts", "ends")):
             logits = outputs[row, : lengths[row], column]
             total += np.log(np.exp(logits).sum()) - logits[batch[name][row]]
-    pairs = jax.jit(make_eval_step(task, 0))(params, batch, 0)
+    pairs = jax.jit(make_eval_step(task))(params, batch, 0, 0)
     assert float(pairs["task_loss"][0]) == pytest.approx(total / 2, rel=1e-4)
     assert total / 4 == pytest.approx(np.log(lengths).mean(), abs=0.2)
     assert np.all(outputs[0, 5:] < -1e30)

@@ -46,6 +46,7 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
     examples = found.read_unlabeled(str(path))
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
+    path.write_text("a red cat\n\none\ttwo, three\r\nthe last")
     with pytest.raises(UserError, match=r"texts.txt:3: 2 columns"):
         found.read_unlabeled(str(path), format="tsv", text_a="0", header=False)
 

@@ -1,3 +1,5 @@
+import csv
+import dataclasses
 import functools
 import gzip
 import json
@@ -11,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS
 from bert_jax.tasks.readers.labels import infer_labels, label_index, numbers, parse_number
 from bert_jax.tasks.readers.tables import LINES, Columns, read_examples
+from bert_jax.tasks.writers import write_table
 
 PAIR = Columns("a", "b", "y", "id")
 
@@ -20,11 +23,11 @@ def write(path, content):
     return str(path)
 
 
-def test_tsv_keeps_quotes_as_characters(tmp_path):
+def test_quotes_in_a_tsv_of_a_benchmark_are_text(tmp_path):
     path = write(
         tmp_path / "x.tsv", 'y\ta\tb\tid\n1\tHe called her " the witness\t" no\t7\n0\t"x" y\t\'z\t8\n'
     )
-    examples = read_examples(path, PAIR)
+    examples = read_examples(path, dataclasses.replace(PAIR, quotes=False))
     assert examples.texts_a == ['He called her " the witness', '"x" y']
     assert examples.texts_b == ['" no', "'z"]
     assert (examples.labels, examples.ids, examples.lines) == (["1", "0"], ["7", "8"], [2, 3])
@@ -58,11 +61,31 @@ def test_a_carriage_return_in_a_row_is_told(tmp_path):
         read_examples(str(path), Columns("a", "", "b", "", True, ""))
 
 
-def test_a_tsv_written_with_quotes_can_be_read_with_them(tmp_path):
-    path = write(tmp_path / "x.tsv", 'a\ty\n"one\ttwo"\t1\n')
-    assert read_examples(path, Columns("a", label="y"), quoting="csv").texts_a == ["one\ttwo"]
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_tables_are_read_as_pandas_writes_them(tmp_path, suffix):
+    """A field is quoted if it has a quote, the separator or a newline, and its quotes are doubled."""
+    texts = ['He said "hi"', '"', "a\tb, c", "one\ntwo", "plain"]
+    with open(tmp_path / f"x.{suffix}", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t" if suffix == "tsv" else ",", lineterminator="\n")
+        rows.writerows([["a", "y"], *([text, "1"] for text in texts)])
+    path = str(tmp_path / f"x.{suffix}")
+    assert read_examples(path, Columns("a", label="y")).texts_a == texts
     with pytest.raises(UserError, match="quoting=yes: expected auto, none or csv"):
         read_examples(path, Columns("a", label="y"), quoting="yes")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"left open\t1\nnext\t0\n', '"one" two\t1\n', '"one\t1\ntwo\t0\nthree"\t1\n', "one\rtwo\t1\n"],
+    ids=["open", "inside", "over-rows", "carriage-return"],
+)
+def test_a_tsv_whose_quotes_are_text_is_an_error_that_says_how_to_read_it(tmp_path, text):
+    """The third one would be a single row, by CSV's rules, and two rows would be lost."""
+    path = write(tmp_path / "x.tsv", "a\ty\n" + text)
+    with pytest.raises(UserError, match=r"x\.tsv:2: .*--config\.data\.quoting=none"):
+        read_examples(path, Columns("a", label="y"))
+    found = read_examples(path, Columns("a", label="y"), quoting="none")
+    assert "".join(f"{a}\t{y}\n" for a, y in zip(found.texts_a, found.labels, strict=True)) == text
 
 
 def test_jsonl(tmp_path):
@@ -251,8 +274,12 @@ def test_a_line_of_texts_that_is_not_utf_8_is_malformed(tmp_path):
 def test_any_text_survives_a_tsv(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tsv") / "x.tsv"
     write(path, "a\tb\tz\n" + "".join(f"{a}\t{b}\tz\n" for a, b in rows))
-    examples = read_examples(str(path), Columns("a", "b"))
+    examples = read_examples(str(path), Columns("a", "b", quotes=False))
     assert list(zip(examples.texts_a, examples.texts_b, strict=True)) == rows
+    write_table(str(path), ("a", "b"), ([a, b] for a, b in rows))
+    examples = read_examples(str(path), Columns("a", "b"))
+    spaces = [tuple(" ".join(text.split()) for text in row) for row in rows]
+    assert list(zip(examples.texts_a, examples.texts_b, strict=True)) == spaces
 
 
 def test_labels_are_inferred_in_a_stable_order():
