@@ -2,8 +2,8 @@
 
 If some processes do not connect, jax.distributed aborts the others without naming the missing ones. The
 rendezvous runs before it. Process 0 listens at the coordinator's address. Every other process sends its index
-and its host name in a line of JSON, and receives a line in reply: start, or an error that names the missing
-processes, or that a process was preempted. Then the port is free for jax.distributed.
+and its host name in a line of JSON, and receives a line in reply: start, or the error that all of them raise.
+Then the port is free for jax.distributed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.errors import ClusterError, Preempted, UserError
 from bert_jax.parallel import addresses
@@ -25,7 +26,8 @@ _RETRY_AFTER = 0.2
 _GRACE = 10.0
 _PORT_TIMEOUT = 30.0
 _MAX_NAMED = 8
-_OTHER_PREEMPTED = "another process was stopped before all had connected; run the same command to go on"
+_STOPPED = "another process was stopped before all had connected; run the same command to resume"
+_ERRORS = {error.__name__: error for error in (ClusterError, UserError, Preempted)}
 
 
 def meet(
@@ -53,194 +55,133 @@ def meet(
         Preempted: a process received a request to stop.
     """
     deadline = time.monotonic() + timeout
-    if process == 0:
-        _Coordinator(processes, timeout, log).run(bind_address, deadline)
-    else:
-        _join(coordinator, processes, process, timeout, deadline)
+    if process:
+        return _join(coordinator, processes, process, timeout, deadline)
+    reply = ["start", ""]
+    with _listen(bind_address, processes, deadline) as listener, selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        try:
+            _wait(listener, selector, processes, timeout, deadline, log)
+        except (ClusterError, UserError, Preempted) as error:
+            reply = [type(error).__name__, str(error)]
+            raise
+        finally:
+            for key in selector.get_map().values():
+                if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
+                    with key.fileobj as connection, contextlib.suppress(OSError):
+                        connection.sendall(_line(reply))
 
 
-class _Coordinator:
-    """The rendezvous in process 0, which waits for all other processes."""
+def _listen(bind_address: str, processes: int, deadline: float) -> socket.socket:
+    host, port = addresses.split(bind_address)
+    deadline = min(deadline, time.monotonic() + _PORT_TIMEOUT)
+    while True:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(processes)
+            return listener
+        except OSError as error:
+            listener.close()
+            # If this run was restarted, its previous process 0 may still be shutting down.
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                why = f"{error.strerror}; choose a free port of this machine"
+                raise UserError(f"process 0 cannot listen on {bind_address}: {why}") from error
+            time.sleep(_RETRY_AFTER)
 
-    def __init__(self, processes: int, timeout: float, log: Callable[[str], None]):
-        self._processes, self._timeout, self._log = processes, timeout, log
-        self._selector = selectors.DefaultSelector()
-        # {connection: bytes received since its last complete message}, whoever the connection is from.
-        self._received: dict[socket.socket, bytes] = {}
-        # {process index: (connection, host name)} of the processes that have connected.
-        self._workers: dict[int, tuple[socket.socket, str]] = {}
 
-    def run(self, bind_address: str, deadline: float) -> None:
-        with self._listen(bind_address, deadline) as listener, self._selector:
-            self._selector.register(listener, selectors.EVENT_READ)
-            try:
-                self._wait(listener, deadline)
-                self._send({"go": True})
-            except (ClusterError, UserError) as error:
-                self._send({"error": str(error), "mistake": isinstance(error, UserError)})
-                raise
-            except Preempted:
-                self._send({"preempted": True})
-                raise
-            finally:
-                self._close()
+def _wait(listener, selector, processes, timeout, deadline, log) -> None:
+    """Waits in process 0 until all others have connected."""
+    workers: dict[int, tuple[socket.socket, str]] = {}  # {process index: (connection, host name)}
+    next_line = time.monotonic() + _LOG_EVERY
+    while missing := sorted({*range(1, processes)} - {*workers}):
+        now = time.monotonic()
+        if now >= deadline:
+            raise ClusterError(
+                f"{_names(missing)} of {processes} did not connect within {timeout:g} s; see the logs there, "
+                "or allow more time with --meet_timeout"
+            )
+        if now >= next_line:
+            log(f"waiting for {_names(missing)} of {processes} processes")
+            next_line = now + _LOG_EVERY
+        for key, _ in selector.select(min(deadline, next_line) - now):
+            if key.fileobj is listener:
+                connection = listener.accept()[0]
+                connection.setblocking(False)
+                selector.register(connection, selectors.EVENT_READ)
+            elif not _admit(key.fileobj, processes, workers):
+                # Closed, or of a foreign program. A process of the run connects again.
+                workers = {i: worker for i, worker in workers.items() if worker[0] is not key.fileobj}
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
 
-    def _listen(self, bind_address, deadline):
-        host, port = addresses.split(bind_address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        deadline = min(deadline, time.monotonic() + _PORT_TIMEOUT)
-        while True:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((host, port))
-                listener.listen(self._processes)
-                return listener
-            except OSError as error:
-                listener.close()
-                in_use = error.errno == errno.EADDRINUSE
-                # If this run was restarted, its previous process 0 may still be shutting down.
-                if in_use and time.monotonic() < deadline:
-                    time.sleep(_RETRY_AFTER)
-                    continue
-                hint = "; another run may be using it, so choose another port" if in_use else ""
+
+def _admit(connection: socket.socket, processes: int, workers: dict[int, tuple[socket.socket, str]]) -> bool:
+    """Adds a process of this run that has introduced itself; returns False if there is none."""
+    match _receive(connection):
+        case ["Preempted", str(message)]:
+            raise Preempted(message)
+        case [int(process), int(count), str(host)]:
+            if count != processes or not 0 < process < processes:
                 raise UserError(
-                    f"process 0 cannot listen on {bind_address}: {error.strerror}{hint}"
-                ) from error
-
-    def _wait(self, listener, deadline):
-        next_line = time.monotonic() + _LOG_EVERY
-        while missing := sorted(set(range(1, self._processes)) - set(self._workers)):
-            now = time.monotonic()
-            if now >= deadline:
-                raise ClusterError(
-                    f"{_names(missing)} of {self._processes} did not connect within {self._timeout:g} s; see "
-                    f"the logs of {'this one' if len(missing) == 1 else 'these'}, or allow more time with "
-                    "--meet_timeout"
+                    f"process {process} on {host} was started as one of {count} processes and process 0 as "
+                    f"one of {processes}; give all the same --num_processes, and each its own --process_id"
                 )
-            if now >= next_line:
-                self._log(f"waiting for {_names(missing)} of {self._processes} processes")
-                next_line = now + _LOG_EVERY
-            for key, _ in self._selector.select(min(deadline, next_line) - now):
-                if key.fileobj is listener:
-                    connection, _ = listener.accept()
-                    connection.setblocking(False)
-                    self._received[connection] = b""
-                    self._selector.register(connection, selectors.EVENT_READ)
-                else:
-                    self._read(key.fileobj)
-
-    def _read(self, connection):
-        """Reads from a connection, which may also have closed or belong to a foreign program."""
-        try:
-            received = connection.recv(_MAX_MESSAGE_BYTES)
-        except OSError:
-            received = b""
-        content = self._received[connection] + received
-        if received and b"\n" not in content and len(content) < _MAX_MESSAGE_BYTES:
-            self._received[connection] = content
-            return
-        self._received[connection] = b""
-        message = _parse(content) if received else {}
-        if message.get("preempted"):
-            raise Preempted(_OTHER_PREEMPTED)
-        if not self._admit(connection, message):
-            self._selector.unregister(connection)
-            del self._received[connection]
-            self._workers = {i: worker for i, worker in self._workers.items() if worker[0] is not connection}
-            connection.close()
-
-    def _admit(self, connection, message) -> bool:
-        """Returns whether a message introduces a process of this run, whose connection is then kept."""
-        process, count, host = message.get("process"), message.get("processes"), message.get("host")
-        if not isinstance(process, int) or not isinstance(host, str):
-            return False
-        if count != self._processes or not 0 < process < self._processes:
-            raise UserError(
-                f"process {process} on {host} was started as one of {count} processes and process 0 as one "
-                f"of {self._processes}; give all of them the same --num_processes, and each its own "
-                "--process_id"
-            )
-        if process in self._workers:
-            raise UserError(
-                f"both {self._workers[process][1]} and {host} were started as process {process}; give each "
-                "process its own --process_id"
-            )
-        self._workers[process] = connection, host
-        return True
-
-    def _send(self, message):
-        for connection in self._received:
-            with contextlib.suppress(OSError):
-                connection.sendall(_line(message))
-
-    def _close(self):
-        """Waits for the other side of each connection to close first, so that the port is free at once."""
-        workers = [connection for connection, _ in self._workers.values()]
-        for connection in self._received:
-            with contextlib.suppress(OSError):
-                connection.settimeout(2.0 if connection in workers else 0.0)
-                connection.recv(1)
-            connection.close()
+            if process in workers:
+                raise UserError(
+                    f"both {workers[process][1]} and {host} were started as process {process}; give each "
+                    "process its own --process_id"
+                )
+            workers[process] = connection, host
+            return True
+    return False
 
 
-def _join(coordinator, processes, process, timeout, deadline):
+def _join(coordinator: str, processes: int, process: int, timeout: float, deadline: float) -> None:
     """Connects to process 0 and waits for its reply; the rendezvous in all other processes."""
-    unresolved: socket.gaierror | None = None
-    while time.monotonic() < deadline:
-        try:
-            with socket.create_connection(addresses.split(coordinator), _left(deadline)) as connection:
-                unresolved = None
-                hello = {"process": process, "processes": processes, "host": socket.gethostname()}
-                connection.sendall(_line(hello))
-                # Process 0 may have started later and waits for its own timeout. Its error names the missing
-                # processes, so this process waits long enough to receive it.
-                connection.settimeout(timeout + _GRACE)
-                if _await_start(connection):
-                    return
-        except socket.gaierror as error:
-            unresolved = error  # The name may become known while a cluster starts.
-        except OSError:
-            unresolved = None  # Process 0 does not listen yet, or no longer.
-        time.sleep(min(_RETRY_AFTER, _left(deadline)))
-    if unresolved is not None:
-        raise addresses.unresolved(coordinator, unresolved) from unresolved
-    raise ClusterError(
+    failure = ClusterError(
         f"process 0 did not answer at {coordinator} within {timeout:g} s; check that it is running and that "
         "its machine accepts connections on that port"
     )
+    unresolved: ClusterError | None = None
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection(addresses.split(coordinator), left) as connection:
+                unresolved = None
+                connection.sendall(_line([process, processes, socket.gethostname()]))
+                # Process 0 may have started later and waits for its own timeout. Its error names the missing
+                # processes, so this process waits long enough to receive it.
+                connection.settimeout(timeout + _GRACE)
+                try:
+                    reply = _receive(connection)
+                except Preempted:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(_line(["Preempted", _STOPPED]))
+                    raise
+            match reply:
+                case ["start", _]:
+                    return
+                case [str(kind), str(message)] if kind in _ERRORS:
+                    raise _ERRORS[kind](message)
+        except socket.gaierror as error:
+            unresolved = addresses.unresolved(coordinator, error)  # A starting cluster may learn it later.
+        except OSError:
+            unresolved = None  # Process 0 does not listen yet, or no longer.
+        time.sleep(min(_RETRY_AFTER, max(0.0, deadline - time.monotonic())))
+    raise unresolved or failure
 
 
-def _await_start(connection) -> bool:
-    """Returns whether all processes have connected; False if process 0 closed the connection."""
-    try:
-        with connection.makefile("rb") as lines:
-            message = _parse(lines.readline(_MAX_MESSAGE_BYTES))
-    except Preempted:
-        with contextlib.suppress(OSError):
-            connection.sendall(_line({"preempted": True}))
-        raise
-    if message.get("error"):
-        raise (UserError if message.get("mistake") else ClusterError)(message["error"])
-    if message.get("preempted"):
-        raise Preempted(_OTHER_PREEMPTED)
-    return bool(message.get("go"))
-
-
-def _left(deadline: float) -> float:
-    return max(0.01, deadline - time.monotonic())
-
-
-def _line(message: dict) -> bytes:
+def _line(message: list) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def _parse(line: bytes) -> dict:
+def _receive(connection: socket.socket) -> Any:
+    """Returns a message, which comes at once as it is small; None from a closed or foreign connection."""
     try:
-        message = json.loads(line.partition(b"\n")[0])
-    except (ValueError, RecursionError):  # of a foreign program; the latter for brackets within brackets
-        return {}
-    return message if isinstance(message, dict) else {}
+        return json.loads(connection.recv(_MAX_MESSAGE_BYTES).partition(b"\n")[0])
+    except (OSError, ValueError, RecursionError):  # the last one for brackets within brackets
+        return None
 
 
 def _names(processes: list[int]) -> str:

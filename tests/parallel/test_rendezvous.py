@@ -94,7 +94,7 @@ def test_another_number_of_processes(port):
 def test_the_port_is_taken(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_PORT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another port"):
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}"):
             meet(port, 0, 2)
 
 
@@ -124,7 +124,7 @@ def connect(port):
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 5000,
         b"[1, 2]\n",
-        b'{"process": "x"}\n',
+        b'["x", 2, "host"]\n',
         b'{"process": 1}\n',
         b"[" * 4000 + b"\n",
     ],
@@ -144,7 +144,7 @@ def test_one_that_left_may_come_again(port):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 3)
         with connect(port) as first:
-            first.sendall(json.dumps({"process": 1, "processes": 3, "host": "x"}).encode() + b"\n")
+            first.sendall(json.dumps([1, 3, "x"]).encode() + b"\n")
         time.sleep(0.3)
         again = pool.submit(meet, port, 1, 3)
         meet(port, 2, 3)
@@ -165,10 +165,10 @@ def test_one_that_is_preempted_stops_all(port):
     for thread in threads:
         thread.start()
     with connect(port) as leaving:
-        hello = json.dumps({"process": 2, "processes": 4, "host": "x"}).encode()
+        hello = json.dumps([2, 4, "x"]).encode()
         leaving.sendall(hello + b"\n")
         time.sleep(0.3)
-        leaving.sendall(b'{"preempted": true}\n')
+        leaving.sendall(json.dumps(["Preempted", "it was stopped"]).encode() + b"\n")
         for thread in threads:
             thread.join(10)
-    assert len(results) == 2 and all("was stopped before all had connected" in line for line in results)
+    assert len(results) == 2 and all("was stopped" in line for line in results)
