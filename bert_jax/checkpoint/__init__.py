@@ -2,15 +2,10 @@
 
 This is the only package that imports orbax. A step is one orbax directory `checkpoints/STEP/`, which is
 written under a temporary name and renamed when it is complete. Orbax restores an array file with a flipped
-bit without an error, so every step carries two kinds of checksums, which become visible together with it:
-
-- `files.json` holds a checksum of every file, computed in the background once the files are written. It is
-  checked before orbax reads anything, so an error names the damaged file, and a truncated file never reaches
-  TensorStore.
-- The step's metadata holds a checksum of every leaf, next to its shape and dtype. It is computed on the
-  devices from the values that are saved, and again from those that are restored. It does not depend on how a
-  leaf is sharded over devices or hosts, so nothing is gathered, and a step saved on one mesh can be verified
-  on any other.
+bit without an error, so the step's metadata holds a checksum of every leaf, next to its shape and dtype. It
+is computed on the devices from the values that are saved, and again from those that are restored. It does not
+depend on how a leaf is sharded over devices or hosts, so nothing is gathered, and a step saved on one mesh
+can be verified on any other.
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes

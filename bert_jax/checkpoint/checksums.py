@@ -1,23 +1,17 @@
-"""Computes checksums of arrays, independent of their sharding, and of the files in a directory."""
+"""Computes checksums of arrays, independent of their sharding."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import google_crc32c
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bert_jax.io import atomic, files
-
 _Array = TypeVar("_Array", jax.Array, np.ndarray)
 
-FILES = "files.json"
 # Up to this many elements, the host is faster than compiling the program for the devices: it takes 9 ns for
 # each, and the program of the 22M of MiniLM 6 ns, and 1.6 s to compile.
 _HOST_ELEMENTS = 1 << 25
@@ -38,47 +32,6 @@ def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     leaves = list(arrays.values())
     values = [_digest_on_host(x) for x in leaves] if _are_on_host(leaves) else np.asarray(_digest_all(leaves))
     return {name: f"{first:08x}{second:08x}" for name, (first, second) in zip(arrays, values, strict=True)}
-
-
-def write_file_digests(directory: str, but: tuple[str, ...] = ()) -> None:
-    """Writes the size and CRC-32C of all files under `directory`, except those in `but`, to `files.json`."""
-    names = [name for name in files.walk(directory) if name not in (*but, FILES)]
-    digests = {name: _file_digest(os.path.join(directory, name)) for name in names}
-    atomic.write_text(os.path.join(directory, FILES), json.dumps(digests, indent=1))
-
-
-def find_damaged_file(directory: str, *, part: int = 0, parts: int = 1) -> str | None:
-    """Returns the first file that is missing or does not match `files.json`.
-
-    The result is None if all files match, or if there is no `files.json`.
-
-    Args:
-        directory: the directory that was given to `write_file_digests`.
-        part: the index of the share of the files to check, so that several hosts can divide the work.
-        parts: the number of shares.
-    """
-    if not files.exists(os.path.join(directory, FILES)):
-        return None
-    try:
-        expected = json.loads(files.read(os.path.join(directory, FILES)))
-        names = sorted(dict(expected))
-    except (ValueError, TypeError, RecursionError):
-        return FILES
-    for name in names[part::parts]:
-        try:
-            if _file_digest(os.path.join(directory, name)) != expected[name]:
-                return name
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            return name
-    return None
-
-
-def _file_digest(path: str) -> list[int]:
-    size, crc = 0, 0
-    with files.open_read(path) as file:
-        while chunk := file.read(1 << 24):
-            size, crc = size + len(chunk), google_crc32c.extend(crc, chunk)
-    return [size, crc]
 
 
 def _are_on_host(arrays: Sequence[jax.Array]) -> bool:

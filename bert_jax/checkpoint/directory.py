@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import jax
-from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.leaves import PyTree
 from bert_jax.checkpoint.steps import FROZEN, WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
 from bert_jax.errors import StorageError, UserError, file_error
-from bert_jax.io import files
+from bert_jax.io import atomic, files
 from bert_jax.parallel import collective
 
 TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
@@ -51,19 +51,20 @@ class StepDirectory:
         self._keep, self._keep_every, self._log = keep, keep_every, log
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
         self._stops: dict[int, Stop | None] = {}  # of the steps that have been saved or asked for
-        if jax.process_index() == 0:
-            try:
-                files.make_directory(self.path)
-            except OSError as error:
-                message = (
-                    f"{self.path}: cannot be made ({error.strerror or error}); expected the "
-                    "directory of the checkpoints: move what is there"
-                )
-                raise file_error(message, error) from error
-            for name in files.names(self.path):
-                if TEMPORARY in name or name.startswith(_DELETING):
-                    files.remove_tree(os.path.join(self.path, name))
-        multihost_utils.sync_global_devices("checkpoint_directory")
+        collective.call_in_primary(self._make)
+
+    def _make(self) -> None:
+        try:
+            files.make_directory(self.path)
+        except OSError as error:
+            message = (
+                f"{self.path}: cannot be made ({error.strerror or error}); expected the "
+                "directory of the checkpoints: move what is there"
+            )
+            raise file_error(message, error) from error
+        for name in files.names(self.path):
+            if TEMPORARY in name or name.startswith(_DELETING):
+                files.remove_tree(os.path.join(self.path, name))
 
     def of(self, step: int) -> str:
         """Returns the directory of a step."""
@@ -103,11 +104,14 @@ class StepDirectory:
         All processes write into the same directory, so that there has to be room for the whole state.
         """
         needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state))
-        try:
-            free = shutil.disk_usage(self.path).free
-        except OSError:
-            return
-        if free < needed:
+
+        def free_bytes() -> int | None:
+            with contextlib.suppress(OSError):
+                return shutil.disk_usage(self.path).free
+            return None
+
+        free = collective.call_in_primary(free_bytes)
+        if free is not None and free < needed:
             raise StorageError(
                 f"{self.path}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
                 f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
@@ -127,35 +131,31 @@ class StepDirectory:
         was_writing, self._writing = self._writing is not None, None
         return was_writing
 
-    def unfinished(self) -> list[str]:
-        """Returns the directories of what is being written, under its own name or a temporary one."""
-        own, temporary = str(self._writing), f"{self._writing}{TEMPORARY}"
-        found = [name for name in files.names(self.path) if name == own or name.startswith(temporary)]
-        return [os.path.join(self.path, name) for name in found]
-
     def set_aside(self, step: int, why: str) -> None:
         """Renames a damaged step to `bad-STEP`."""
-        if jax.process_index() == 0:
-            self._rename(str(step), f"{_SET_ASIDE}{step}", why)
-        multihost_utils.sync_global_devices("checkpoint_set_aside")
+        collective.call_in_primary(lambda: self._rename(str(step), f"{_SET_ASIDE}{step}", why))
 
     def abandon_after(self, step: int) -> None:
         """Renames the steps after `step` to `abandoned-STEP`, because the run goes back to `step`.
 
         The damaged ones are renamed too, so that they do not keep the run from going back to its start.
         """
-        if jax.process_index() == 0:
+
+        def rename() -> None:
             for name in files.names(self.path):
                 number = _DAMAGED.sub(r"\1", name)
                 if is_step(number) and int(number) > step:
                     self._rename(name, f"{_ABANDONED}{number}", f"the run goes back to step {step}")
-        multihost_utils.sync_global_devices("checkpoint_abandon_after")
 
-    def delete_from(self, step: int) -> None:
-        """Deletes `step` and those after it, because the run comes there again, with other parameters."""
-        if jax.process_index() == 0:
-            self._delete([found for found in self.steps() if found >= step])
-        multihost_utils.sync_global_devices("checkpoint_delete_from")
+        collective.call_in_primary(rename)
+
+    def delete(self, step: int) -> None:
+        """Deletes a step, if it exists, because the run repeats it, with other parameters."""
+        collective.call_in_primary(lambda: self._delete({step}.intersection(self.steps())))
+
+    def delete_others(self, step: int) -> None:
+        """Deletes all steps except one, which is flushed to the disk first."""
+        collective.call_in_primary(lambda: self._delete_once_on_disk({*self.steps()} - {step}, step))
 
     def delete_old(self) -> None:
         """Deletes the steps that are not kept."""
@@ -166,12 +166,9 @@ class StepDirectory:
         # Reads the metadata of no more steps than are needed, since `keep_every` may have kept many.
         scheduled = list(itertools.islice(filter(self._may_be_scheduled, newest_first), self._keep))
         others = [step for step in newest_first if step not in scheduled]
-        kept = {*scheduled, *others[: self._keep - len(scheduled)]}
-        self._delete(
-            step
-            for step in steps[:-1]
-            if step not in kept and not (self._keep_every and step % self._keep_every == 0)
-        )
+        kept = {*scheduled, *others[: self._keep - len(scheduled)], *steps[-1:]}
+        old = {step for step in steps if not (self._keep_every and step % self._keep_every == 0)} - kept
+        self._delete_once_on_disk(old, steps[-1] if steps else 0)
 
     def close(self) -> None:
         """Waits for deletions."""
@@ -180,7 +177,7 @@ class StepDirectory:
     def _stop(self, step: int) -> Stop | None:
         if step not in self._stops:
             try:
-                self._stops[step] = Step.open(self.of(step), check_files=False).stop
+                self._stops[step] = Step.open(self.of(step), alone=True).stop
             except Damaged:
                 self._stops[step] = None
         return self._stops[step]
@@ -200,6 +197,13 @@ class StepDirectory:
         path = os.path.join(self.path, name)
         files.move(path, os.path.join(self.path, target))
         self._log(f"warning: {path} is set aside as {target}: {why}")
+
+    def _delete_once_on_disk(self, old: Collection[int], new: int) -> None:
+        """Deletes steps once another one would survive a power failure; orbax flushes its arrays only."""
+        if old:
+            for path in (self.of(new), os.path.join(self.path, FROZEN)):
+                atomic.sync_tree(path)
+        self._delete(sorted(old))
 
     def _delete(self, steps: Iterable[int]) -> None:
         for step in steps:

@@ -47,7 +47,7 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
         UserError: `path` is not a complete step of bert_jax.
     """
     try:
-        return dict(Step.open(absolute(path), check_files=False).own)
+        return dict(Step.open(absolute(path), alone=True).own)
     except Damaged as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -58,7 +58,7 @@ def newest_leaves(path: files.PathLike) -> dict[str, Leaf]:
     Args:
         path: see `load_params`. If there is no checkpoint, the result is empty.
     """
-    return _if_any(path, lambda step: dict(Step.open(step, check_files=False).own)) or {}
+    return _if_any(path, lambda step: dict(Step.open(step, alone=True).own)) or {}
 
 
 def parameter_names(path: files.PathLike) -> frozenset[str]:
@@ -67,7 +67,7 @@ def parameter_names(path: files.PathLike) -> frozenset[str]:
     Args:
         path: see `load_params`. If there is no checkpoint, the result is empty.
     """
-    return _if_any(path, lambda step: frozenset(Step.open(step, check_files=False).params)) or frozenset()
+    return _if_any(path, lambda step: frozenset(Step.open(step, alone=True).params)) or frozenset()
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
@@ -84,12 +84,14 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
     return dict(step.own)
 
 
-def load_state(path: files.PathLike, abstract_state: PyTree, *, log=print) -> tuple[str, PyTree]:
+def load_state(
+    path: files.PathLike, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree], *, log=print
+) -> tuple[str, PyTree]:
     """Restores a state of another run, whose checkpoints are not modified.
 
     Args:
         path: see `load_params`.
-        abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
+        abstract_state: see `read_state`.
         log: see `load_params`.
 
     Returns:
@@ -190,19 +192,22 @@ def load_stored(
     return step, found, {keys[name]: array for name, array in arrays.items()}
 
 
-def read_state(path: str, abstract_state: PyTree) -> PyTree:
+def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree]) -> PyTree:
     """Restores a state from a step directory, verified by its checksums.
 
     Args:
         path: the step directory.
-        abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
+        abstract_state: pytree of jax.ShapeDtypeStruct with shardings, or a function that maps the saved
+            leaves to one.
 
     Raises:
         Damaged: the step cannot be trusted.
         UserError: the structure, a shape or a dtype differs, or the frozen parameters cannot be read.
     """
-    wanted = flatten(abstract_state)
     step = Step.open(path)
+    if callable(abstract_state):
+        abstract_state = abstract_state(step.leaves)
+    wanted = flatten(abstract_state)
     frozen = group_parts(name.removeprefix(f"{FROZEN}/") for name in wanted if name.startswith(FROZEN_PARAMS))
     if trained := [name for name in frozen if name in step.own]:
         raise UserError(

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 from etils import epath
 
-from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
+from bert_jax.checkpoint.checksums import array_digests
 from bert_jax.checkpoint.directory import StepDirectory
 from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest
 from bert_jax.checkpoint.reading import describe, read_state
@@ -35,7 +37,6 @@ with root_logger_kept():
     import orbax.checkpoint as ocp
 
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
-_WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # orbax writes it after the checksums, as it completes a step
 
 
 class Checkpointer:
@@ -51,20 +52,26 @@ class Checkpointer:
             place of no other, so that a run has the same steps to go back to however often it was stopped.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
         log: called with one line when a step is set aside.
+        waiting: makes the context in which the end of a save is waited for, however long it takes.
 
     Attributes:
         saved: the steps on disk.
     """
 
-    def __init__(self, directory: files.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
+    def __init__(
+        self,
+        directory: files.PathLike,
+        *,
+        keep: int = 3,
+        keep_every: int = 0,
+        log=print,
+        waiting: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ):
         if keep < 1:
             raise UserError(f"checkpoint.keep={keep}: the newest step has to be kept; set it to 1 or more")
-        self._log = log
+        self._log, self._waiting = log, waiting
         quieten_orbax()
-        self._orbax = ocp.AsyncCheckpointer(
-            ocp.PyTreeCheckpointHandler(**_handler_options()),
-            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
-        )
+        self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**_handler_options()))
         self.saved = StepDirectory(directory, keep, keep_every, log)
         self._has_frozen: bool | None = None  # None until it is known
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
@@ -120,11 +127,11 @@ class Checkpointer:
         if self._has_frozen is None:
             # Without a step, they are of a run that was killed before its first one, and may be others.
             has_steps = bool(self.saved.agreed_steps())
-            self._has_frozen = has_steps and self._primary_sees(os.path.join(path, FILES))
+            self._has_frozen = has_steps and self._primary_sees(path)
         if self._has_frozen:
             return described
         self._begun, self._has_failed = FROZEN, False
-        with self._explained():
+        with self._waiting(), self._explained():
             if jax.process_index() == 0:
                 files.remove_tree(path)
             self.saved.begin_frozen()
@@ -143,10 +150,10 @@ class Checkpointer:
         """Waits until the last save is on disk, raises its error, and deletes the steps that are not kept."""
         if self._has_failed:  # orbax 0.12.8 raises the same error at every later call
             return
-        with self._explained():
+        with self._waiting(), self._explained():
             self._orbax.wait_until_finished()
-        if self.saved.end():
-            self.saved.delete_old()
+            if self.saved.end():
+                self.saved.delete_old()
 
     def close(self) -> None:
         """Waits for saves and deletions; raises the error of the last save unless that was raised before."""
@@ -199,23 +206,8 @@ class Checkpointer:
         self.wait()
         self.saved.abandon_after(step)
 
-    def delete_from(self, step: int) -> None:
-        """Waits for the last save, and deletes `step` and those after it, to which the run comes again."""
-        self.wait()
-        self.saved.delete_from(step)
-
-    def _write_file_digests(self) -> None:
-        """Writes the checksums of a step's files; orbax calls this in its own thread.
-
-        At that time the step is written, but not yet renamed (or, on an object store, not yet marked as
-        complete).
-        """
-        if jax.process_index() == 0:
-            for path in self.saved.unfinished():
-                write_file_digests(path, but=_WRITTEN_LATER)
-
     def _primary_sees(self, path: str) -> bool:
-        return collective.call_in_primary(lambda: files.exists(path))
+        return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
 
     def check_frozen(self, frozen: PyTree) -> None:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.
@@ -228,7 +220,7 @@ class Checkpointer:
             UserError: the parameters differ; the message names them.
         """
         path = os.path.join(self.saved.path, FROZEN)
-        if not self._primary_sees(os.path.join(path, FILES)):
+        if not self._primary_sees(path):
             return
         saved = describe(path)
         arrays = {name: x for name, x in flatten({FROZEN: frozen}).items() if name in saved}

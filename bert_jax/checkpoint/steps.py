@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
-from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
+from bert_jax.checkpoint.checksums import array_digests
 from bert_jax.checkpoint.leaves import Leaf, flatten, nest
 from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax, root_logger_kept
 from bert_jax.errors import StorageError, UserError
@@ -30,10 +30,13 @@ with root_logger_kept():
 _Result = TypeVar("_Result")
 
 METADATA_KEY = "bert_jax"
-WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
+WRITTEN_LAST = ("commit_success.txt", "files.json")  # older versions wrote the second
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 STOP = "stop"  # the entry of a step's metadata that holds a `Stop`
 _STEP = re.compile("0|[1-9][0-9]{0,9}")
+# The errors of a damaged file: those of orbax's own files, and those of TensorStore.
+_DAMAGES = (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
+_DATA_LOSS = re.compile("DATA_LOSS|NOT_FOUND|OUT_OF_RANGE")
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 # The beginnings of the names of the model's parameters in a step: those of trained ones, and those of frozen
 # ones, which are not all that may be frozen.
@@ -105,30 +108,25 @@ class Step:
     stop: Stop | None = None
 
     @classmethod
-    def open(cls, path: str, check_files: bool = True) -> Step:
+    def open(cls, path: str, alone: bool = False) -> Step:
         """Returns the step in a directory without reading its arrays.
 
-        With `check_files`, all processes of the run have to call it. Each checks some of the files, and they
-        agree on the result, because no process can read an array that the others do not read.
+        Unless `alone`, all processes of the run have to call it, and they agree on the result.
 
         Raises:
-            Damaged: the step is incomplete or unreadable, or, with `check_files`, one of its files differs.
+            Damaged: the step is incomplete or unreadable.
             UserError: the step may not be read.
             StorageError: the step is remote and cannot be reached.
         """
-        found = functools.partial(cls._open, path, check_files)
-        return agree(found) if check_files else found()
+        found = functools.partial(cls._open, path)
+        return found() if alone else agree(found)
 
     @classmethod
-    def _open(cls, path: str, check_files: bool) -> Step:
+    def _open(cls, path: str) -> Step:
         try:
             if not files.names(path):
-                raise Damaged("it is empty" if files.exists(path) else "it is not there")
-            if check_files:
-                share = dict(part=jax.process_index(), parts=jax.process_count())
-                if (name := find_damaged_file(path, **share)) is not None:
-                    raise Damaged(f"{name} is missing or has other bytes than were written")
-            with _reader() as reader:
+                raise Damaged("it is empty" if files.exists(path) else "it is missing")
+            with _quiet_orbax(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
                 recorded = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]
             stop = Stop(**recorded[STOP]) if STOP in recorded else None
             return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})), stop)
@@ -236,9 +234,9 @@ def is_step(name: str) -> bool:
 def is_committed(step: str) -> bool:
     """Returns whether a step was written completely.
 
-    A complete step is known by its name, except on gs://, where a directory cannot be renamed. There, one of
-    the two files that are written last must exist; a step copied from a disk has only the second,
-    `files.json`.
+    A complete step is known by its name, except on gs://, where a directory cannot be renamed. There, a file
+    that is written last must exist. A step that an older version wrote to a disk, and that was copied to
+    gs://, has only `files.json`.
     """
     if files.scheme(step) != "gs":
         return True
@@ -246,11 +244,11 @@ def is_committed(step: str) -> bool:
 
 
 @contextlib.contextmanager
-def _reader() -> Iterator[ocp.Checkpointer]:
+def _quiet_orbax() -> Iterator[None]:
     quieten_orbax()
     try:
-        with root_logger_kept(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            yield reader
+        with root_logger_kept():
+            yield
     except Exception:
         close_unbegun()
         raise
@@ -263,23 +261,12 @@ def _leaves(recorded: Mapping[str, Mapping]) -> dict[str, Leaf]:
 def _read_arrays(
     path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
 ) -> dict[str, jax.Array]:
-    """Returns the verified arrays that are named in `wanted`, in its order."""
-    item = nest(wanted)
-    args = ocp.args.PyTreeRestore(
-        item=item,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-        partial_restore=len(wanted) < len(saved),
-    )
-    try:
-        with _reader() as reader:
-            restored = flatten(reader.restore(epath.Path(path), args=args))
-    except PermissionError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except jax.errors.JaxRuntimeError:
-        raise  # an error of the devices, such as too little memory, not of the file
-    except Exception as error:
-        raise _unreadable(path, "arrays", error) from error
-    arrays = {name: restored[name] for name in wanted}
+    """Returns the verified arrays that are named in `wanted`, in its order.
+
+    All processes have to call it. They agree on whether all could read their shards before they compute the
+    checksums together.
+    """
+    arrays = agree(functools.partial(_restore, path, wanted, partial=len(wanted) < len(saved)))
     digests = array_digests(arrays)
     wrong = [name for name in wanted if digests[name] != saved[name].digest]
     if wrong:
@@ -287,14 +274,33 @@ def _read_arrays(
     return arrays
 
 
-def _unreadable(path: str, what: str, error: Exception) -> Exception:
-    """Returns the error for a step that cannot be read although its files match their checksums or have none.
+def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: bool) -> dict[str, jax.Array]:
+    item = nest(wanted)
+    args = ocp.args.PyTreeRestore(
+        item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=partial
+    )
+    try:
+        # The method of ocp.Checkpointer waits for all processes, of which one may have failed.
+        with _quiet_orbax(), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+            restored = flatten(handler.restore(epath.Path(path), args=args))
+        return {name: restored[name] for name in wanted}
+    except PermissionError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except jax.errors.JaxRuntimeError:
+        raise  # an error of the devices, such as too little memory, not of the file
+    except Exception as error:
+        raise _unreadable(path, "arrays", error) from error
 
-    For a remote step, any error but a missing file is attributed to the network: a step must not be set aside
-    because a bucket could not be reached.
+
+def _unreadable(path: str, what: str, error: Exception) -> Exception:
+    """Returns the error for a step that cannot be read.
+
+    For a remote step, an error is attributed to the network unless it says that data is missing or damaged: a
+    step must not be set aside because a bucket could not be reached.
     """
     message = f"its {what} cannot be read ({one_line(error)})"
-    if files.is_remote(path) and not isinstance(error, FileNotFoundError):
+    is_damage = isinstance(error, _DAMAGES) or _DATA_LOSS.search(f"{error} {error.__cause__}")
+    if files.is_remote(path) and not is_damage:
         return StorageError(f"{path}: {message}; check the network and run the same command")
     return Damaged(message)
 

@@ -34,14 +34,15 @@ def quieten_orbax() -> None:
     line; the up to hundreds of other lines add nothing to it. Orbax logs a traceback of an error that it also
     raises, and warns of an incomplete checkpoint before it raises. After the first failed write it closes the
     event loop in which other writes are still running: each of them then logs that its exception was never
-    retrieved or that it was destroyed, and tensorstore reports that the loop is closed.
+    retrieved or that it was destroyed, tensorstore reports that the loop is closed, and Python reports the
+    errors of coroutines that are deleted.
     """
     for name in ("absl", "asyncio"):
         logger = logging.getLogger(name)
         if not any(isinstance(each, _NotOfOrbax) for each in logger.filters):
             logger.addFilter(_NotOfOrbax())
-    if not isinstance(sys.unraisablehook, _NotClosedLoop):
-        sys.unraisablehook = _NotClosedLoop(sys.unraisablehook)
+    if not isinstance(sys.unraisablehook, _NotOfOrbaxTasks):
+        sys.unraisablehook = _NotOfOrbaxTasks(sys.unraisablehook)
 
 
 def close_unbegun() -> None:
@@ -69,11 +70,12 @@ class _NotOfOrbax(logging.Filter):
         return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
 
 
-class _NotClosedLoop:
+class _NotOfOrbaxTasks:
     def __init__(self, otherwise: Callable):
         self._otherwise = otherwise
 
     def __call__(self, unraisable) -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        error, code = unraisable.exc_value, getattr(unraisable.object, "cr_code", None)
+        is_closed_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+        if not is_closed_loop and (code is None or "orbax" not in code.co_filename):
             self._otherwise(unraisable)

@@ -65,7 +65,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
             error.filename = path  # the name that the user knows
         raise
     if sync:
-        _sync_directory(directory)
+        _sync(directory)
 
 
 def is_written_in_place(path: str) -> bool:
@@ -89,14 +89,32 @@ def final_name(name: str) -> str:
     return name.partition(_TEMPORARY)[0]
 
 
-def _sync_directory(directory: str) -> None:
-    """Flushes the entries of a local directory to the disk."""
-    with contextlib.suppress(OSError):  # some network file systems refuse it for directories
-        descriptor = os.open(directory, os.O_RDONLY)
+def sync_tree(path: files.PathLike) -> None:
+    """Flushes the files under a local directory, and its name, to the disk; does nothing for a URL.
+
+    Raises:
+        OSError: a file cannot be flushed.
+    """
+    if files.is_remote(path):
+        return
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        _sync(folder)
+    _sync(files.parent(path))
+
+
+def _sync(path: str) -> None:
+    """Flushes the content of a local file, or the entries of a local directory, to the disk."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError:
+        if not os.path.isdir(path):  # some network file systems do not support it for directories
+            raise
 
 
 def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:

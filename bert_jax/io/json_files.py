@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import google_crc32c
 
 from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
 LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
 LARGEST = 256 << 20  # maximum file size in bytes
+_DIGEST, _CRC = "digest", re.compile("[0-9a-f]{8}")
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _SHOWN = 60  # characters of a value in a message
 _TYPES = {str: "text", bool: "true or false", float: "a number", dict: "an object", list: "a list"}
@@ -47,6 +51,37 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
 def write(path: os.PathLike | str, content: Any) -> None:
     """Writes a JSON file atomically, indented by a space."""
     atomic.write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an object with an additional `digest`, which `unsealed` verifies."""
+    return {**content, _DIGEST: _digest(content)}
+
+
+def unsealed(content: Mapping[str, Any], path: os.PathLike | str) -> dict[str, Any]:
+    """Returns the object that was given to `sealed`.
+
+    An object without a digest is returned as it is, because older versions wrote none.
+
+    Args:
+        content: the object that was read.
+        path: the file that contains it, for the message.
+
+    Raises:
+        UserError: the object was changed after it was written.
+    """
+    for name, value in content.items():
+        rest = {other: content[other] for other in content if other != name}
+        if value == _digest(rest):
+            return rest
+    # The name of the digest may be what was damaged.
+    if any(name == _DIGEST or (isinstance(x, str) and _CRC.fullmatch(x)) for name, x in content.items()):
+        raise UserError(f"{path}: its content differs from what was written; restore it from a copy")
+    return dict(content)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> Any:

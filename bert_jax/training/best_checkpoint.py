@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
-
-from jax.experimental import multihost_utils
 
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
@@ -55,8 +54,6 @@ class BestCheckpoint(Evaluator):
         self._evaluator, self._workdir, self._log = evaluator, workdir, log
         self._metric, self._sign, self._patience = metric, -1 if lower_is_better else 1, patience
         self._on_best = on_best
-        # Process 0 may just have removed the files of an earlier run.
-        multihost_utils.sync_global_devices("best_checkpoint")
         self.best: dict[str, Any] | None = collective.call_in_primary(self._earlier_best)
 
     def _earlier_best(self) -> dict[str, Any] | None:
@@ -89,17 +86,21 @@ class BestCheckpoint(Evaluator):
         equal = score == before or (nan and nan_before)
         is_best = is_best or (best is not None and equal and step <= best["step"])
         last_step = best["last_step"] if best and not is_best else 0
-        if best is None or is_best:
-            saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
-            saved.delete_from(step)  # of a part of the run that was lost
-            saved.save(step, state.model_parameters)
-            saved.close()
-            scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
-            best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
-        # A run that was killed may resume from a checkpoint before evaluations that were already counted.
-        since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
-        self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
-        self._workdir.write_json(BEST_FILE, self.best)
+        with contextlib.ExitStack() as cleanup:
+            if best is None or is_best:
+                saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), log=self._log)
+                cleanup.enter_context(contextlib.closing(saved))
+                saved.saved.delete(step)  # of steps of the run that were lost
+                saved.save(step, state.model_parameters)
+                saved.wait()
+                scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
+                best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
+            # A run that was killed may resume from a checkpoint before evaluations that were already counted.
+            since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
+            self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
+            self._workdir.write_json(BEST_FILE, json_files.sealed(self.best))
+            if is_best:
+                saved.saved.delete_others(step)
         return is_best
 
     def is_done(self, step: int) -> bool:
@@ -119,4 +120,4 @@ class BestCheckpoint(Evaluator):
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:
     """Returns the content of best.json in a work directory, or None if there is no such file."""
     path = os.path.join(directory, BEST_FILE)
-    return json_files.read(path, _BEST) if files.exists(path) else None
+    return json_files.unsealed(json_files.read(path, _BEST), path) if files.exists(path) else None

@@ -97,7 +97,7 @@ def test_few_steps_are_opened_to_find_those_to_delete(tmp_path, mesh, monkeypatc
     place, opened = tmp_path / "checkpoints", []
     save(place, range(1, 6), mesh, keep=9)
 
-    def fail(path, check_files):
+    def fail(path, alone):
         opened.append(path)
         raise StorageError("the bucket does not answer")
 
@@ -108,11 +108,11 @@ def test_few_steps_are_opened_to_find_those_to_delete(tmp_path, mesh, monkeypatc
 
 
 def test_a_step_that_is_there_is_not_saved_again(copy, mesh):
-    before = (copy / "6" / "files.json").stat().st_mtime_ns
+    before = (copy / "6" / "_METADATA").stat().st_mtime_ns
     checkpointer = checkpoint.Checkpointer(copy)
     checkpointer.save(6, make_state(mesh, 7))
     checkpointer.close()
-    assert (copy / "6" / "files.json").stat().st_mtime_ns == before
+    assert (copy / "6" / "_METADATA").stat().st_mtime_ns == before
     assert sorted(os.listdir(copy)) == ["2", "4", "6"]
 
 

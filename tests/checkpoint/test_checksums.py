@@ -1,4 +1,4 @@
-"""Digests: independent of sharding, sensitive to every bit, and of files."""
+"""Digests: independent of sharding, and sensitive to every bit."""
 
 import jax
 import jax.numpy as jnp
@@ -108,44 +108,3 @@ def test_nan_is_kept_by_its_bits(computed_on):
     quiet = jnp.asarray(np.array([0x7FC00000], np.uint32).view(np.float32))
     other = jnp.asarray(np.array([0x7FC00001], np.uint32).view(np.float32))
     assert _digest(quiet) == _digest(quiet) != _digest(other)
-
-
-@pytest.fixture
-def files(tmp_path):
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a").write_bytes(bytes(range(200)))
-    (tmp_path / "b").write_bytes(b"")
-    (tmp_path / "later").write_bytes(b"1")
-    checksums.write_file_digests(tmp_path, but=("later",))
-    return tmp_path
-
-
-def test_whole_files_pass(files):
-    (files / "later").write_bytes(b"2")
-    assert checksums.find_damaged_file(files) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("d/a", lambda path: path.write_bytes(bytes([1, *range(1, 200)]))),
-        ("d/a", lambda path: path.write_bytes(bytes(range(199)))),
-        ("d/a", lambda path: path.unlink()),
-        ("b", lambda path: path.write_bytes(b"\0")),
-        ("files.json", lambda path: path.write_text(path.read_text()[:-3])),
-    ],
-    ids=["changed", "truncated", "missing", "longer", "list"],
-)
-def test_a_damaged_file_is_named(files, name, damage):
-    damage(files / name)
-    assert checksums.find_damaged_file(files) == name
-
-
-def test_hosts_share_the_reading(files):
-    (files / "d" / "a").write_bytes(b"")
-    found = [checksums.find_damaged_file(files, part=part, parts=2) for part in range(2)]
-    assert found == [None, "d/a"]
-
-
-def test_a_directory_without_a_list_is_not_judged(tmp_path):
-    assert checksums.find_damaged_file(tmp_path) is None

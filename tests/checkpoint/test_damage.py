@@ -5,14 +5,15 @@ import random
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 from support.states import abstract, assert_same, make_state, restore_latest
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint import steps
-from bert_jax.errors import UserError
+from bert_jax.checkpoint import reading, steps
+from bert_jax.errors import StorageError, UserError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -29,28 +30,12 @@ def array_files(step):
     return sorted(path for path in files if path.parent.name == "d" or path.name == "manifest.ocdbt")
 
 
-def test_a_flipped_bit_in_any_array_file_is_seen(copy, mesh):
-    rng, seen = random.Random(0), 0
-    for path in array_files(copy / "6"):
-        content = path.read_bytes()
-        for _ in range(5):
-            flip_a_bit(path, rng)
-            with pytest.raises(UserError, match=r"6: .*missing or has other bytes"):
-                checkpoint.verify(copy / "6")
-            path.write_bytes(content)
-            seen += 1
-    assert seen >= 20
-    assert checkpoint.verify(copy / "6").keys() == checkpoint.describe(copy / "6").keys()
-
-
-def test_wrong_values_are_seen_without_the_list_of_files(copy):
-    """A few bytes of an array file belong to no array, and which file holds the arrays is orbax's to choose:
-    a flip in each of them has to show, most of the times."""
+def test_flipped_bits_of_array_files_are_detected(copy):
+    """A few bytes of an array file belong to no array, and which file holds the arrays is orbax's choice."""
     rng, seen = random.Random(1), 0
     expected = checkpoint.verify(copy / "6")
     data = [path for path in array_files(copy / "6") if path.name != "manifest.ocdbt"]
     contents = {path: path.read_bytes() for path in data}
-    (copy / "6" / "files.json").unlink()
     for _ in range(10):
         for path in contents:
             flip_a_bit(path, rng)
@@ -72,11 +57,10 @@ def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
 
 
 @pytest.mark.long
-def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy):
-    """Of a step without the list of its files, so that orbax itself finds out what is missing."""
-    (copy / "6" / "files.json").unlink()
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-20])])
+def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy, damage):
     for path in array_files(copy / "6"):
-        path.unlink()
+        damage(path)
     program = f"""
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
@@ -92,9 +76,10 @@ except UserError as error:
 
 
 DAMAGE = {
-    "flipped bit": lambda step: flip_a_bit(array_files(step)[0], random.Random(2)),
-    "truncated": lambda step: os.truncate(max(array_files(step), key=lambda path: path.stat().st_size), 50),
-    "missing file": lambda step: array_files(step)[-1].unlink(),
+    "flipped bit": lambda step: [flip_a_bit(path, random.Random(2)) for path in array_files(step)],
+    "truncated": lambda step: [os.truncate(path, 50) for path in array_files(step)],
+    "missing file": lambda step: (step / "manifest.ocdbt").unlink(),
+    "torn structure": lambda step: os.truncate(step / "_METADATA", 100),
     "no metadata": lambda step: (step / "_CHECKPOINT_METADATA").unlink(),
     "torn metadata": lambda step: os.truncate(step / "_CHECKPOINT_METADATA", 100),
     "emptied": lambda step: (shutil.rmtree(step), step.mkdir()),
@@ -158,7 +143,30 @@ def test_an_error_of_the_devices_is_no_damage(copy, mesh, monkeypatch):
     def fail(*args, **kwargs):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    monkeypatch.setattr(steps.ocp.Checkpointer, "restore", fail)
+    monkeypatch.setattr(steps.ocp.PyTreeCheckpointHandler, "restore", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
         restore_latest(copy, abstract(make_state(mesh)))
     assert sorted(os.listdir(copy)) == ["2", "4", "6"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE.keys() - {"emptied", "a file"})
+def test_damage_of_a_remote_step_is_told_from_an_error_of_the_network(copy, mesh, monkeypatch, damage):
+    DAMAGE[damage](copy / "6")
+    monkeypatch.setattr(steps.files, "is_remote", lambda path: True)
+    with pytest.raises(steps.Damaged):
+        reading.read_state(str(copy / "6"), abstract(make_state(mesh)))
+
+    def fail(*args, **kwargs):
+        raise ValueError("UNAVAILABLE: CURL error: Timeout was reached")
+
+    monkeypatch.setattr(steps.ocp.PyTreeCheckpointHandler, "restore", fail)
+    with pytest.raises(StorageError, match="check the network"):
+        reading.read_state(str(copy / "4"), abstract(make_state(mesh)))
+
+
+def test_a_step_of_an_older_version_is_read(copy, mesh):
+    """It has `files.json` with checksums of its files, which are not needed any more."""
+    (copy / "6" / "files.json").write_text('{"_METADATA": [3, 5]}')
+    (step, state), lines = restore_latest(copy, abstract(make_state(mesh)))
+    assert (step, lines) == (6, []) and checkpoint.verify(copy / "6")
+    assert_same(state, make_state(mesh, 6))

@@ -1,6 +1,8 @@
 """Which steps of a directory are listed, kept, renamed and deleted, by their names alone."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -34,12 +36,7 @@ def test_a_step_that_is_being_written_is_not_listed(directory):
     found = directory()
     found.begin(6, None)
     assert found.steps() == found.agreed_steps() == [1, 2, 3, 4, 5]
-    assert found.unfinished() == [found.of(6)]
     assert found.end() and not found.end() and found.steps()[-1] == 6
-    for name in ("6.orbax-checkpoint-tmp", "60", "60.orbax-checkpoint-tmp"):
-        os.mkdir(found.of(name))
-    found.begin(6, None)
-    assert sorted(found.unfinished()) == [found.of(6), found.of("6.orbax-checkpoint-tmp")]
 
 
 def test_the_stop_of_a_step_is_known(directory):
@@ -94,7 +91,51 @@ def test_going_back_sets_later_steps_aside_and_those_that_are_damaged(directory)
     assert left(found) == names
 
 
-def test_steps_to_which_a_run_comes_again_are_deleted(directory):
+def test_a_step_that_a_run_repeats_is_deleted(directory):
     found = directory()
-    found.delete_from(4)
-    assert found.steps() == [1, 2, 3] and left(found) == ["1", "2", "3"]
+    found.delete(4)
+    found.delete(40)
+    assert found.steps() == [1, 2, 3, 5, 6] and left(found) == ["1", "2", "3", "5", "6"]
+
+
+@pytest.mark.parametrize("delete", [StepDirectory.delete_old, lambda found: found.delete_others(6)])
+def test_steps_are_deleted_once_the_new_one_is_on_the_disk(directory, monkeypatch, delete):
+    """All its files, its directory and its name are flushed before an old step gets another name."""
+    found, calls, paths = directory(keep=1), [], {}
+    (Path(found.of(6)) / "d").mkdir()
+    for name in ("6/_METADATA", "6/d/data"):
+        Path(found.of(name)).write_text("content")
+    open_, fsync, replace = os.open, os.fsync, os.replace
+
+    def opened(path, *args, **kwargs):
+        descriptor = open_(path, *args, **kwargs)
+        paths[descriptor] = os.path.relpath(path, found.path)
+        return descriptor
+
+    def flushed(descriptor):
+        calls.append(paths[descriptor])
+        fsync(descriptor)
+
+    def renamed(*names):
+        calls.append("rename")
+        replace(*names)
+
+    for name, function in (("open", opened), ("fsync", flushed), ("replace", renamed)):
+        monkeypatch.setattr(os, name, function)
+    delete(found)
+    first = calls.index("rename")
+    assert {"6/_METADATA", "6/d/data", "6/d", "6", "."} <= set(calls[:first])
+    assert calls[first:] == ["rename"] * 5 and left(found) == ["6"]
+
+
+def test_no_step_is_deleted_if_the_new_one_cannot_be_flushed(directory, monkeypatch):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    found = directory(keep=1)
+    Path(found.of("6/_METADATA")).write_text("content")
+    monkeypatch.setattr(os, "fsync", fail)
+    for delete in (found.delete_old, lambda: found.delete_others(6)):
+        with pytest.raises(OSError, match="Input/output error"):
+            delete()
+    assert left(found) == list("123456")

@@ -1,7 +1,7 @@
 """Which step the processes of a run read of another one, whose steps they see at different times."""
 
 import functools
-import json
+import os
 import shutil
 
 import numpy as np
@@ -12,7 +12,6 @@ from support import together
 from bert_jax import checkpoint
 from bert_jax.checkpoint.directory import StepDirectory
 from bert_jax.errors import UserError
-from bert_jax.io import files
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -70,30 +69,22 @@ def test_all_see_the_steps_set_aside_that_process_0_sees(monkeypatch, views):
     assert found == [["bad-6"]] * 2
 
 
-def damage(step, process):
-    """Changes a byte of a file that this one of two processes checks."""
-    names = sorted(json.loads((step / "files.json").read_text()))[process::2]
-    content = bytearray((path := step / names[-1]).read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    return names[-1]
-
-
 @pytest.mark.parametrize("process", [0, 1])
-def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, process):
-    """Else it would wait for the others while they read arrays, which all have to read together."""
+@pytest.mark.parametrize("name", ["_CHECKPOINT_METADATA", "manifest.ocdbt"])
+def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, process, name):
+    """Otherwise it would wait for the others while they compute checksums of arrays together."""
 
-    def read_together(path, wanted, saved):
-        steps = multihost_utils.process_allgather(np.int32(files.name(path)))
-        assert np.all(steps == 4), steps
-        return {name: np.zeros(x.shape) for name, x in wanted.items()}
+    def digests_together(arrays):
+        multihost_utils.process_allgather(np.int32(0))
+        return array_digests(arrays)
 
-    monkeypatch.setattr(checkpoint.steps, "_read_arrays", read_together)
+    array_digests = checkpoint.steps.array_digests
+    monkeypatch.setattr(checkpoint.steps, "array_digests", digests_together)
     both, said = views("46", "46"), []
-    (name,) = {damage(view / "6", process) for view in both}
+    os.truncate(both[process] / "6" / name, 20)
     found = read_in_all(monkeypatch, functools.partial(checkpoint.read_stored, log=said.append), *both)
     assert [path for path, _, _ in found] == [str(view / "4") for view in both]
-    assert len(said) == 2 and all(f"{name} is missing or has other bytes" in line for line in said)
+    assert len(said) == 2 and all("cannot be read" in line for line in said)
 
 
 @pytest.mark.parametrize("process", [0, 1])

@@ -148,7 +148,7 @@ def test_mistakes_in_files_are_told_before_the_parameters_are_read(tmp_path, rec
         tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], text_a="a", label="b"
     )
     for step in (run / "checkpoints").iterdir():
-        (step / "files.json").write_text("damaged")
+        (step / "_METADATA").write_text("damaged")
     wrong, good = tmp_path / "wrong.tsv", tmp_path / "good.tsv"
     wrong.write_text("a\tc\nword1\tyes\n")
     good.write_text("a\tb\nword1\tyes\n")

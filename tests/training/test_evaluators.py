@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import os
+import random
 import shutil
 import signal
 import types
@@ -19,8 +21,9 @@ from support.regression import Recorder, Run, at, send
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
+from bert_jax.io import json_files
 from bert_jax.parallel import sharding
-from bert_jax.training.best_checkpoint import BestCheckpoint
+from bert_jax.training.best_checkpoint import BestCheckpoint, read_best
 from bert_jax.training.evaluators import Evaluations, Evaluator, RecordEvaluator
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
@@ -153,7 +156,7 @@ def test_the_best_checkpoint_is_kept_and_the_run_ends_when_nothing_gets_better(t
     scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.9, 12: 0.9}
     best_of(run, scores, patience=2, on_best=lambda: written.append("on_best") or {"degenerate": False})
     assert int(run.fit().step) == 8
-    assert json.loads((run.path / "best.json").read_text()) == {
+    assert read_best(run.path) == {
         "step": 4, "metric": "accuracy", "scores": {"accuracy": 0.7}, "degenerate": False, "since_best": 2,
         "last_step": 8,
     }  # fmt: skip
@@ -162,6 +165,50 @@ def test_the_best_checkpoint_is_kept_and_the_run_ends_when_nothing_gets_better(t
     best_of(run, scores, patience=2)
     run.fit()
     assert run.logged("the run was stopped early") and run.steps_of("scores") == [2, 4, 6, 8]
+
+
+def test_the_old_best_step_is_deleted_last(tmp_path, monkeypatch):
+    """Whichever operation is the last one before the process is killed, a best step can be read."""
+    run, seen = Run(tmp_path / "run", steps=4, checkpoint__every=0), []
+    best_of(run, {2: 0.5, 4: 0.7})
+
+    def recorded(name):
+        function = getattr(os, name)
+
+        def call(*args, **kwargs):
+            best = read_best(run.path)
+            seen.append(best is None or best["step"] in checkpoint.list_steps(str(run.path / "best")))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("replace", "rename", "fsync", "unlink"):
+        recorded(name)
+    run.fit()
+    assert len(seen) > 10 and all(seen)
+    assert checkpoint.list_steps(str(run.path / "best")) == [4]
+
+
+def test_damage_of_best_json_is_detected(tmp_path):
+    """Each byte is changed; only white space and the name of the digest are not part of the content."""
+    path, rng = tmp_path / "best.json", random.Random(0)
+    best = {"step": 4, "metric": "accuracy", "scores": {"accuracy": 0.7, "f1": 0.5}, "degenerate": False}
+    best |= {"since_best": 2, "last_step": 8}
+    content = json.dumps(json_files.sealed(best), indent=2).encode()
+    for place in range(len(content)):
+        path.write_bytes(
+            content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+        )
+        with contextlib.suppress(UserError):
+            assert read_best(tmp_path) == best
+        path.write_bytes(content[:place])
+        with contextlib.suppress(UserError):
+            assert read_best(tmp_path) == best
+    path.write_text(json.dumps(best))  # of an older version
+    assert read_best(tmp_path) == best
+    path.write_text(json.dumps(json_files.sealed(best) | {"step": 2}))
+    with pytest.raises(UserError, match=r"best\.json"):
+        read_best(tmp_path)
 
 
 def test_a_lower_score_may_be_the_better_one(tmp_path):

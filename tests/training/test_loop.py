@@ -162,7 +162,7 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
     def fail(*unused, **also_unused):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(saving, "write_file_digests", fail)
+    monkeypatch.setattr(saving.ocp.PyTreeCheckpointHandler, "finalize", fail)
     with pytest.raises(StorageError, match=r"step 12 failed .*No space left on device.*intact steps: none"):
         Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
 
