@@ -208,7 +208,12 @@ def _dispatch(argv: list[str]) -> int:
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
     module = module_of(name)
     flags, args = parse_flags(module, name, rest)
-    return (module.run(flags, args) or 0) if flags is not None else 0
+    try:
+        return (module.run(flags, args) or 0) if flags is not None else 0
+    except (AssertionError, RuntimeError):
+        if "jax" in sys.modules:
+            host_tuning.check_devices()  # raises an error of one line if this is the reason
+        raise
 
 
 def module_of(command: str) -> types.ModuleType:

@@ -10,6 +10,13 @@ import sys
 import types
 from pathlib import Path
 
+from etils import epy
+
+from bert_jax.errors import ClusterError, UserError, install_hint
+
+with epy.lazy_imports():
+    import jax
+
 # On a CPU, every step allocates and frees its activations. With pages of 4 KiB, the page faults take a third
 # of a train step; with the first setting glibc requests huge pages. The second one is needed to keep freed
 # memory (`host_memory`): glibc can keep large blocks only in the heap of the main thread, and others than the
@@ -83,6 +90,27 @@ def may_have_tpu() -> bool:
             if file.read().strip() == _TPU_PCI_VENDOR:
                 return True
     return False
+
+
+def check_devices() -> None:
+    """Raises an error if jax does not find the devices that JAX_PLATFORMS names.
+
+    Raises:
+        UserError: the machine has no such device, or the package for it is not installed.
+        ClusterError: the device may be there, such as one that a process which is ending still holds.
+    """
+    try:
+        jax.devices()
+    except Exception as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or "
+        message += f"{install_hint('tpu' if 'tpu' in asked else 'cuda')} ({str(error)[:200] or 'no plugin'})"
+        # jax has an AssertionError if the package for GPUs is missing.
+        is_missing = not str(error) or any(
+            sign in str(error) for sign in ("known backends", "Failed to open")
+        )
+        attached = has_nvidia_gpu() or may_have_tpu()
+        raise (ClusterError if attached and not is_missing else UserError)(message) from error
 
 
 def hide_libtpu() -> None:

@@ -91,6 +91,16 @@ def test_a_signal_is_passed_on_and_ends_it(tmp_path, number, code):
     assert (tmp_path / "status").read_text() == f"exit {code}\n"
 
 
+def test_a_command_that_does_not_handle_the_signal_yet_is_not_started_again(tmp_path):
+    """SIGTERM kills a process in its first moments, in which it has done nothing: 143, as after a crash."""
+    command = [SCRIPT, "--status_file=status", "--", "bash", "-c", "echo up; exec sleep 60"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    process.terminate()
+    assert process.wait(timeout=300) == 143 and process.stdout.read() == ""
+    assert (tmp_path / "status").read_text() == "exit 143\n"
+
+
 def test_a_signal_during_the_pause(tmp_path):
     command = [SCRIPT, "--status_file=status", "--pause_seconds=1000", "--", "bash", "-c", "exit 3"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from bert_jax.errors import ClusterError, UserError
 from bert_jax.parallel import host_tuning
 
 PROGRAM = (
@@ -147,3 +148,28 @@ def test_libtpu_is_not_hidden_where_there_may_be_a_tpu(monkeypatch):
     assert sys.modules["libtpu"] is None
     host_tuning.show_libtpu()
     assert "libtpu" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "error, attached, kind",
+    [
+        (AssertionError(), False, UserError),
+        (AssertionError(), True, UserError),
+        (RuntimeError("Unable to initialize backend 'cuda': no supported devices found"), False, UserError),
+        (RuntimeError("Backend 'cuda' is not in the list of known backends: ['cpu']"), True, UserError),
+        (RuntimeError("Unable to initialize backend 'tpu': Failed to open libtpu.so"), True, UserError),
+        (RuntimeError("Unable to initialize backend 'tpu': The TPU is already in use"), True, ClusterError),
+    ],
+)
+def test_a_missing_device_is_a_mistake_and_one_in_use_is_not(monkeypatch, error, attached, kind):
+    """The process that an earlier attempt left may hold the device for a while, so a restart may help."""
+
+    def devices():
+        raise error
+
+    monkeypatch.setattr("jax.devices", devices)
+    monkeypatch.setattr(host_tuning, "has_nvidia_gpu", lambda: attached)
+    monkeypatch.setattr(host_tuning, "may_have_tpu", lambda: False)
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    with pytest.raises(kind, match="JAX_PLATFORMS is 'tpu'"):
+        host_tuning.check_devices()
