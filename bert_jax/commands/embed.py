@@ -141,6 +141,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             verb = "is" if number == 1 else "are"
             log(f"warning: {number:,} of {counted(out.texts, 'text')} {verb} {what}")
     each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
+    each += str(embedder.engine.unknown)
     print(
         f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "
         f"{seconds:.1f} s, {rate(out.texts / seconds)} texts per second"

@@ -271,7 +271,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         found |= {"by_class": breakdown} if breakdown else {}
         print(json.dumps(found))
         return 0
-    print(f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}")
+    print(f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}{model.unknown}")
     _print_scores(scores)
     if breakdown:
         _print_table(breakdown)

@@ -97,7 +97,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     with progress.of_batches("predicting") as on_batch:
         predictions = model.predict(examples, on_batch)
     predictions.write(flags.output)
-    print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}")
+    print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}{model.unknown}")
     return 0
 
 

@@ -237,7 +237,7 @@ def _make(
     prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
         progress.start("embedding", embedding_files.count_lines(flags.corpus), "documents")
-        return index.make(
+        found = index.make(
             flags.index,
             corpus.read(flags.corpus, flags.text),
             embedder,
@@ -250,6 +250,9 @@ def _make(
             progress=progress.at,
             log=log,
         )
+    if share := str(embedder.engine.unknown):
+        log(f"{flags.corpus}{share}")
+    return found
 
 
 def _name(corpus: str) -> str:

@@ -187,6 +187,7 @@ class Engine:
     ):
         kernel_check.ensure(config, log)
         self._pad_id = tokenizer_of(model).pad_id
+        self.unknown = assembly.UnknownTokens(tokenizer_of(model), log)
         mesh = sharding.make_mesh()
         self._longest = max_seq_length
         self._lengths = shapes.padded_lengths(max_seq_length, shapes.shortest_length(mesh))
@@ -245,6 +246,7 @@ class Engine:
             (numbers of b rows, their outputs [b, ...]).
         """
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)
+        self.unknown.add(np.concatenate([row.token_ids for row in rows]) if rows else lengths)
         # The longest rows come first, so that the first batch shows how much memory all of them need.
         order = np.argsort(-lengths, kind="stable")
         padded_shapes = list(self._shapes(lengths[order], total))

@@ -103,6 +103,7 @@ class Predictor:
         self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         self.task.training_columns = run.get("columns", 0)
+        self.unknown = assembly.UnknownTokens(tokenizer, log)
         self.prepared = prepare(self)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
@@ -151,6 +152,7 @@ class Predictor:
     ) -> Predictions:
         """Returns the predictions for examples that the task has read; `on_batch` as in `predict_all`."""
         rows = self.task.encode(examples)
+        self.unknown.add(rows.tokens)
         return self.task.decode(examples, rows, self(rows, on_batch))
 
     def line_reader(self, file_format: str = "auto", **columns: Any) -> LineReader:

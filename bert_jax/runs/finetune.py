@@ -36,7 +36,7 @@ from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import batches, outputs, windows
+from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import loop
@@ -109,7 +109,9 @@ def _open(
     config = resolve_schedule(config, len(data["train"].group_lengths))
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
     for split, found in examples.items():
-        log(_describe(split, found, data[split], task))
+        unknown = assembly.UnknownTokens(task.tokenizer, log)
+        unknown.add(data[split].tokens)
+        log(_describe(split, found, data[split], task, unknown))
     mesh = sharding.mesh_of(config.mesh)
     learned = _learned(config, task, directory)
     learned = distillation.read_teacher(learned, config, task.export_head, directory, log, task.labels)
@@ -362,7 +364,9 @@ def _summary(names: Iterable[str]) -> str:
     return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 
 
-def _describe(split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask) -> str:
+def _describe(
+    split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask, unknown: assembly.UnknownTokens
+) -> str:
     """Returns a line about the examples of a file and their tokens, and a second one for a warning."""
     parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
@@ -371,5 +375,5 @@ def _describe(split: str, examples: Any, data: batches.EncodedRows, task: Finetu
     if data.row_weights is not None:
         what = "the shorter text" if data.rows_per_example == 1 else "a choice"
         cut = windows.describe(data.group_examples, data.truncated, what)
-    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
+    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}{unknown}")
     return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")

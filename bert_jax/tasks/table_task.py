@@ -86,7 +86,7 @@ class TableTask(FinetuneTask):
         """
         data, columns = config.data, spec.columns
         if columns is not None and not (data.text_a or data.text_b or data.label):
-            given = {name: getattr(data, name, "") for name in ("id", "choices")}
+            given: dict[str, Any] = {name: getattr(data, name, "") for name in ("id", "choices")}
             given = {name: value for name, value in given.items() if value}
             return dataclasses.replace(columns, **given, header=columns.header and data.header)
         return Columns(

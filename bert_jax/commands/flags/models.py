@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, comma_lists
+from bert_jax.io import checks, comma_lists, progress
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings.flags import Define
 
@@ -102,7 +102,7 @@ def add_finetuned(
 def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
     """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
     compiler_options.enable_compilation_cache()
-    options |= {"overrides": overrides(flags), "dtype": flags.dtype}
+    options = {"log": progress.log, "overrides": overrides(flags), "dtype": flags.dtype} | options
     return predictor.Predictor(flags.workdir, flags.checkpoint, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 8192
+_MANY_UNKNOWN = 0.05  # fraction of [UNK] above which the vocabulary is probably of another language
 _MAX_PARTS = 1 << 15  # of rows, that are kept as arrays of their own
 
 
@@ -76,6 +77,37 @@ class RowBuilder:
             "max_seq_length": max_seq_length,
             "examples": np.array(self._examples, np.int64),
         }
+
+
+class UnknownTokens:
+    """Counts [UNK] in the rows of a model, and warns once if it is more than 5% of the tokens.
+
+    Byte-level tokenizers never make it, so there is nothing to say about them.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        log: called with the warning.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, log: Callable[[str], None]):
+        self._tokenizer, self._log, self._warned = tokenizer, log, False
+        self._unknown = self._total = 0
+
+    def add(self, tokens: np.ndarray) -> None:
+        """Counts the tokens of rows, int32 [N], without their special tokens."""
+        special = np.isin(tokens, self._tokenizer.layout.special_ids)
+        self._unknown += int(np.sum(tokens == self._tokenizer.unk_id))
+        self._total += int(np.sum(~special))
+        if not self._warned and self._unknown > _MANY_UNKNOWN * self._total:
+            self._warned = True
+            self._log(
+                f"warning: {str(self)[2:]}: the vocabulary {self._tokenizer.path} does not fit the text"
+            )
+
+    def __str__(self) -> str:
+        """Returns "; 1.2% of the tokens are [UNK]", to end a line, or "" if none is."""
+        unknown = self._tokenizer.special_tokens["unk"]
+        return f"; {self._unknown / self._total:.1%} of the tokens are {unknown}" if self._unknown else ""
 
 
 def encode(
