@@ -102,15 +102,13 @@ def check_devices() -> None:
     try:
         jax.devices()
     except Exception as error:
-        asked = os.environ.get("JAX_PLATFORMS", "")
-        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or "
-        message += f"{install_hint('tpu' if 'tpu' in asked else 'cuda')} ({str(error)[:200] or 'no plugin'})"
-        # jax has an AssertionError if the package for GPUs is missing.
-        is_missing = not str(error) or any(
-            sign in str(error) for sign in ("known backends", "Failed to open")
-        )
-        attached = has_nvidia_gpu() or may_have_tpu()
-        raise (ClusterError if attached and not is_missing else UserError)(message) from error
+        asked, reason = os.environ.get("JAX_PLATFORMS", ""), str(error)[:200]
+        hint = install_hint("tpu" if "tpu" in asked else "cuda")
+        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or {hint} ({reason})"
+        # Without the package for GPUs, the error of jax has no text.
+        is_installed = reason and "known backends" not in reason and "Failed to open" not in reason
+        may_pass = is_installed and (has_nvidia_gpu() or may_have_tpu())
+        raise (ClusterError if may_pass else UserError)(message) from error
 
 
 def hide_libtpu() -> None:
