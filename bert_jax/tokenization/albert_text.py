@@ -72,7 +72,7 @@ def _plain(text: str) -> str:
 def _folding(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
     def fold(text: str) -> str:
         if strip_accents and not text.isascii():
-            decomposed = unicodedata.normalize("NFKD", text)
+            decomposed = normalization.normalize("NFKD", text)
             text = "".join(character for character in decomposed if not unicodedata.combining(character))
         return text.lower() if lower_case else text
 

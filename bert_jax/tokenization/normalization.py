@@ -10,9 +10,11 @@ substitution at all.
 """
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +31,9 @@ CHINESE_RANGES = (
 )
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+_Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+_LONG_RUN = 50  # combining characters in a row; real text has at most a dozen
 
 # Planes with marks, punctuation or format characters; the others contain ideographs, private use, or nothing.
 _PLANES = (range(0x20000), range(0xE0000, 0xE1000))
@@ -99,6 +104,29 @@ def without_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
+@functools.cache
+def _long_runs(form: _Form) -> tuple[frozenset[str], re.Pattern[str]]:
+    """Returns the characters that decompose into combining characters only, and a pattern of long runs."""
+    every = map(chr, itertools.chain.from_iterable(_PLANES))
+    marks = [c for c in every if all(map(unicodedata.combining, unicodedata.normalize(form, c)))]
+    return frozenset(marks), re.compile(f"{character_class(map(ord, marks))}{{{_LONG_RUN},}}")
+
+
+def normalize(form: _Form, text: str) -> str:
+    """Returns `unicodedata.normalize(form, text)`, in time linear in the length of the text.
+
+    unicodedata sorts the combining characters of a letter by insertion, so long runs are sorted here first.
+    """
+    decomposed: Any = form.replace("C", "D")
+    marks, long_runs = _long_runs(decomposed)
+    if not marks.isdisjoint(text[::_LONG_RUN]):  # true for any text with a long run
+        decompose = functools.partial(unicodedata.normalize, decomposed)
+        text = long_runs.sub(
+            lambda run: "".join(sorted("".join(map(decompose, run[0])), key=unicodedata.combining)), text
+        )
+    return unicodedata.normalize(form, text)
+
+
 def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
     """Lower-cases cleaned text and strips its accents, as requested.
 
@@ -107,7 +135,7 @@ def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
     if lower_case:
         text = text.lower()
     if strip_accents and not text.isascii():
-        text = _substitutions()[1](unicodedata.normalize("NFD", text))
+        text = _substitutions()[1](normalize("NFD", text))
     return text
 
 

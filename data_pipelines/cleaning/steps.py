@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.errors import optional_imports
+from bert_jax.tokenization import normalization
 from data_pipelines.cleaning import report
 from data_pipelines.cleaning.settings import Settings, language_identifier
 from data_pipelines.readers import Beginnings, Document, utf8_size
@@ -96,7 +96,7 @@ def clean_unicode(document: Document, settings: Settings) -> Outcome:
 def _clean_unicode(passage: str) -> tuple[str, str]:
     text = passage
     if not text.isascii() or not text.isprintable():
-        text = unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
+        text = normalization.normalize("NFC", _INVISIBLE.sub("", text))
     text = _SPACES.sub(" ", text).strip()
     return text, "undecodable" if text.count("\ufffd") > _MAX_REPLACEMENT_SHARE * len(text) else ""
 

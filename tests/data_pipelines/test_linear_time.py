@@ -4,15 +4,20 @@ Each test reads 1 MB that is made of one unit, in a second or two. Quadratic tim
 the timeout: nothing depends on how fast the machine is.
 """
 
+import collections
 import json
 
 import pytest
+from support import growth
 
 from bert_jax.tasks.question_answering import squad_scores
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.tagging import entities
 from data_pipelines import cleaning, inspect_corpus, readers, sentences
-from data_pipelines.cleaning import minhash
+from data_pipelines.cleaning import minhash, steps
+from data_pipelines.readers import documents as plain
+from data_pipelines.readers import wikitext
+from data_pipelines.vocabulary import byte_bpe, wordpiece
 
 SIZE = 1 << 20
 pytestmark = pytest.mark.timeout(300)
@@ -122,3 +127,44 @@ def test_squad_scores():
 def test_tags():
     for unit in ("B-", "-", "B"):
         entities.is_entity_tag(line(unit))
+
+
+def cleaned(*names):
+    settings = cleaning.Settings(steps=names, language="en")
+    return lambda text: cleaning.Cleaner(settings)(readers.Document("key", (text,), False))
+
+
+OF_ANY_TEXT = {
+    "sentences": sentences.split_paragraph,
+    "sentences, Japanese": lambda text: sentences.split_paragraph(text, "ja"),
+    "unicode, length": cleaned("unicode", "length"),
+    "mojibake": cleaned("mojibake"),
+    "language": cleaned("language"),
+    "exact": cleaned("exact"),
+    "near": lambda text: minhash.signature(steps.folded_text([text])),
+    "wikitext": wikitext.paragraphs,
+    "unescape": plain.unescape,
+    "plain": lambda text: list(plain.plain_paragraphs(text, collections.Counter(), readers.Controls())),
+    "short parts": lambda text: list(plain.short_parts(text, 1000)),
+    "characters": lambda text: wordpiece.character_counts([text]),
+    "long words": lambda text: byte_bpe._LONG_WORD.sub("", wordpiece._LONG_WORD.sub("", text)),
+}
+
+
+def test_combining_characters_are_cleaned_in_linear_time():
+    text = growth.repeated("\u0301\u0323", 20_000)
+    for name in ("unicode, length", "exact"):
+        assert not growth.superlinear(OF_ANY_TEXT[name], [text])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OF_ANY_TEXT)
+def test_any_text(name):
+    assert not growth.superlinear(OF_ANY_TEXT[name], growth.texts(80_000).values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", OF_ANY_TEXT)
+def test_long_texts(name):
+    assert not growth.superlinear(OF_ANY_TEXT[name], growth.texts(SIZE).values())
