@@ -31,21 +31,18 @@ from etils import epy
 
 from bert_jax import signals
 from bert_jax.commands.flags import models
-from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.errors import UserError, check_installed
 from bert_jax.io import files
 from bert_jax.io.progress import log, of_batches
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
-
-with optional_imports("serve"):
-    import uvicorn
 
 with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.convert import model_card
     from bert_jax.inference import embedding, engine, fill_mask, predictor
     from bert_jax.parallel import compiler_options
-    from bert_jax.serving import app, services
+    from bert_jax.serving import app, connections, services
 
 _GRACE_SECONDS = 30
 _LAST_PORT = 65535
@@ -130,7 +127,7 @@ def _warm_up(service: services.Service, most: int) -> int:
 def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     """Answers requests until a signal arrives, and then those that are being answered."""
 
-    class Server(uvicorn.Server):
+    class Server(connections.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             # uvicorn raises the signals again at its end, which would end the command with an error.
@@ -150,10 +147,8 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
                 name = f"[{name}]" if ":" in name else name  # as IPv6 is written in a URL
                 log(f"ready: http://{name}:{number} answers {', '.join(paths)}")
 
-    config = uvicorn.Config(
-        application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS
-    )
-    server = Server(config)
+    options = dict(log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS)
+    server = Server(application, host=host, port=port, **options)
     try:
         server.run()
     except SystemExit:

@@ -126,8 +126,13 @@ class Server:
         async def handle(request: requests.Request) -> responses.Response:
             began = time.monotonic()
             try:
+                if {"content-length", "transfer-encoding"} <= {*request.headers.keys()}:  # RFC 9112, 6.3
+                    line = "expected Content-Length or Transfer-Encoding, found both"
+                    raise _Refused(400, line, {"Connection": "close"})
                 # Other requests wait less while a large answer is written.
-                response = await asyncio.to_thread(_response, await answer(request))
+                found = await answer(request)
+                state = method == "GET"  # a small answer, which does not wait for a thread
+                response = _response(found) if state else await asyncio.to_thread(_response, found)
             except _Refused as error:
                 response = _error(error.message, error.status, error.headers)
             except Malformed as error:
@@ -214,12 +219,7 @@ class Server:
             raise _Refused(400, f"expected a list of one or more items in {field!r}")
         if len(items) > self._limit:
             raise _Refused(413, f"a request has at most {counted(self._limit, 'item')}, found {len(items):,}")
-        parsed = []
-        for number, item in enumerate(items):
-            try:
-                parsed.append(service.parse(item))
-            except Malformed as error:
-                raise _Refused(400, f"{field}[{number}]: {error}") from None
+        parsed = await asyncio.to_thread(_parsed, service, field, items)  # it may tokenize
         if prefix:
             parsed = [prefix + text for text in parsed]
         return await _while_connected(request, self._batchers[name].submit(parsed))
@@ -290,6 +290,8 @@ class Server:
         return {"predictions": await self._results(request, "predict", body.get("rows"))}
 
     async def _health(self, request: Any) -> dict[str, Any]:
+        if failed := [name for name, batcher in self._batchers.items() if not batcher.running]:
+            raise _Refused(503, f"{', '.join(failed)} failed; restart the server")
         return {"status": "ok", "model": self._model, "services": list(self._services)}
 
     async def _metrics(self, request: Any) -> str:
@@ -306,6 +308,16 @@ class Server:
             for service, batcher in self._batchers.items():
                 lines.append(f'{total}{{service="{service}"}} {getattr(batcher, name)}')
         return "\n".join(lines) + "\n"
+
+
+def _parsed(service: Service, field: str, items: Sequence[Any]) -> list[Any]:
+    parsed = []
+    for number, item in enumerate(items):
+        try:
+            parsed.append(service.parse(item))
+        except Malformed as error:
+            raise _Refused(400, f"{field}[{number}]: {error}") from None
+    return parsed
 
 
 async def _while_connected(request: Any, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:

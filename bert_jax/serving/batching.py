@@ -46,6 +46,11 @@ class Batcher:
         """Returns the number of items that wait."""
         return len(self._waiting)
 
+    @property
+    def running(self) -> bool:
+        """True from `start` to `stop`, unless the task that computes batches failed."""
+        return self._task is not None and not self._task.done()
+
     async def submit(self, items: Sequence[Any]) -> list[Any]:
         """Returns the results of some items. If it is cancelled, those that still wait are not computed.
 
@@ -53,6 +58,8 @@ class Batcher:
             Overloaded: too many items are waiting.
             Exception: what the computation of a batch has raised.
         """
+        if not self.running:
+            raise RuntimeError("the batcher does not run")
         if self.waiting + len(items) > self._limit:
             raise Overloaded
         loop = asyncio.get_running_loop()
@@ -92,7 +99,7 @@ class Batcher:
                 items, futures = zip(*batch, strict=True)
                 began = time.monotonic()
                 try:
-                    results = await loop.run_in_executor(self._thread, self._compute, list(items))
+                    results = await loop.run_in_executor(self._thread, self._computed, list(items))
                 except Exception as error:
                     if len(batch) > 1:  # one item must not fail the requests that came with it
                         alone.extend([each] for each in batch)
@@ -105,6 +112,18 @@ class Batcher:
                 for future, result in zip(futures, results, strict=True):
                     if not future.done():
                         future.set_result(result)
+
+    def _computed(self, items: list[Any]) -> Sequence[Any]:
+        try:
+            results = self._compute(items)
+            if len(results) != len(items):
+                raise ValueError(f"{len(results)} results of {len(items)} items")
+            return results
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                raise
+            # A panic of a Rust library is not an Exception, and a future takes no StopIteration.
+            raise RuntimeError(repr(error)) from error
 
     def _next(self) -> list[tuple[Any, asyncio.Future]]:
         return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import select
 import socket
 import threading
 import time
@@ -10,10 +11,10 @@ import time
 import numpy as np
 import pytest
 
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-from bert_jax.serving import app, services  # noqa: E402
+from bert_jax.serving import app, batching, connections, services
 
 
 class Echo:
@@ -38,7 +39,7 @@ class Echo:
 def serving(service, grace=None, **limits):
     """Yields the port of a server in a thread, which waits `grace` seconds for requests at its end."""
     options = dict(port=0, log_level="critical", timeout_graceful_shutdown=grace)
-    server = uvicorn.Server(uvicorn.Config(app.Server([service], "model", **limits).app, **options))
+    server = connections.Server(app.Server([service], "model", **limits).app, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -184,3 +185,150 @@ def test_other_requests_do_not_wait_while_an_answer_is_written(monkeypatch):
         end.set()
         asking.join()
     assert answers == [(200, "application/json", '{"predictions":[[0.0,0.0]]}')]
+
+
+def read_all(connection):
+    """Returns what a server sends until it closes the connection."""
+    connection.settimeout(20)
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_the_state_is_answered_while_all_threads_read_items():
+    class Slow(Echo):
+        def parse(self, item):
+            self.release.wait(20)
+            return item
+
+    service = Slow()
+    service.release.clear()
+    with serving(service) as port:
+        waiting = [send(port, ["a"]) for _ in range(40)]
+        for path in ("/health", "/metrics"):
+            assert ask(port, path)[0] == 200
+        service.release.set()
+        for connection in waiting:
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_batcher_that_ends_is_reported_and_its_requests_fail(monkeypatch):
+    async def fails(self):
+        raise ValueError
+
+    monkeypatch.setattr(batching.Batcher, "_run", fails)
+    with serving(Echo()) as port:
+        status, _, content = ask(port, "/health")
+        assert status == 503 and "predict" in content
+        assert ask(port, "/predict", {"rows": ["a"]})[0] == 500
+
+
+def test_too_few_results_fail_their_request_only():
+    class Few(Echo):
+        def compute(self, items):
+            return [item for item in items if item != "a"]
+
+    with serving(Few()) as port:
+        assert ask(port, "/predict", {"rows": ["a"]})[0] == 500
+        assert ask(port, "/predict", {"rows": ["b"]})[0] == 200
+        assert ask(port, "/health")[0] == 200
+
+
+@pytest.mark.parametrize("path", [b"POST /predict", b"GET /health"])
+def test_a_length_together_with_chunks_is_an_error(path):
+    chunked = b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"rows":[1]}\r\n0\r\n\r\n'
+    with serving(Echo()) as port:
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n" + chunked)
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_connections_without_complete_headers_are_closed(monkeypatch, before):
+    monkeypatch.setattr(connections, "_HEADER_SECONDS", 0.5)
+    with serving(Echo()) as port:
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        began = time.monotonic()
+        for connection in slow:
+            connection.sendall(before + b"GET /health HTTP/1.1\r\nX: ")
+        while time.monotonic() - began < 5:
+            try:
+                for connection in slow:
+                    connection.sendall(b"x")
+            except OSError:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("the connections stay open")
+        assert ask(port, "/health")[0] == 200
+
+
+def test_new_connections_take_the_place_of_waiting_ones(monkeypatch):
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda limit: (20, 20))
+    service = Echo()
+    service.release.clear()
+    with serving(service) as port:
+        busy = [send(port, ["a"]) for _ in range(3)]
+        wait_for(port, 'bert_jax_items_total{service="predict"} 0')
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        assert ask(port, "/health")[0] == 200
+        assert len(select.select(slow, [], [], 1)[0]) >= 40  # they were closed
+        service.release.set()
+        for connection in busy:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_no_request_that_was_sent_before_the_end_is_reset():
+    failed, last = [], []
+
+    def client(port):
+        """Sends requests on one connection until an answer says that the server closes it."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        answer = None
+        while not answer or answer.headers["connection"] != "close":
+            try:
+                connection.request("POST", "/predict", '{"rows": ["a"]}')
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200
+            except Exception as error:
+                failed.append(error)
+                return
+        last.append(connection)
+
+    service = Echo()
+    with serving(service) as port:
+        idle = socket.create_connection(("127.0.0.1", port))
+        threads = [threading.Thread(target=client, args=(port,)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        service.release.clear()  # the next requests are being answered at the end
+        time.sleep(0.1)
+        threading.Timer(1, service.release.set).start()
+        new = [send(port, ["a"]) for _ in range(20)]  # the server may not have accepted these
+    for thread in threads:
+        thread.join()
+    assert not failed and len(last) == 16
+    for connection in new:
+        answer = read_all(connection)
+        assert answer.startswith(b"HTTP/1.1 200 ") and b"connection: close" in answer.lower()
+    assert read_all(idle) == b""
+
+
+def test_requests_that_the_server_has_not_read_at_its_end_are_answered(monkeypatch):
+    began = threading.Event()
+
+    async def block(self, request):
+        began.set()
+        time.sleep(0.5)
+        return {}
+
+    monkeypatch.setattr(app.Server, "_health", block)
+    with serving(Echo()) as port:
+        blocking = socket.create_connection(("127.0.0.1", port))
+        blocking.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert began.wait(10)
+        unread = [send(port, ["a"]) for _ in range(50)]
+    for connection in unread:
+        answer = read_all(connection)
+        assert answer.startswith(b"HTTP/1.1 200 ") and b"connection: close" in answer.lower()

@@ -111,3 +111,26 @@ def test_the_rest_of_a_request_with_an_error_is_not_computed():
 
     assert run(compute, body) == [3]
     assert seen[:2] == [[0, 1, 2], [0]] and [2] not in seen
+
+
+class Panic(BaseException):
+    """As the panic of a Rust library, which is no Exception."""
+
+
+def panics():
+    raise Panic
+
+
+@pytest.mark.parametrize("fail", [list, lambda: [0] * 9, lambda: None, lambda: next(iter(())), panics])
+def test_requests_after_an_internal_error_are_computed(fail):
+    def compute(items):
+        return fail() if 0 in items else items
+
+    async def body(batcher):
+        failed = await asyncio.wait_for(
+            asyncio.gather(batcher.submit([0]), batcher.submit([1]), return_exceptions=True), 10
+        )
+        return failed, await asyncio.wait_for(batcher.submit([2]), 10), batcher.running
+
+    (failed, alone), later, running = run(compute, body)
+    assert isinstance(failed, Exception) and (alone, later, running) == ([1], [2], True)
