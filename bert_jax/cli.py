@@ -6,6 +6,7 @@ Exit codes:
   2    user error, explained in one line
   3    demo, data, pretrain, finetune, sweep: stopped by SIGTERM with all work saved; the same command resumes
   130  stopped by Ctrl-C; pretrain and finetune save the step first, unless Ctrl-C is pressed again
+  134  JAX aborted this process, as another one of its run was lost; the same command resumes
   143  another command stopped by SIGTERM; no partial output is left
 """
 

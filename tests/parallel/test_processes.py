@@ -175,11 +175,13 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
         seconds = time.monotonic() - lost
         started[victim].kill()
         started.wait()
-    assert 0 not in codes and 2 not in codes and 3 not in codes, started.transcript()
+    # JAX aborts them, unless a collective fails before, which the command reports.
+    assert set(codes) <= {1, -signal.SIGABRT}, started.transcript()
     assert seconds < 80  # a heartbeat of 10 s, on a machine that may be busy
     for number in {0, 1, 2} - {victim}:
         said = "\n".join(started.output[number])
-        assert "loop.py" in said, said  # the stacks
+        assert "another task died" in said or "Traceback" in said, said
+        assert said.count('File "') < 60  # no stacks of all threads
 
 
 def test_each_process_warns_of_the_corrupt_rows_that_it_reads(records, tmp_path):
