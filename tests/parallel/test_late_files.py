@@ -34,6 +34,7 @@ def fine_tuning(folder):
         "batch_size": 8,
         "epochs": 4,
         "checkpoint.every": 2,
+        "checkpoint.keep": 4,
         "eval.every": 4,
         "log_every": 1,
         "accumulate_steps": 0,
