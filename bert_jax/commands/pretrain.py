@@ -16,11 +16,12 @@ from etils import epy
 
 from bert_jax.commands.flags import processes, runs
 from bert_jax.io import files
-from bert_jax.parallel import distributed
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():  # these import jax, which the command's help does not need
+    import jax
+
     from bert_jax import convert
     from bert_jax.checkpoint import leaves
     from bert_jax.convert import families
@@ -48,8 +49,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
-    if files.exists(saved):
-        distributed.log_of_primary(print)(f"saved in {saved}{_next_command(flags.workdir, state)}")
+    if jax.process_index() == 0 and files.exists(saved):
+        print(f"saved in {saved}{_next_command(flags.workdir, state)}")
     return 0
 
 
