@@ -260,8 +260,8 @@ class _Found:
             )
         if self.read["undecodable"]:
             problems.append(
-                f"{counted(self.read['undecodable'], 'byte is', 'bytes are')} not UTF-8: convert the files "
-                "with iconv (the replacement characters are words to the model)"
+                f"{counted(self.read['undecodable'], 'place')} of the text cannot be decoded: convert files "
+                "to UTF-8 with iconv, or write JSON without halves of surrogate pairs such as \\ud83d"
             )
         if self._tokenizer and facts["unknown_share"] > _HIGH_UNKNOWN_SHARE:
             words = ", ".join(list(facts["unknown_words"])[:_SHOWN])

@@ -134,10 +134,12 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
     if unknown := inspection.many_unknown(text["unknown_tokens"] / text["tokens"]):
         found.append(unknown)
     if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
+        remedy = "convert the files to UTF-8, for example with iconv -f LATIN1 -t UTF-8"
+        if manifest["input_format"] == "jsonl":
+            remedy = "the JSON is not UTF-8, or has halves of surrogate pairs, such as \\ud83d alone"
         found.append(
-            f"{counted(text['undecodable'], 'byte of the text is', 'bytes of the text are')} not UTF-8, and "
-            "the words with such bytes are garbled; convert the files, for example with iconv -f LATIN1 "
-            "-t UTF-8"
+            f"{counted(text['undecodable'], 'place')} of the text cannot be decoded, and the words there are "
+            f"garbled: {remedy}"
         )
     found += readers.left_out(text)
     if of_format:

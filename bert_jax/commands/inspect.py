@@ -159,6 +159,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if _has_checkpoints(path):
         return inspect_checkpoints(path) if _has_steps(path) else inspect_model(path)
     names = files.names(path)
+    if "snapshots" in names:
+        convert.detect(path)  # raises an error that names the model in it
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(

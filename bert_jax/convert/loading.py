@@ -42,6 +42,9 @@ def detect(path: files.PathLike) -> formats.Format:
         hint = f"; did you mean {near}?"
     elif not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = _hub_hint(os.fspath(path))
+    snapshots = os.path.join(path, "snapshots")
+    if names := files.names(snapshots):  # the folder of a model in the hub's cache
+        hint = f"; give {' or '.join(os.path.join(snapshots, name) for name in names)}"
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")

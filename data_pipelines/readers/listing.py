@@ -40,7 +40,7 @@ def _match(path: Sequence[str], pattern: Sequence[str]) -> bool:
         return False
     if first == "**":
         return _match(path[1:], pattern)
-    return fnmatch.fnmatchcase(path[0], first) and _match(path[1:], rest)
+    return (path[0] == first or fnmatch.fnmatchcase(path[0], first)) and _match(path[1:], rest)
 
 
 def aliases_for(path: str, pattern: str) -> list[str]:
@@ -91,7 +91,10 @@ def _found(pattern: str) -> Iterator[str]:
         yield os.fspath(pattern)
         return
     parts = pattern.split("/")
-    start = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    magic = (place for place, part in enumerate(parts) if glob.has_magic(part))
+    literal = len(parts) - 1
+    # The folder "my [v1] data" is not a pattern.
+    start = next((place for place in magic if not os.path.exists("/".join(parts[: place + 1]))), literal)
     beginning = re.sub("/+$", "/", "".join(f"{part}/" for part in parts[:start]))
     yield from _expanded(beginning, [part for part in parts[start:-1] if part] + parts[-1:])
 

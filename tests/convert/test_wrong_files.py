@@ -129,3 +129,14 @@ def test_weights_that_cannot_be_read_are_an_error_that_names_the_file(tmp_path, 
     assert cli.main(["convert", f"--input={folder}", f"--output={tmp_path}/out", "--to=bert_jax"]) == 2
     error = capsys.readouterr().err
     assert str(folder / name) in error and error.count("\n") == 1
+
+
+def test_a_model_folder_of_the_hubs_cache_names_its_snapshot(tmp_path, capsys):
+    """Every command that takes a model, and `inspect`, name what to give in its place."""
+    folder = tmp_path / "models--me--tiny"
+    snapshot = folder / "snapshots" / "abc123"
+    snapshot.mkdir(parents=True)
+    with pytest.raises(UserError, match=str(snapshot)):
+        loading.load(folder)
+    assert cli.main(["inspect", str(folder)]) == 2
+    assert str(snapshot) in capsys.readouterr().err

@@ -240,12 +240,21 @@ def test_a_corpus_of_one_row_is_singular(options, tmp_path, capsys):
     assert text.startswith("text: 1 document, 1 sentence, ")
 
 
-def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
-    (tmp_path / "latin.txt").write_bytes("Alte Städte übertönen mich.\nEin Tal.\n\n".encode("latin-1") * 20)
-    flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}"]
-    flags += [f"--output_dir={options.output_dir}"]
-    assert cli.main(["data", *flags]) == 0
-    assert "warning: 60 bytes of the text are not UTF-8" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "name, content, expected, other",
+    [
+        ("a.txt", "Alte Städte übertönen.\nEin Tal.\n\n".encode("latin-1"), "LATIN1", "surrogate"),
+        ("a.jsonl", b'{"text": "The old \\ud83d stone. A \\ud83d hill."}\n', "surrogate", "LATIN1"),
+    ],
+)
+def test_text_that_cannot_be_decoded_is_told(options, tmp_path, capsys, name, content, expected, other):
+    (tmp_path / name).write_bytes(content * 20)
+    flags = [f"--input={tmp_path}/{name}", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    assert cli.main(["data", *flags, "--workers=1"]) == 0
+    told = capsys.readouterr().err
+    assert "cannot be decoded" in told and expected in told and other not in told
+    assert cli.main(["inspect", "--input_format=auto", f"{tmp_path}/{name}"]) == 1
+    assert "cannot be decoded" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name, bad", [("a.jsonl", '{"text": "One'), ("a.csv", "one,two"), ("b.jsonl", "{}")])

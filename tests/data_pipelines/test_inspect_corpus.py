@@ -102,7 +102,9 @@ def test_undecodable_bytes(tmp_path):
     with open(path, "ab") as file:
         file.write("\nMünchen und Köln\n".encode("latin-1"))
     report = inspect_corpus.inspect_corpus([path])
-    assert report.facts["undecodable"] == 2 and "2 bytes are not UTF-8" in only(report.problems)
+    assert report.facts["undecodable"] == 2 and "2 places of the text cannot be decoded" in only(
+        report.problems
+    )
 
 
 @pytest.mark.parametrize(

@@ -349,3 +349,15 @@ def test_a_file_by_several_spellings_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "b.txt").write_text("two")
     monkeypatch.chdir(tmp_path)
     assert readers.list_inputs(["a.txt", "./a.txt", f"{tmp_path}/*"]) == [f"{tmp_path}/b.txt", "a.txt"]
+
+
+@pytest.mark.parametrize("folder", ["my [v1] data", "a*b", "what?"])
+def test_a_folder_whose_name_is_a_pattern(tmp_path, folder):
+    """It is a folder where it exists; the rest of the path is a pattern."""
+    (tmp_path / folder / "in").mkdir(parents=True)
+    expected = tmp_path / folder / "in" / "a.txt"
+    expected.write_bytes(TEXT)
+    for pattern in ("*/*.txt", "**/*.txt", "in/[a].txt", ""):
+        given = f"{tmp_path}/{folder}/{pattern}"
+        assert readers.list_inputs(given) == [str(expected)]
+        assert readers.pattern_for(str(expected), given)
