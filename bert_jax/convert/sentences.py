@@ -116,15 +116,19 @@ def encoder_folder(folder: str) -> str:
 
 
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
-    """Returns the settings of a folder of sentence-transformers; None for other folders.
+    """Returns the settings of a folder of sentence-transformers.
+
+    For other folders it is None, or, where the tokenizer cuts texts before the last position, what
+    sentence-transformers makes of them.
 
     Args:
         folder: the directory.
         positions: number of the model's positions, at which texts are cut at the latest.
         tokenizer: the tokenizer of the model.
     """
+    length = read_length(folder, positions)
     if MODULES not in files.names(folder):
-        return None
+        return SentenceVectors(max_seq_length=length) if 0 < length < positions else None
     pooling, normalize, has_prompt, width = SentenceVectors.pooling, False, True, None
     unsupported: list[str] = []
     for module in json_files.read(os.path.join(folder, MODULES), _MODULES):
@@ -151,7 +155,6 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         unsupported.append(f"its cut to {kept} dimensions")
     if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
         unsupported.append("its lower-casing")
-    length = read_length(folder, positions)
     similarity = prompts.get("similarity_fn_name") or ""
     return SentenceVectors(pooling, normalize, length, texts, " and ".join(unsupported), similarity)
 

@@ -85,6 +85,8 @@ class ByteBpeTokenizer(Tokenizer):
         self.default_template = byte_bpe_files.template_of(content, self.special_tokens, self.path)
         special = {role: (token, ids[token]) for role, token in self.special_tokens.items()}
         self._content = byte_bpe_files.with_special_tokens(content, special, self.default_template)
+        (mask,) = (x for x in self._content["added_tokens"] if x["content"] == self.special_tokens["mask"])
+        self.mask_strips = bool(mask.get("lstrip")), bool(mask.get("rstrip"))
         self._rust = self._load()
         self._bytes = {
             token: token.encode() if token in added or token in special else _bytes_of(token) for token in ids

@@ -89,22 +89,21 @@ def with_special_tokens(
 ) -> dict[str, Any]:
     """Returns a tokenizer.json whose special tokens are recognized in a text, and put around it.
 
-    The mask token includes the spaces before it, as in the released RoBERTa and ModernBERT.
+    A special token that the file lists keeps its flags. Otherwise the mask token includes the spaces before
+    it, as in the released RoBERTa and ModernBERT.
 
     Args:
         content: a tokenizer.json.
         special: (spelling, id) of the special tokens by role.
         template: how rows are assembled.
     """
-    names = {token for token, _ in special.values()}
-    added = [token for token in content.get("added_tokens") or () if token["content"] not in names]
+    added = {token["content"]: token for token in content.get("added_tokens") or ()}
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
-    added += [
-        {"id": number, "content": token, "lstrip": role == "mask"} | flags
-        for role, (token, number) in special.items()
-    ]
+    for role, (token, number) in special.items():
+        flags |= {"id": number, "content": token}
+        added[token] = {"lstrip": role == "mask"} | flags | added.get(token, {}) | {"special": True}
     return {**content} | {
-        "added_tokens": sorted(added, key=lambda token: token["id"]),
+        "added_tokens": sorted(added.values(), key=lambda token: token["id"]),
         "post_processor": _post_processor(special, template, prefix_space(content)),
     }
 

@@ -50,11 +50,14 @@ _WORD_PIECES = {
 _LONGEST_WORD = 100  # characters, in transformers
 
 _TEXT, _BOOL = (str, None), (bool, None)
+_TOKEN = {"content": str, **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
     **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
-    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
+    **dict.fromkeys(("truncation_side?", "padding_side?"), _TEXT),
+    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, _TOKEN, None)),
+    "added_tokens_decoder?": ({str: _TOKEN}, None),
 }
 _NORMALIZER = {
     "type?": str,
@@ -73,9 +76,10 @@ _TOKENIZER = {
     ),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
     "added_tokens?": (
-        [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
+        [{**_TOKEN, "id": range(0, 1 << 31)}],
         None,
     ),
+    **dict.fromkeys(("truncation?", "padding?"), ({"direction?": str}, None)),
 }
 
 
@@ -134,11 +138,8 @@ def read_tokenizer(
     stated.check_special_tokens(tokenizer)
     if template is None and (template := stated.template(tokenizer)):
         tokenizer = load(path, template)
-    # Byte-level BPE has the added tokens of its own file.
-    is_wordpiece, size = tokenizer.kind == "wordpiece", tokenizer.vocab_size
-    added = [one for one in stated.added_tokens() if is_wordpiece or one["id"] >= size]
-    added = [one for one in added if one["content"] not in tokenizer.special_tokens.values()]
-    if is_wordpiece:
+    added = [one for one in stated.added_tokens() if one["content"] not in tokenizer.special_tokens.values()]
+    if tokenizer.kind == "wordpiece":
         tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
     _log_unlike_text(tokenizer, added, folder, log)
     if longest := stated.longest_word(path):
@@ -163,7 +164,8 @@ def _log_unlike_text(
             words.append(one["content"])
     if unknown:
         names = some(one["content"] for one in unknown)
-        lost = "" if all(one in tokenizer.added_tokens for one in unknown) else ", nor kept in a conversion"
+        kept = all(tokenizer.tokens[one["id"] :][:1] == [one["content"]] for one in unknown)
+        lost = "" if kept else ", nor kept in a conversion"
         log(f"warning: {folder}: its added tokens {names} are not recognized in text{lost}")
     if words:
         log(f"warning: {folder}: its added tokens {some(words)} are recognized as whole words only")
@@ -235,12 +237,30 @@ class _Stated:
             return _extract_vocabulary(self.rust, self.folder)
         # Only RobertaTokenizer does not take this setting from tokenizer.json.
         own_space = not self.rust or class_name == "RobertaTokenizer"
-        if of_file(path) is KINDS["bpe"] and own_space:
-            return _with_prefix_space(path, bool(self.settings.get("add_prefix_space")))
+        if of_file(path) is KINDS["bpe"]:
+            space = bool(self.settings.get("add_prefix_space")) if own_space else None
+            return _with_settings(path, space, self._flags())
         return path
 
+    def _flags(self) -> dict[str, Mapping[str, Any]]:
+        """Returns the tokens whose flags in tokenizer_config.json replace those of the vocabulary."""
+        mask = self.settings.get("mask_token")
+        stated = [mask] if isinstance(mask, Mapping) and not self.rust else []
+        stated += (self.settings.get("added_tokens_decoder") or {}).values()
+        return {
+            one["content"]: {flag: one[flag] for flag in ("lstrip", "rstrip") if one.get(flag) is not None}
+            for one in stated
+        }
+
     def check(self, path: str) -> None:
-        """Raises UserError if a WordPiece vocabulary gives a text other ids than with BertTokenizer."""
+        """Raises UserError if transformers cuts texts at the left, or has other ids than BertTokenizer."""
+        for name in ("truncation", "padding"):
+            side = self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction", "right")
+            if side.lower() != "right":
+                raise UserError(
+                    f"{self.folder}: its tokenizer has {name}_side {json.dumps(side)}, expected right; where "
+                    "that is good enough, set it in tokenizer_config.json"
+                )
         if of_file(path) is not KINDS["wordpiece"]:
             return
         model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
@@ -368,13 +388,23 @@ def _with_added_tokens(
     return tokenizer
 
 
-def _with_prefix_space(path: str, value: bool) -> str:
-    """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
+def _with_settings(path: str, space: bool | None, flags: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the path of a tokenizer.json with a space before a text or not, and with flags of added tokens.
+
+    Args:
+        path: a tokenizer.json.
+        space: whether there is a space; None for the setting of the file.
+        flags: the flags that change, by the spelling of the token.
+    """
     content = json_files.read(path, {})
-    if byte_bpe_files.prefix_space(content) == value:
+    changed = dict(content)
+    if space not in (None, byte_bpe_files.prefix_space(content)):
+        changed = byte_bpe_files.with_prefix_space(content, bool(space))
+    if added := content.get("added_tokens"):
+        changed["added_tokens"] = [one | flags.get(one["content"], {}) for one in added]
+    if changed == content:
         return path
-    changed = byte_bpe_files.serialized(byte_bpe_files.with_prefix_space(content, value))
-    return scratch.kept_file("tokenizer.json", changed)
+    return scratch.kept_file("tokenizer.json", byte_bpe_files.serialized(changed))
 
 
 def _type(step: Mapping[str, Any] | None) -> str:

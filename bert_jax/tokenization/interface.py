@@ -66,6 +66,8 @@ class Tokenizer(abc.ABC):
         layout: the same with the ids of this vocabulary.
         added_tokens: tokens of this vocabulary that other programs find in a text before it is split into
             words, in the form of tokenizer.json. Here they are text. A run does not record them.
+        mask_strips: whether a mask in a text includes the whitespace before it, and whether it includes the
+            whitespace after it, which makes a difference for byte-level BPE only.
 
     Raises:
         UserError: the file is missing, empty or not a vocabulary of this kind, or lacks a special token.
@@ -85,6 +87,7 @@ class Tokenizer(abc.ABC):
     is_continuation: np.ndarray
     special_ids: dict[str, int]
     added_tokens: tuple[Mapping[str, Any], ...] = ()
+    mask_strips: tuple[bool, bool] = (True, False)
 
     def __init__(
         self,
@@ -169,14 +172,15 @@ class Tokenizer(abc.ABC):
                 f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(known)}"
             )
         ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
-        special, mask = re.compile("|".join(map(re.escape, allow_special))), self.special_tokens["mask"]
+        special, whitespace = re.compile("|".join(map(re.escape, allow_special))), "".join(self.whitespace)
         pieces, found = [], [special.findall(text) for text in texts]
         for text, tokens in zip(texts, found, strict=True):
-            *before, last = special.split(text)
-            # A mask includes the whitespace before it, as in RoBERTa; other kinds ignore whitespace.
-            for piece, token in zip(before, tokens, strict=True):
-                pieces.append(piece.rstrip("".join(self.whitespace)) if token == mask else piece)
-            pieces.append(last)
+            parts = special.split(text)
+            for i, token in enumerate(tokens):
+                before, after = self.mask_strips if token == self.special_tokens["mask"] else (False, False)
+                parts[i] = parts[i].rstrip(whitespace) if before else parts[i]
+                parts[i + 1] = parts[i + 1].lstrip(whitespace) if after else parts[i + 1]
+            pieces += parts
         plain = iter(self._encode_plain(pieces))
         result = []
         for tokens in found:

@@ -134,3 +134,32 @@ def test_records_of_a_folder(tmp_path):
     assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
     given = settings.Options(input=("x",), vocab=str(folder), output_dir="y")
     assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
+
+
+@pytest.mark.parametrize("name", ["truncation", "padding"])
+@pytest.mark.parametrize("stated", ["settings", "tokenizer.json"])
+def test_the_left_side_is_an_error_that_names_the_folder(tmp_path, name, stated):
+    content = vocabularies.wordpiece_json(**({name: {"direction": "Left"}} if stated != "settings" else {}))
+    settings = {f"{name}_side": "left"} if stated == "settings" else {}
+    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=settings)
+    with pytest.raises(UserError, match=f"{folder}.*{name}_side"):
+        tokenization.load(folder)
+
+
+@pytest.mark.parametrize("lstrip", [False, True])
+@pytest.mark.parametrize("rstrip", [False, True])
+@pytest.mark.parametrize("decoder", [False, True])
+def test_whitespace_around_a_mask_is_kept_as_the_folder_says(tmp_path, lstrip, rstrip, decoder):
+    """The flags of tokenizer_config.json replace those of tokenizer.json, as in transformers."""
+    bpe = tokenization.load(TESTDATA / "bpe")
+    content, flags = json.loads(json.dumps(bpe.content)), {"lstrip": lstrip, "rstrip": rstrip}
+    (mask,) = (token for token in content["added_tokens"] if token["content"] == "<mask>")
+    mask |= {name: value != decoder for name, value in flags.items()}
+    settings = {"added_tokens_decoder": {str(bpe.mask_id): {"content": "<mask>"} | flags}} if decoder else {}
+    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=settings)
+    tokenizer = tokenization.load(folder)
+    (ids,) = tokenizer.encode_batch(["a <mask> b"], allow_special=["<mask>"])
+    expected = ["a", *["\u0120"] * (not lstrip), "<mask>", *["\u0120"] * (not rstrip), "b"]
+    assert [tokenizer.tokens[i] for i in ids] == expected
+    (written,) = (token for token in tokenizer.content["added_tokens"] if token["content"] == "<mask>")
+    assert {name: written[name] for name in flags} == flags

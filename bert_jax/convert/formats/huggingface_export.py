@@ -141,8 +141,7 @@ def _text_length(model: Model) -> int:
     positions = model.config.max_seq_length
     if model.head == "sequence_classification":
         return model.scores.length(positions)
-    of_vectors = model.sentence.max_seq_length if model.head == "none" and model.sentence else 0
-    return of_vectors or positions
+    return (model.sentence.max_seq_length if model.sentence else 0) or positions
 
 
 def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
@@ -152,8 +151,9 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     if isinstance(tokenizer, byte_bpe.ByteBpeTokenizer):
         settings = _write_byte_bpe(tokenizer, name, folder)
         # Some classes of transformers read only the tokens of tokenizer.json, not the flags of the mask.
-        mask = {"content": special["mask_token"], "lstrip": True, "normalized": False}
-        special["mask_token"] = {"__type": "AddedToken", **mask, "rstrip": False, "single_word": False}
+        flags = {**dict(zip(("lstrip", "rstrip"), tokenizer.mask_strips, strict=True)), "normalized": False}
+        mask = {"__type": "AddedToken", "content": special["mask_token"], **flags, "single_word": False}
+        special["mask_token"] = mask
         special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
     else:
         settings = {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}

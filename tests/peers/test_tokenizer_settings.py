@@ -1,0 +1,142 @@
+"""Folders that transformers saves with other settings of their tokenizers: the same ids, or an error."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import vocabularies
+
+from bert_jax.convert import conversion, loading
+from bert_jax.errors import UserError
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.peer
+
+BPE = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
+WORDPIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *vocabularies.WORDPIECES[5:]]
+TEXTS = [
+    "the cat sat on a mat",
+    " One  dog ran, with it!",
+    "caf\u00e9 in France\u5b57",
+    "rain E1 in E1town",
+    "",
+]
+FAMILIES = {
+    "bert": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "roberta": "RobertaTokenizer",
+    "modernbert": "PreTrainedTokenizerFast",
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def save(request, tmp_path):
+    """save(change): a small model, whose tokenizer transformers saved after `change(tokenizer)`."""
+    family = request.param
+    folder = tmp_path / "source"
+    folder.mkdir()
+
+    def make(change=lambda tokenizer: None, **settings):
+        files = {"tokenizer_config.json": {"tokenizer_class": FAMILIES[family]}}
+        if family in ("roberta", "modernbert"):
+            files |= {name: (BPE / name).read_text("utf-8") for name in ("vocab.json", "merges.txt")}
+            size = len(json.loads(files["vocab.json"]))
+        else:
+            files |= {"vocab.txt": "".join(f"{token}\n" for token in WORDPIECES)}
+            size = len(WORDPIECES)
+        model_family = "roberta" if family in ("roberta", "modernbert") else "bert"
+        vocabularies.write_folder(folder, model_family, size + 4, files)
+        name = "RobertaTokenizer" if family == "modernbert" else FAMILIES[family]
+        tokenizer = getattr(transformers, name).from_pretrained(folder, **settings)
+        change(tokenizer)
+        for file in (*files, "modules.json", "sentence_bert_config.json"):
+            (folder / file).unlink()
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def check(folder, output, texts=TEXTS):
+    """Texts, pairs and texts with a mask have the ids of transformers, also after a conversion."""
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
+    written = transformers.AutoTokenizer.from_pretrained(output)
+    models = [loading.load(str(each), log=lambda line: None) for each in (folder, output)]
+    ours = [model.tokenizer for model in models]
+    masked = [f"the{space}{theirs.mask_token}{space}cat" for space in ("", " ", "  ")]
+    for given, special in ((texts, ()), (masked, (theirs.mask_token,))):
+        expected = theirs(given, add_special_tokens=False)["input_ids"]
+        for tokenizer in ours:
+            assert tokenizer.encode_batch(given, allow_special=special) == expected
+        assert written(given)["input_ids"] == theirs(given)["input_ids"]
+    row = ours[0].layout.row(*ours[0].encode_batch(texts[:2])).tolist()
+    assert row == theirs(*texts[:2])["input_ids"] == written(*texts[:2])["input_ids"]
+    assert written.model_max_length == min(theirs.model_max_length, models[0].config.max_seq_length)
+    return theirs, written
+
+
+@pytest.mark.parametrize("lstrip", [None, False, True])
+@pytest.mark.parametrize("rstrip", [False, True])
+def test_whitespace_around_a_mask(save, tmp_path, lstrip, rstrip):
+    def change(tokenizer):
+        if lstrip is not None:
+            flags = {"lstrip": lstrip, "rstrip": rstrip, "special": True, "normalized": False}
+            tokenizer.add_special_tokens(
+                {"mask_token": transformers.AddedToken(tokenizer.mask_token, **flags)}
+            )
+
+    check(save(change), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["truncation_side", "padding_side"])
+def test_the_left_side_is_an_error(save, tmp_path, name):
+    folder = save(**{name: "left"})
+    with pytest.raises(UserError, match=f"{folder}.*{name}"):
+        loading.load(str(folder))
+    with pytest.raises(UserError, match=f"{folder}.*{name}"):
+        conversion.convert(str(folder), str(tmp_path / "out"), "huggingface", log=lambda line: None)
+
+
+def test_truncation_that_is_saved(save, tmp_path):
+    def change(tokenizer):
+        tokenizer(TEXTS, truncation=True, padding="max_length", max_length=8)
+
+    check(save(change), tmp_path / "out")
+
+
+@pytest.mark.parametrize("length", [8, 16, 512])
+def test_the_longest_text(save, tmp_path, length):
+    _, written = check(save(model_max_length=length), tmp_path / "out")
+    if length == 8:
+        assert len(written(" ".join(TEXTS), truncation=True)["input_ids"]) == 8
+
+
+def test_added_tokens(save, tmp_path):
+    def change(tokenizer):
+        tokenizer.add_tokens(["E1"])
+        tokenizer.add_special_tokens({"additional_special_tokens": ["[E2]"]})
+
+    folder = save(change)
+    lines = []
+    loading.load(str(folder), log=lines.append)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    conversion.convert(str(folder), str(tmp_path / "out"), "huggingface", log=lambda line: None)
+    written = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    texts = [*TEXTS, "a [E2] b"]
+    assert written(texts)["input_ids"] == theirs(texts)["input_ids"]
+    # Here special tokens in a text are text.
+    assert any("[E2]" in line for line in lines)
+
+
+@pytest.mark.parametrize("value", [False, True])
+@pytest.mark.parametrize(
+    "name", ["do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"]
+)
+def test_settings_of_text(save, tmp_path, name, value):
+    folder = save(**{name: value})
+    try:
+        check(folder, tmp_path / "out")
+    except UserError as error:
+        assert str(folder) in str(error)
