@@ -17,7 +17,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
-from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool, warn_unsupported
+from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -70,7 +70,6 @@ class LoadedModel:
         self._model, self._dtype = model.replace(generator=None, adapter=None), dtype
         self._source, self._sentence = model.source, model.sentence or SentenceVectors()
         self._size = f"{model.family.name}, {model.size}"
-        warn_unsupported(model, log)
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
@@ -121,6 +120,8 @@ class LoadedModel:
             UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
                 single str or has something else than texts and pairs.
         """
+        if not pooling:
+            self._model.check_sentence()
         pooling = pooling or self._sentence.pooling
         if pooling == "none" or pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")

@@ -25,7 +25,6 @@ with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.convert import conversion, model_card
     from bert_jax.export import folder
-    from bert_jax.inference import embedding
 
 
 def define_flags(define: Define) -> None:
@@ -52,7 +51,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         flags.output, flags.checkpoint, flags.overwrite, _is_export, "--checkpoint", "an export"
     )
     model = convert.load(flags.checkpoint, log=log)
-    embedding.warn_unsupported(model, log)
+    model.check_sentence()
     if model.tokenizer is None:
         log(f"warning: {model.source} has no vocabulary; the folder has none either")
     command = command_line("export", flags)

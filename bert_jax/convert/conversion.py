@@ -62,6 +62,7 @@ def convert(
     check_model_directory(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
     kind = loading.detect(source)
     model = kind.read(source, ignore=ignore, log=log)
+    model.check_sentence()
     log(f"read {model.source} as {kind.name}: {_describe(model)}")
     with written(output) as folder, scratch.directory() as extra:
         model = change(model, extra)
@@ -75,8 +76,6 @@ def convert(
     )
     if warning := target.warning(model):
         log(f"warning: {warning}")
-    if model.sentence and model.sentence.unsupported:
-        log(f"warning: {model.sentence.unsupported} of {source} is not converted; vectors are others")
     return model
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.convert import families
 from bert_jax.convert.families import Family
+from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import Found
@@ -142,6 +143,14 @@ class Model:
     def is_sentence_encoder(self) -> bool:
         """Whether sentence-transformers computes the vectors that the model was trained for."""
         return self.head == "none" and self.sentence is not None and not self.sentence.unsupported
+
+    def check_sentence(self) -> None:
+        """Raises a UserError if files of sentence-transformers describe vectors that are not supported."""
+        if self.head in PRETRAINED and self.sentence and self.sentence.unsupported:
+            raise UserError(
+                f"{self.source}: {self.sentence.unsupported} is not supported, so vectors would differ; "
+                "choose another model, give --pooling, or remove modules.json to use the encoder alone"
+            )
 
     @property
     def module(self) -> AssembledModel:

@@ -45,12 +45,6 @@ class Features(Row):
     values: np.ndarray
 
 
-def warn_unsupported(model: Model, log: Callable[[str], None]) -> None:
-    """Logs which parts of a model of sentence-transformers are not computed, if there are any."""
-    if model.sentence and model.sentence.unsupported:
-        log(f"warning: {model.source}: {model.sentence.unsupported} is not computed; the vectors are others")
-
-
 class Embedder:
     """Embeds texts with a model, on all devices of this process.
 
@@ -94,7 +88,7 @@ class Embedder:
         self.sentence = model.sentence or SentenceVectors()
         self.config = model.config.for_inference(platform.target(), dtype)
         if pooling is None:
-            warn_unsupported(model, log)
+            model.check_sentence()
             pooling = self.sentence.pooling
         if normalize is None:
             normalize = self.sentence.normalize and pooling != "none"

@@ -263,18 +263,34 @@ def test_a_model_of_another_kind_is_written_as_before(make_model, tmp_path):
     assert not (tmp_path / "2_Normalize").exists()
 
 
-def test_what_is_not_converted_is_said_and_not_promised(export, capsys, tmp_path):
+@pytest.mark.parametrize("command", ["convert", "embed", "export"])
+def test_settings_that_are_not_computed_are_an_error_that_names_the_folder(export, capsys, tmp_path, command):
     folder, _ = export("none")
     for name in ("modules.json", "1_Pooling/config.json"):
         (folder / name).unlink()
     (folder / "1_Pooling").rmdir()
-    write(folder, ["Transformer", "Pooling", "Dense"], sentence_bert_config={"max_seq_length": 12})
-    for name, to, has in (("run", "bert_jax", True), ("again", "huggingface", False)):
-        source, folder = folder, tmp_path / name
-        assert cli.main(["convert", f"--input={source}", f"--output={folder}", f"--to={to}"]) == 0
-        warning = f"warning: the module Dense of {source} is not converted; vectors are others"
-        assert warning in capsys.readouterr().out
-        found = huggingface.FORMAT if to == "huggingface" else work_directory.FORMAT
-        assert (found.read(folder).sentence is not None) == has
-    assert not (folder / "modules.json").exists()
-    assert "sentence-transformers" not in (folder / "README.md").read_text()
+    write(folder, ["Transformer", "Pooling", "Dense"])
+    (tmp_path / "texts.txt").write_text("a cat\n")
+    flags = {
+        "convert": [f"--input={folder}", "--to=bert_jax", f"--output={tmp_path}/out"],
+        "embed": [f"--checkpoint={folder}", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out.npy"],
+        "export": [f"--checkpoint={folder}", "--to=stablehlo", f"--output={tmp_path}/out"],
+    }
+    assert cli.main([command, *flags[command]]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder}: " in error and "Dense" in error and error.count("\n") == 1
+    # What uses the encoder alone does not need them.
+    assert loading.load(str(folder)).sentence.unsupported
+
+
+def test_the_length_of_the_tokenizer_of_a_plain_folder_is_kept(export, tmp_path):
+    folder, model = export("masked_lm", pooler=False)
+    for name in ("modules.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 9}))
+    model = huggingface.FORMAT.read(folder)
+    assert model.sentence == SentenceVectors(max_seq_length=9)
+    (tmp_path / "out").mkdir()
+    huggingface.FORMAT.write(model, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
