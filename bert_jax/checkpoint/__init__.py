@@ -15,19 +15,17 @@ from bert_jax.checkpoint.reading import (
     load_params,
     load_state,
     load_stored,
-    newest_leaves,
     parameter_names,
     read_stored,
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
-from bert_jax.checkpoint.steps import Stop, is_step, list_steps
+from bert_jax.checkpoint.steps import is_step, list_steps
 
 __all__ = [
     "Checkpointer",
     "Leaf",
     "Report",
-    "Stop",
     "describe",
     "find_step",
     "is_step",
@@ -35,7 +33,6 @@ __all__ = [
     "load_params",
     "load_state",
     "load_stored",
-    "newest_leaves",
     "parameter_names",
     "read_stored",
     "sizes",

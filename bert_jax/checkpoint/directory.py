@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import itertools
 import os
 import re
@@ -14,8 +13,8 @@ from collections.abc import Collection, Iterable
 import jax
 
 from bert_jax.checkpoint.leaves import PyTree
-from bert_jax.checkpoint.steps import FROZEN, WRITTEN_LAST, Damaged, Step, Stop, absolute, is_step, list_steps
-from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.checkpoint.steps import FROZEN, WRITTEN_LAST, absolute, is_step, list_steps
+from bert_jax.errors import StorageError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.parallel import collective
 
@@ -47,10 +46,9 @@ class StepDirectory:
 
     def __init__(self, path: files.PathLike, keep: int, keep_every: int, log):
         self.path = absolute(path)
-        self._writing: int | str | None = None  # the step, or `FROZEN`
+        self._writing: int | str | None = None
         self._keep, self._keep_every, self._log = keep, keep_every, log
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
-        self._stops: dict[int, Stop | None] = {}  # of the steps that have been saved or asked for
         collective.call_in_primary(self._make)
 
     def _make(self) -> None:
@@ -78,20 +76,6 @@ class StepDirectory:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
         return collective.call_in_primary(self.steps)
 
-    def scheduled_steps(self) -> list[int]:
-        """Returns the steps that process 0 sees, oldest first, except those of stops."""
-        return collective.call_in_primary(lambda: [step for step in self.steps() if self._stop(step) is None])
-
-    def stop_at(self, step: int) -> Stop | None:
-        """Returns the stop for which process 0 sees that a step was saved; None for any other step."""
-
-        def in_primary() -> tuple[int, ...] | None:
-            stop = self._stop(step) if step in self.steps() else None
-            return None if stop is None else dataclasses.astuple(stop)
-
-        found = collective.call_in_primary(in_primary)
-        return Stop(*found) if found else None
-
     def damaged(self) -> list[str]:
         """Returns the names of the steps that process 0 sees set aside because they are damaged."""
         return collective.call_in_primary(
@@ -117,14 +101,9 @@ class StepDirectory:
                 f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
             )
 
-    def begin(self, step: int, stop: Stop | None) -> None:
-        """Notes that a step is being written, for a stop or as one of the schedule."""
-        self._stops[step] = stop
+    def begin(self, step: int | str) -> None:
+        """Notes that a step, or the directory of frozen parameters, is being written."""
         self._writing = step
-
-    def begin_frozen(self) -> None:
-        """Notes that the frozen parameters are being written, which are not listed as a step."""
-        self._writing = FROZEN
 
     def end(self) -> bool:
         """Notes that nothing is being written; returns whether something was."""
@@ -162,32 +141,13 @@ class StepDirectory:
         if jax.process_index() != 0:
             return
         steps = self.steps()
-        newest_first = steps[::-1]
-        # Reads the metadata of no more steps than are needed, since `keep_every` may have kept many.
-        scheduled = list(itertools.islice(filter(self._may_be_scheduled, newest_first), self._keep))
-        others = [step for step in newest_first if step not in scheduled]
-        kept = {*scheduled, *others[: self._keep - len(scheduled)], *steps[-1:]}
-        old = {step for step in steps if not (self._keep_every and step % self._keep_every == 0)} - kept
+        every = self._keep_every
+        old = {step for step in steps[: -self._keep] if not (every and step % every == 0)}
         self._delete_once_on_disk(old, steps[-1] if steps else 0)
 
     def close(self) -> None:
         """Waits for deletions."""
         self._deletions.shutdown(wait=True)
-
-    def _stop(self, step: int) -> Stop | None:
-        if step not in self._stops:
-            try:
-                self._stops[step] = Step.open(self.of(step), alone=True).stop
-            except Damaged:
-                self._stops[step] = None
-        return self._stops[step]
-
-    def _may_be_scheduled(self, step: int) -> bool:
-        """Returns whether a step is one of the schedule or cannot be read, which must not end the run."""
-        try:
-            return self._stop(step) is None
-        except (StorageError, UserError):
-            return True
 
     def _rename(self, name: str, wanted: str, why: str) -> None:
         """Renames a directory to the wanted name, or to one with a number where that exists."""

@@ -52,15 +52,6 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
         raise UserError(f"{path}: {error}") from error
 
 
-def newest_leaves(path: files.PathLike) -> dict[str, Leaf]:
-    """Returns every leaf of the newest step from its metadata, without reading any array.
-
-    Args:
-        path: see `load_params`. If there is no checkpoint, the result is empty.
-    """
-    return _if_any(path, lambda step: dict(Step.open(step, alone=True).own)) or {}
-
-
 def parameter_names(path: files.PathLike) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -20,9 +19,7 @@ from bert_jax.checkpoint.reading import describe, read_state
 from bert_jax.checkpoint.steps import (
     FROZEN,
     METADATA_KEY,
-    STOP,
     Damaged,
-    Stop,
     agree,
     is_committed,
     one_line,
@@ -48,8 +45,7 @@ class Checkpointer:
 
     Args:
         directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
-        keep: the number of newest steps to keep. A step that was saved because the run was stopped takes the
-            place of no other, so that a run has the same steps to go back to however often it was stopped.
+        keep: the number of newest steps to keep.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
         log: called with one line when a step is set aside.
         waiting: makes the context in which the end of a save is waited for, however long it takes.
@@ -77,7 +73,7 @@ class Checkpointer:
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
         self._has_failed = False  # whether the error of that step has been raised
 
-    def save(self, step: int, state: PyTree, stop: Stop | None = None) -> None:
+    def save(self, step: int, state: PyTree) -> None:
         """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
 
         Waits for the previous save first. An existing step is not overwritten.
@@ -85,7 +81,6 @@ class Checkpointer:
         Args:
             step: the step number, which becomes the name of the directory.
             state: pytree of jax.Array, all on the same devices with any sharding.
-            stop: the stop for which the step is saved, if it is not one of the run's schedule.
 
         Raises:
             StorageError: the previous save failed.
@@ -98,9 +93,7 @@ class Checkpointer:
         described: dict[str, Any] = {"leaves": _describe(leaves)}
         if frozen:
             described[FROZEN] = self._save_frozen(frozen)
-        if stop:
-            described[STOP] = dataclasses.asdict(stop)
-        self.saved.begin(step, stop)
+        self.saved.begin(step)
         self._begun = step
         self._has_failed = False
         with self._explained():
@@ -134,7 +127,7 @@ class Checkpointer:
         with self._waiting(), self._explained():
             if jax.process_index() == 0:
                 files.remove_tree(path)
-            self.saved.begin_frozen()
+            self.saved.begin(FROZEN)
             self._start_saving(path, leaves, {"leaves": described})
             self._orbax.wait_until_finished()
             self.saved.end()

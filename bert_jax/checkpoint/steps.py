@@ -32,7 +32,6 @@ _Result = TypeVar("_Result")
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", "files.json")  # older versions wrote the second
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
-STOP = "stop"  # the entry of a step's metadata that holds a `Stop`
 _STEP = re.compile("0|[1-9][0-9]{0,9}")
 # The errors of a damaged file: those of orbax's own files, and those of TensorStore.
 _DAMAGES = (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
@@ -77,21 +76,6 @@ def agree(read: Callable[[], _Result]) -> _Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stop:
-    """The state of a run in a step that was saved because it was stopped, between two steps of its schedule.
-
-    Attributes:
-        began: the step at which the run began.
-        skipped: the number of steps that were skipped in a row, up to this one.
-        spikes: how many of them were skipped as a spike.
-    """
-
-    began: int
-    skipped: int = 0
-    spikes: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class Step:
     """A step, or the frozen parameters of a run, whose metadata can be read.
 
@@ -99,13 +83,11 @@ class Step:
         path: its directory.
         own: the leaves in it.
         shared: the frozen parameters in the directory beside it, as they were when the step was saved.
-        stop: the stop for which the step was saved; None for a step of the run's schedule.
     """
 
     path: str
     own: Mapping[str, Leaf]
     shared: Mapping[str, Leaf]
-    stop: Stop | None = None
 
     @classmethod
     def open(cls, path: str, alone: bool = False) -> Step:
@@ -128,8 +110,7 @@ class Step:
                 raise Damaged("it is empty" if files.exists(path) else "it is missing")
             with _quiet_orbax(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
                 recorded = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]
-            stop = Stop(**recorded[STOP]) if STOP in recorded else None
-            return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})), stop)
+            return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})))
         except (Damaged, UserError):
             raise
         except PermissionError as error:

@@ -324,15 +324,15 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> MeshFuncti
         shardings: the shardings of the train state, of which this step takes `params` and `frozen`.
 
     Returns:
-        (params, batch, batch index) -> replicated (sum, weight) pairs. The function has a fourth argument,
-        `frozen`, if the state has frozen parameters.
+        (params, batch, batch index, seed) -> replicated (sum, weight) pairs. The function has another
+        argument, `frozen`, if the state has frozen parameters.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     frozen = () if shardings.frozen is None else (shardings.frozen,)
     return MeshFunction(
         jax.jit(
             eval_step,
-            in_shardings=(shardings.params, batch_sharding(mesh), replicated, *frozen),
+            in_shardings=(shardings.params, batch_sharding(mesh), replicated, replicated, *frozen),
             out_shardings=replicated,
             compiler_options=compiler_options.for_mesh(mesh),
         ),

@@ -157,7 +157,7 @@ class EvalStep:
 
     def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):
         self.mesh, self.compiled = mesh, set[tuple]()
-        self._objective, self._seed = objective, seed
+        self._objective, self._seed = objective, sharding.on_all_devices(np.uint32(seed), mesh)
         self._step: Callable | None = None
 
     def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], index: int) -> dict[str, Any]:
@@ -165,11 +165,11 @@ class EvalStep:
         if self._step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
             parts_of = functools.partial(row_parts.of_forward_pass, mesh=self.mesh)
-            eval_step = make_eval_step(self._objective, self._seed, parts_of)
+            eval_step = make_eval_step(self._objective, parts_of)
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
         number = sharding.on_all_devices(np.int32(index), self.mesh)
-        return self._step(state.params, batch, number, *frozen)
+        return self._step(state.params, batch, number, self._seed, *frozen)
 
 
 class RecordEvaluator(Evaluator):

@@ -77,7 +77,7 @@ def fit(
 
     Raises:
         UserError: the work directory is damaged or belongs to another run, or too many steps in a row were
-            skipped twice.
+            skipped twice, or no step was trained, or the loss at the end is not finite.
         StorageError: a save failed, or there is not enough space for one.
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
@@ -128,13 +128,13 @@ def fit(
         )
         cleanup.callback(run.close)
         run.set_up()
-        if run.is_finished():
-            return run.state
-        run.open_batches()
-        run.compile()
-        profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
-        run.train(cleanup.enter_context(profiler))
-        checkpointer.wait()
+        if not run.is_finished():
+            run.open_batches()
+            run.compile()
+            profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
+            run.train(cleanup.enter_context(profiler))
+            checkpointer.wait()
+        run.check_result()
         return run.state
 
 

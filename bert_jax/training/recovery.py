@@ -20,11 +20,19 @@ from bert_jax.io.wording import counted
 from bert_jax.parallel import collective
 from bert_jax.settings.config_fields import INT32
 from bert_jax.training.evaluators import Batches
-from bert_jax.training.metrics.throughput import TooManySkipped
+from bert_jax.training.metrics.throughput import NOT_FINITE
 from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
 
 _STEPS = range(INT32 + 1)
 _RECOVERY = {"step": _STEPS, "left_out": _STEPS, "complete?": bool}
+
+
+class TooManySkipped(Exception):
+    """Raised when consecutive steps, `first` to `last`, were skipped."""
+
+    def __init__(self, first: int, last: int):
+        super().__init__(f"steps {first} to {last} were skipped: {NOT_FINITE}, or a spike")
+        self.first, self.last = first, last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +86,17 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
 
     The newest checkpoint that is known to be good is chosen: one whose next step was not skipped. The state
     just before the first skipped step may itself be the problem, so it is chosen only if there is no other
-    checkpoint. Without any checkpoint, the run starts again from `start`. Checkpoints of stops do not count,
-    so that a run goes back to the same step however often it was stopped.
+    checkpoint. A run that was stopped while steps were skipped has saved this state as a later step. Without
+    any checkpoint, the run starts again from `start`.
 
     Args:
-        steps: the steps of the checkpoints that the run's schedule has saved, ascending.
+        steps: the steps of the checkpoints, ascending.
         start: the step at which the run started.
         first: the first skipped step.
         last: the last skipped step.
     """
-    before = [step for step in steps if step < first]
-    known = [step for step in before if step < first - 1]
-    step = (known or before or [start])[-1]
+    known = [step for step in steps if step < first - 1]
+    step = (known or steps or [start])[-1]
     return Recovery(step, last - step)
 
 
@@ -120,7 +127,7 @@ def go_back(
         log: called with a warning.
     """
     checkpointer.wait()
-    saved = checkpointer.saved.scheduled_steps()
+    saved = checkpointer.saved.agreed_steps()
     recovery = plan(saved, began, skipped.first, skipped.last)
     if recovery.step not in saved:
         find_start(recovery.step)  # before the other checkpoints are set aside

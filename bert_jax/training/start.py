@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import flatten
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.objectives.adapters import PARAMS, low_rank_name
 from bert_jax.objectives.base import Objective
@@ -23,7 +20,14 @@ from bert_jax.objectives.low_rank import LowRank
 from bert_jax.parallel.sharding import on_all_devices
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
-from bert_jax.training.state import TrainState, abstract_model, init_state, place_frozen, without_values
+from bert_jax.training.state import (
+    TrainState,
+    abstract_model,
+    init_state,
+    initial_counts,
+    place_frozen,
+    without_values,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +70,9 @@ class Start:
             UserError: a source does not fit the run, or the state of the other run is gone.
         """
         self._check_frozen()
-        resumed = self._restore(self.checkpointer.restore_latest, self.checkpointer.saved.path)
-        if resumed is not None:
+        if resumed := self.checkpointer.restore_latest(self._form):
             self.log(f"resumed from step {resumed[0]} of {directory}")
-            return resumed
+            return resumed[0], self._completed(resumed[1])
         if other := self.source(start):
             return self._from_other(other)
         return 0, self._new()
@@ -80,9 +83,8 @@ class Start:
         Raises:
             UserError: it does not fit the run, or nothing is left to train from there.
         """
-        found = self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log), other)
-        assert found is not None  # `load_state` raises an error if there is none
-        source, state = found
+        source, state = checkpoint.load_state(other, self._form, log=self.log)
+        state = self._completed(state)
         step = int(state.step)
         if step >= self.config.steps:
             raise UserError(
@@ -159,49 +161,31 @@ class Start:
         given = self.initial_params
         if callable(given):
             given = given(abstract_model(self.objective, self.mesh))
+        else:  # The train step deletes what it is given, and the run may come back here.
+            given = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, given)
         weights = self.config.init_from
         source = f"the weights of {weights}" if weights else "the weights given"
         self.log("started from scratch" if given is None else f"started from {source}")
         return init_state(self.objective, self.optimizer, self.mesh, self.config.seed, self.abstract, given)
 
-    def _restore(
-        self, read: Callable[[TrainState], tuple[Any, TrainState] | None], path: str
-    ) -> tuple[Any, TrainState] | None:
-        """Returns `read(abstract)`, even if a part of the state has changed since it was saved at `path`.
+    def _form(self, saved: Mapping[str, checkpoint.Leaf]) -> TrainState:
+        """Returns the abstract state with the counts of a saved one, which `_completed` then replaces.
 
-        The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`. A
-        part that was not saved, or has another shape, is as at the start of a run.
+        The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`.
+        Earlier versions saved no `skipped`.
         """
-        try:
-            restored = read(self.abstract)
-        except UserError as error:
-            for form in self._other_forms(path):
-                with contextlib.suppress(UserError):
-                    restored = read(form)
-                    break
-            else:
-                raise error from None
-        return restored and (restored[0], self._completed(restored[1]))
-
-    def _other_forms(self, path: str) -> Iterator[TrainState]:
-        """Yields the abstract state of this run with the saved spike rule, if any, and each budget."""
-        abstract, place = self.abstract, self.abstract.step.sharding
-        half = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=place)
-        saved = checkpoint.newest_leaves(path).get("recent")
-        recents = [saved and jax.ShapeDtypeStruct(saved.shape, jnp.float32, sharding=place)]
-        spents = ({}, *({unit: half} for unit in budgets.UNITS))
-        own_first = sorted(spents, key=lambda spent: spent.keys() != (abstract.spent or {}).keys())
-        for recent, spent in itertools.product(recents, own_first):
-            yield abstract.replace(recent=recent, spent=spent or None)
+        place, counts = self.abstract.step.sharding, dict.fromkeys(initial_counts(self.abstract))
+        leaves = {
+            name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=place)
+            for name, leaf in saved.items()
+            if name.partition("/")[0] in counts
+        }
+        return self.abstract.replace(**(counts | nest(leaves)))
 
     def _completed(self, state: TrainState) -> TrainState:
-        wanted = self.abstract
-        if jax.tree.map(jnp.shape, state.recent) != jax.tree.map(jnp.shape, wanted.recent):
-            empty = None if wanted.recent is None else np.full(wanted.recent.shape, np.nan, np.float32)
-            state = state.replace(recent=None if empty is None else on_all_devices(empty, self.mesh))
-        if (state.spent or {}).keys() != (wanted.spent or {}).keys():
-            budget = budgets.of(self.config)
-            initial = budget.initial() if budget else {}
-            spent = {unit: on_all_devices(number, self.mesh) for unit, number in initial.items()}
-            state = state.replace(spent=spent or None)
+        """Returns a restored state in which counts of another form than this run's are initial ones."""
+        for name, initial in initial_counts(self.abstract).items():
+            if jax.tree.map(jnp.shape, getattr(state, name)) != jax.tree.map(jnp.shape, initial):
+                placed = jax.tree.map(lambda x: on_all_devices(x, self.mesh), initial)
+                state = state.replace(**{name: placed})
         return state

@@ -40,6 +40,8 @@ class TrainState(flax.struct.PyTreeNode):
     recent: jax.Array | None = None  # float32 [window], of the last steps not skipped, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
     spent: dict[str, jax.Array] | None = None  # of the run's `Budget`, see `Budget.initial`
+    # int32 [], the number of consecutive skipped steps up to this one
+    skipped: jax.Array = flax.struct.field(default_factory=lambda: jnp.int32(0))
 
     @property
     def parameters(self) -> dict[str, Params]:
@@ -95,12 +97,12 @@ def abstract_state(
             transform_non_params=lambda leaf: _place(leaf, replicated),
             is_leaf=is_masked,
         )
-    step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+    step = cast(Any, jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated))
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
     # The leaves of an abstract state are shapes, where its type says arrays.
     spent = jax.tree.map(lambda x: _place(x, replicated), budget.initial()) if budget else None
     frozen = None if frozen is None else _abstract(frozen, mesh)
-    return TrainState(cast(Any, step), params, opt_state, cast(Any, recent), frozen, cast(Any, spent))
+    return TrainState(step, params, opt_state, cast(Any, recent), frozen, cast(Any, spent), step)
 
 
 def _abstract(boxed: Any, mesh: Mesh) -> Params:
@@ -158,11 +160,10 @@ def init_state(
     def init(seed):
         key = jax.random.key(seed, impl="threefry2x32")
         params = unbox(objective.init(key))
-        recent = None if form.recent is None else jnp.full(form.recent.shape, jnp.nan, jnp.float32)
-        spent = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), form.spent)
         # The compiler leaves out what computes nothing but parameters that are given.
         others = {name: x for name, x in flatten(params).items() if name not in values}
-        return TrainState(jnp.zeros((), jnp.int32), others, optimizer.init(params), recent, spent=spent)
+        counts = jax.tree.map(jnp.asarray, initial_counts(form))
+        return TrainState(jnp.zeros((), jnp.int32), others, optimizer.init(params), **counts)
 
     others = {name: place for name, place in places.items() if name not in values}
     initialize = jax.jit(init, out_shardings=shardings.replace(params=others, frozen=None))
@@ -174,6 +175,13 @@ def init_state(
         return state
     initial = _initial_frozen(objective, shardings.frozen, seed, flatten(frozen))
     return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
+
+
+def initial_counts(form: TrainState) -> dict[str, Any]:
+    """Returns, on the host, the initial values of `recent`, `spent` and `skipped` of a state of this form."""
+    recent = None if form.recent is None else np.full(form.recent.shape, np.nan, np.float32)
+    spent = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), form.spent)
+    return {"recent": recent, "spent": spent, "skipped": np.zeros((), np.int32)}
 
 
 def _placed(x: Any, sharding: NamedSharding, may_alias: bool | None = None) -> jax.Array:

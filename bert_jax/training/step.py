@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bert_jax.errors import UserError
@@ -52,6 +53,7 @@ def make_train_step(
     spikes: SpikesConfig | None = None,
     check: str = "update",
     budget: Budget | None = None,
+    max_skipped: int = np.iinfo(np.int32).max,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Returns the train step.
 
@@ -64,7 +66,8 @@ def make_train_step(
 
     A step is skipped if its loss or its gradient norm is not finite, if the new parameters or the new
     optimizer state might not be finite (see `check`), or if it is a spike. A skipped step leaves the
-    parameters and the optimizer state unchanged and sets the metric `skipped` to 1.
+    parameters and the optimizer state unchanged. Once `max_skipped` consecutive steps were skipped, every
+    later step is skipped, so the host can detect this at any later step without having lost anything.
 
     Args:
         objective: the training objective.
@@ -77,13 +80,15 @@ def make_train_step(
             parameters is below 1e15, or "nothing".
         budget: the budget of the run, or None. The batches of a budget of time have the entry
             `budget.ELAPSED`.
+        max_skipped: see above.
 
     Returns:
         (state, batch, uint32 seed) -> (state, metrics). The seed is an argument, not a constant, so that runs
         that differ only in their seeds share a compiled program. The metrics are float32 scalars: loss,
-        <name>_loss, the mean of each metric of the objective, grad_norm, learning_rate, skipped, `spike` if
-        there is a spike rule, `budget`, the share that has been spent, if there is a budget, and `tokens` and
-        `sequences` if the prepared batch contains these counts.
+        <name>_loss, the mean of each metric of the objective, grad_norm, learning_rate, `skipped`, the number
+        of consecutive skipped steps up to this one, `spike` if there is a spike rule, `budget`, the share
+        that has been spent, if there is a budget, and `tokens` and `sequences` if the prepared batch contains
+        these counts.
     """
 
     def train_step(state, batch, seed):
@@ -102,16 +107,15 @@ def make_train_step(
         # With `jax_enable_x64`, a schedule may return float64, and so would the parameters be.
         learning_rate = jnp.asarray(learning_rate, jnp.float32)
 
-        @jax.named_scope("optimizer")
-        def update(params, opt_state):
+        with jax.named_scope("optimizer"):
             with _promotion_of_optax():
-                updates, opt_state = optimizer.update(grads, opt_state, params)
-            return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
-
-        accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        if check != "nothing":
-            accepted &= _is_finite(check, state, update)
-        params, opt_state = update(state.params, state.opt_state)
+                updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+        accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (state.skipped < max_skipped)
+        if check == "norm":
+            accepted &= optax.tree.norm(state.params) < _LARGEST_NORM
+        elif check == "update":
+            accepted &= _all_finite((params, opt_state))
         recent = state.recent
         found = {"loss": loss, "grad_norm": grad_norm}
         if spikes is not None:
@@ -126,13 +130,14 @@ def make_train_step(
                 (params, opt_state),
                 (state.params, state.opt_state),
             )
-        metrics = found | {"learning_rate": learning_rate, "skipped": 1.0 - accepted.astype(jnp.float32)}
+        skipped = jnp.where(accepted, 0, state.skipped + 1)
+        metrics = found | {"learning_rate": learning_rate, "skipped": skipped.astype(jnp.float32)}
         if spikes is not None:
             metrics["spike"] = spike.astype(jnp.float32)
         metrics |= _means(*pairs) | _counts(batch)
         if budget is not None and spent is not None:
             metrics["budget"] = budget.share(spent)
-        return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent), metrics
+        return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent, skipped), metrics
 
     return train_step
 
@@ -193,16 +198,6 @@ def _rate(
     return schedule(budgets.PARTS * budget.share(before)), spent
 
 
-def _is_finite(check: str, state: TrainState, update: Callable) -> jax.Array:
-    """Returns whether what an update makes of a state is finite; see the argument of `make_train_step`."""
-    if check == "norm":
-        return optax.tree.norm(state.params) < _LARGEST_NORM
-    # The update is computed twice. Storing it until all values are known to be finite would take as much
-    # memory as the state, and additional reads and writes. The barrier prevents XLA from merging the two
-    # computations.
-    return _all_finite(update(*jax.lax.optimization_barrier((state.params, state.opt_state))))
-
-
 def _means(loss_pairs: Pairs, metric_pairs: Pairs) -> dict[str, jax.Array]:
     reported = {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
     return {name: losses.mean(pair, otherwise=math.nan) for name, pair in reported.items()}
@@ -227,8 +222,8 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
 
 
 def make_eval_step(
-    objective: Objective, seed: int, parts_of: Callable[[Batch], int] = lambda batch: 1
-) -> Callable[[Params, Batch, jax.Array], Pairs]:
+    objective: Objective, parts_of: Callable[[Batch], int] = lambda batch: 1
+) -> Callable[[Params, Batch, jax.Array, jax.Array], Pairs]:
     """Returns the evaluation step.
 
     Random choices in `Objective.prepare`, such as the masks, depend only on the seed and the index of the
@@ -236,16 +231,15 @@ def make_eval_step(
 
     Args:
         objective: the training objective.
-        seed: the seed of the run.
         parts_of: maps a prepared batch to the number of parts in which it is computed; see
             `losses_in_parts`.
 
     Returns:
-        (params, batch, batch index, frozen=None) -> {name: (sum, weight)}, where `frozen` is
+        (params, batch, batch index, uint32 seed, frozen=None) -> {name: (sum, weight)}, where `frozen` is
         `TrainState.frozen`. To get means, add the pairs over all batches and divide once.
     """
 
-    def eval_step(params, batch, index, frozen=None):
+    def eval_step(params, batch, index, seed, frozen=None):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
         batch = objective.prepare(batch, key, False)
         joined = objective.join(params, frozen)

@@ -58,7 +58,9 @@ class TrainProgram:
         state = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0, budget)
 
         def in_parts(parts):
-            step = make_train_step(objective, optimizer, schedule, parts, spikes, check, budget)
+            step = make_train_step(
+                objective, optimizer, schedule, parts, spikes, check, budget, config.max_skipped_steps
+            )
             shardings = jax.tree.map(lambda x: x.sharding, state)
             return sharding.jit_train_step(step, mesh, shardings, recomputes(objective))
 

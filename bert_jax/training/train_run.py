@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator
 
 import jax
@@ -24,8 +25,9 @@ from bert_jax.training.evaluators import Batches, Evaluations, is_due
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, Streak, TooManySkipped
+from bert_jax.training.metrics.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, StepMetrics
 from bert_jax.training.preemption import Interrupted, PreemptionGuard
+from bert_jax.training.recovery import TooManySkipped
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog
@@ -84,14 +86,13 @@ class TrainRun:
         """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
         self._recovery = recovery.resume(self.workdir, self.checkpointer)
         self._restore()
-        self._resume_streak()
         self._first_step = self.step
         self._from_scratch = self.step == 0 and self.start.initial_params is None
         self.workdir.confirm_run()
         self.writer.rewind(self.step)
         self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
-        self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
+        self._step_metrics = StepMetrics(0.0, 0.0, self._goodput)
         if self._budget_share() >= 1:
             self.last = self.step
         if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
@@ -100,14 +101,8 @@ class TrainRun:
 
     def _restore(self) -> None:
         start = self._recovery.step if self._recovery else None
-        self.step, self.state = self.start.state(self.workdir.path, start)
-
-    def _resume_streak(self) -> None:
-        """Takes up the skipped steps before a stop, and the save that was due at one of them."""
-        stop = self.checkpointer.saved.stop_at(self.step) or checkpoint.Stop(began=self.step)
-        self._began, self._streak = stop.began, Streak(stop.skipped, stop.spikes)
-        skipped = range(self.step - stop.skipped + 1, self.step + 1)
-        self.save_due = any(is_due(step, self.config.checkpoint.every, 0) for step in skipped)
+        with self.watchdog.paused():
+            self.step, self.state = self.start.state(self.workdir.path, start)
 
     def is_finished(self) -> bool:
         """Returns whether there is nothing left to train, and logs the reason."""
@@ -165,6 +160,27 @@ class TrainRun:
             self.writer.message(
                 f"warning: the run ends after its {counted(self.last, 'step')} with {share:.1%} of its "
                 "budget spent, in the middle of its schedule; set more steps"
+            )
+
+    def check_result(self) -> None:
+        """Warns if the run ends with a larger loss than that of an untrained model.
+
+        Raises:
+            UserError: no step was trained, or the loss at the end is not finite.
+        """
+        skipped, loss = int(self.state.skipped), self._step_metrics.last_loss
+        steps = self.step - self._first_step or self.step
+        if skipped and (skipped >= steps or not math.isfinite(loss)):
+            raise UserError(
+                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}, or a spike; "
+                f"step {self.step} has the parameters of step {self.step - skipped}; check the initial "
+                "weights, the data and optimizer.learning_rate"
+            )
+        untrained = self.objective.initial_loss or 2 * self._step_metrics.first_loss  # of one batch alone
+        if loss > 1.05 * untrained:
+            self.writer.message(
+                f"warning: the run diverged: its loss is {loss:.3f} at the end, above the {untrained:.3f} "
+                "that an untrained model may have; lower optimizer.learning_rate"
             )
 
     def _dispatch(self, profiler: Profiler) -> None:
@@ -232,6 +248,7 @@ class TrainRun:
     def _log(self) -> None:
         """Writes the metrics of an interval one step after its end, when their values are available."""
         self._step_metrics.write(self.writer, before=self.step)
+        self._check_skipped(*self._step_metrics.skipped)
         if self._from_scratch and self.step == 2:
             check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
         if self.step == 1 or is_due(self.step, self.config.log_every, self.last):
@@ -248,26 +265,40 @@ class TrainRun:
         if not (self.save_due or evaluators):
             return False
         with self._step_metrics.paused(self.writer):
-            if self.save_due and (self.step == last or not self._step_metrics.streak.skipped):
-                self._save()
+            skipped = self._skipped()
+            if self.save_due and (self.step == last or not skipped):
+                self._save(skipped)
             if evaluators:
                 with self._stopping(), self._step_metrics.timed("eval"):
                     self.evaluations.run(evaluators, self.step, self.state)
         return bool(evaluators) and self.evaluations.should_stop(self.step)
 
-    def _save(self) -> None:
-        self._warn_of_skipped()
+    def _save(self, skipped: int) -> None:
+        if skipped:
+            self.writer.message(
+                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
+                f"step {self.step} has the parameters of step {self.step - skipped}"
+            )
         self.writer.flush()
         with self._step_metrics.timed("save"):
             self.checkpointer.save(self.step, self.state)
         self.save_due = False
 
-    def _warn_of_skipped(self) -> None:
-        if skipped := self._step_metrics.streak.skipped:
-            self.writer.message(
-                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
-                f"step {self.step} has the parameters of step {self.step - skipped}"
-            )
+    def _skipped(self) -> int:
+        """Waits for the state, and returns the number of consecutive skipped steps up to it.
+
+        Raises:
+            TooManySkipped: see `_check_skipped`.
+        """
+        skipped = int(self.state.skipped)
+        self._check_skipped(self.step, skipped)
+        return skipped
+
+    def _check_skipped(self, step: int, skipped: int) -> None:
+        """Raises TooManySkipped if the limit is reached, since which all steps up to `step` were skipped."""
+        if skipped >= self.config.max_skipped_steps:
+            first = step - skipped + 1
+            raise TooManySkipped(first, first + self.config.max_skipped_steps - 1)
 
     def _go_back(self, skipped: TooManySkipped) -> None:
         """Restores a good checkpoint and continues without the batches of the failed attempt.
@@ -279,7 +310,7 @@ class TrainRun:
             raise UserError(recovery.describe_failure(skipped, self._recovery)) from skipped
         self._recovery = recovery.go_back(
             skipped,
-            self._began,
+            self._first_step,
             self.start.source,
             self.workdir,
             self.checkpointer,
@@ -289,7 +320,7 @@ class TrainRun:
         self._restore()
         self._first_step = self.guard.step = self.step
         self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
-        self.save_due, self._streak = False, Streak()
+        self.save_due = False
         self.writer.rewind(self.step)
         self._goodput.rewind(read_metrics(self.workdir.path, "train"))
         self.open_batches()
@@ -304,9 +335,7 @@ class TrainRun:
         return StepMetrics(
             peak,
             self.flops_per_step,
-            self.config.max_skipped_steps,
             self._goodput,
-            streak=self._streak,
             budget=(self.step, self._budget_share()),
         )
 
@@ -323,17 +352,13 @@ class TrainRun:
     def _save_and_stop(self) -> None:
         with self.guard.saving():
             try:
-                self._step_metrics.settle(self.writer.message)
-            except TooManySkipped as skipped:
+                skipped = self._skipped()
+            except TooManySkipped as error:
                 # The next start repeats these steps from an earlier checkpoint, and goes back as here.
-                self.guard.leave(f"stopped at step {self.step}, which is not saved: {skipped}")
+                self.guard.leave(f"stopped at step {self.step}, which is not saved: {error}")
             self._step_metrics.write(self.writer)
-            self.writer.flush()
             if self.step:
-                self._warn_of_skipped()
-                streak = self._step_metrics.streak
-                stop = checkpoint.Stop(self._began, streak.skipped, streak.spikes)
-                self.checkpointer.save(self.step, self.state, stop)
+                self._save(skipped)
             self.checkpointer.wait()
             saved = self.checkpointer.saved.steps()
         self.guard.leave(

@@ -6,23 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoint import Stop
 from bert_jax.checkpoint.directory import StepDirectory
-from bert_jax.errors import UserError
 
 
 @pytest.fixture
 def directory(tmp_path):
-    """Returns a function that makes a directory of steps 1 to 6, some of which are those of stops."""
+    """Returns a function that makes a directory of steps 1 to 6."""
 
-    def make(*, stops=(), keep=3, keep_every=0):
+    def make(*, keep=3, keep_every=0):
         for step in range(1, 7):
             (tmp_path / str(step)).mkdir()
-        made = StepDirectory(tmp_path, keep, keep_every, [].append)
-        for step in range(1, 7):
-            made.begin(step, Stop(began=0) if step in stops else None)
-        made.end()
-        return made
+        return StepDirectory(tmp_path, keep, keep_every, [].append)
 
     return make
 
@@ -34,15 +28,9 @@ def left(directory):
 
 def test_a_step_that_is_being_written_is_not_listed(directory):
     found = directory()
-    found.begin(6, None)
+    found.begin(6)
     assert found.steps() == found.agreed_steps() == [1, 2, 3, 4, 5]
     assert found.end() and not found.end() and found.steps()[-1] == 6
-
-
-def test_the_stop_of_a_step_is_known(directory):
-    found = directory(stops=(2, 5))
-    assert found.scheduled_steps() == [1, 3, 4, 6]
-    assert [found.stop_at(step) for step in (4, 5, 7)] == [None, Stop(began=0), None]
 
 
 @pytest.mark.parametrize(
@@ -51,31 +39,14 @@ def test_the_stop_of_a_step_is_known(directory):
         (dict(keep=2), "56"),
         (dict(keep=1), "6"),
         (dict(keep=9), "123456"),
-        (dict(keep=2, stops=(6,)), "456"),  # a stop takes the place of no other
-        (dict(keep=2, stops=(5,)), "46"),
-        (dict(keep=3, stops=(1, 2, 3, 4, 5, 6)), "456"),
-        (dict(keep=3, stops=(3, 4, 5, 6)), "126"),
         (dict(keep=1, keep_every=2), "246"),
-        (dict(keep=2, keep_every=4, stops=(4, 6)), "3456"),
+        (dict(keep=1, keep_every=4), "46"),
     ],
 )
 def test_what_is_kept(directory, options, kept):
     found = directory(**options)
     found.delete_old()
     assert left(found) == list(kept)
-
-
-def test_a_step_whose_stop_cannot_be_read_is_kept(directory, monkeypatch):
-    found = directory(keep=2)
-    opened = []
-
-    def refuse(step):
-        opened.append(step)
-        raise UserError(f"{step}: cannot be read")
-
-    monkeypatch.setattr(found, "_stop", refuse)
-    found.delete_old()
-    assert left(found) == ["5", "6"] and opened == [6, 5]
 
 
 def test_going_back_sets_later_steps_aside_and_those_that_are_damaged(directory):

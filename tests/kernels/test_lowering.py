@@ -87,7 +87,7 @@ def lower_train_step(accelerator, model, optimizer, accumulate_steps, masking):
 def lower_evaluation_step(accelerator, model):
     task = benchmark.make_task(model, LENGTH)
     batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, model.vocab_size))
-    return lower(make_eval_step(task, 0), accelerator, parameters(task), batch, np.int32(0))
+    return lower(make_eval_step(task), accelerator, parameters(task), batch, np.int32(0), np.uint32(0))
 
 
 def shrink(fields, **changes):

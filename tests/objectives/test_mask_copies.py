@@ -89,7 +89,10 @@ def test_masks_of_evaluation_are_as_without_copies():
     """A batch of evaluation has no keys."""
     params = jax.jit(task(0).init)(jax.random.key(0))
     batch = batch_of(FORWARD, 0, 0)
-    losses = [jax.jit(make_eval_step(task(copies), SEED))(params, batch, 1)["mlm_loss"] for copies in (0, 3)]
+    losses = [
+        jax.jit(make_eval_step(task(copies)))(params, batch, 1, np.uint32(SEED))["mlm_loss"]
+        for copies in (0, 3)
+    ]
     assert losses[0] == losses[1]
 
 

@@ -45,7 +45,7 @@ def test_the_step_of_training_sets_the_share_and_evaluation_has_its_own_masks():
     now = np.take_along_axis(prepared["input_ids"], prepared["masked_positions"], 1)[used]
     assert (now == MASK).all() and abs(used.sum() / batch["lengths"].sum() - 0.25) < 0.03
     params = jax.eval_shape(task.init, key)
-    pairs = jax.eval_shape(make_eval_step(task, 0), params, batch, jnp.int32(0))
+    pairs = jax.eval_shape(make_eval_step(task), params, batch, jnp.int32(0), jnp.uint32(0))
     assert {"mlm_loss", "nsp_loss"} <= set(pairs)
 
 

@@ -241,9 +241,9 @@ def evaluate(name, sizes=SPLIT):
     objective, batches = objective_and_batches(name)
     mesh, shardings = place(name, sizes)
     _, state = train(name, sizes=sizes)
-    step = sharding.jit_eval_step(make_eval_step(objective, 3), mesh, shardings)
+    step = sharding.jit_eval_step(make_eval_step(objective), mesh, shardings)
     frozen = () if state.frozen is None else (state.frozen,)
-    found = step(state.params, sharding.global_batch(batches(9), mesh), np.int32(0), *frozen)
+    found = step(state.params, sharding.global_batch(batches(9), mesh), np.int32(0), np.uint32(3), *frozen)
     return {name: float(total) for name, (total, _) in found.items()}
 
 

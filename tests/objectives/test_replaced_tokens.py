@@ -70,8 +70,9 @@ def train(parts=1, sizes=(1, 1, 1)):
         batch = sharding.global_batch(packed_batch(rows=ROWS, seed=number), mesh)
         state, metrics = step(state, batch, np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
-    evaluate = sharding.jit_eval_step(make_eval_step(objective, 3), mesh, shardings)
-    found = evaluate(state.params, sharding.global_batch(packed_batch(rows=ROWS, seed=9), mesh), np.int32(0))
+    evaluate = sharding.jit_eval_step(make_eval_step(objective), mesh, shardings)
+    batch = sharding.global_batch(packed_batch(rows=ROWS, seed=9), mesh)
+    found = evaluate(state.params, batch, np.int32(0), np.uint32(3))
     return lines, jax.device_get(state.params), {name: float(total) for name, (total, _) in found.items()}
 
 

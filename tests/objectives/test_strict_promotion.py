@@ -32,7 +32,7 @@ def trace(objective, batch):
     frozen = () if state.frozen is None else (state.frozen,)
     with sharding.on_mesh(mesh):
         jax.eval_shape(step, state, batch, np.uint32(0))
-        jax.eval_shape(make_eval_step(objective, 0), state.params, batch, np.int32(0), *frozen)
+        jax.eval_shape(make_eval_step(objective), state.params, batch, np.int32(0), np.uint32(0), *frozen)
 
 
 @pytest.mark.long

@@ -104,9 +104,9 @@ def begin():
 def evaluation(sizes, count):
     mesh, (task, tx, params) = mesh_of(*sizes), begin()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, tx, mesh))
-    step = sharding.jit_eval_step(make_eval_step(task, 3, lambda batch: count), mesh, shardings)
+    step = sharding.jit_eval_step(make_eval_step(task, lambda batch: count), mesh, shardings)
     batch = sharding.global_batch(packed_batch(rows=48), mesh)
-    return step, (jax.device_put(params, shardings.params), batch, np.int32(0))
+    return step, (jax.device_put(params, shardings.params), batch, np.int32(0), np.uint32(3))
 
 
 @functools.cache

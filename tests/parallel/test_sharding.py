@@ -58,10 +58,9 @@ def run(mesh_sizes, accumulate_steps=1):
         lines.append({name: float(value) for name, value in metrics.items()})
     if accumulate_steps > 1:
         return lines, state, {}
-    evaluate = sharding.jit_eval_step(make_eval_step(task, 3), mesh, shardings)
-    pairs = evaluate(
-        state.params, sharding.global_batch(packed_batch(rows=16, seed=99, vocab=VOCAB), mesh), np.int32(0)
-    )
+    evaluate = sharding.jit_eval_step(make_eval_step(task), mesh, shardings)
+    batch = sharding.global_batch(packed_batch(rows=16, seed=99, vocab=VOCAB), mesh)
+    pairs = evaluate(state.params, batch, np.int32(0), np.uint32(3))
     return lines, state, {name: float(total) / float(weight) for name, (total, weight) in pairs.items()}
 
 

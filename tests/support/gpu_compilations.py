@@ -83,8 +83,8 @@ def lowered(name):
         step = sharding.jit_train_step(make_train_step(task, optimizer, schedule), mesh, shardings)
         return step.lower(state, batch, np.uint32(0)), parameters
     if what == "evaluate":
-        step = sharding.jit_eval_step(make_eval_step(task, 0), mesh, shardings)
-        return step.lower(state.params, batch, np.int32(0)), parameters
+        step = sharding.jit_eval_step(make_eval_step(task), mesh, shardings)
+        return step.lower(state.params, batch, np.int32(0), np.uint32(0)), parameters
     with sharding.on_mesh(mesh):
         return jax.jit(task.predict).lower(state.params, batch), parameters
 

@@ -106,9 +106,8 @@ def parameters(task):
 def state(task, optimizer):
     params = sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
     moments = jax.eval_shape(optimizer.init, params)
-    return TrainState(
-        jax.ShapeDtypeStruct((), jnp.int32), params, moments, frozen=sharding.unbox(task.frozen())
-    )
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    return TrainState(count, params, moments, frozen=sharding.unbox(task.frozen()), skipped=count)
 
 
 def configs(folder):
@@ -310,7 +309,9 @@ def _packed_rows():
 def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps=1):
     spikes = spike_rule(config)
     check = finite_check(config.optimizer)
-    step = make_train_step(task, optimizer, schedule, accumulate_steps, spikes, check)
+    step = make_train_step(
+        task, optimizer, schedule, accumulate_steps, spikes, check, max_skipped=config.max_skipped_steps
+    )
     state = abstract_state(task, optimizer, mesh(), spikes.window if spikes else 0)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return sharding.jit_train_step(step, mesh(), shardings).lower(state, batch, np.uint32(0))
@@ -329,8 +330,8 @@ def lower_pretraining_evaluation(config):
     optimizer, _ = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
     state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh(), shardings)
-    return step.lower(state.params, _packed_rows(), np.int32(0))
+    step = sharding.jit_eval_step(make_eval_step(task), mesh(), shardings)
+    return step.lower(state.params, _packed_rows(), np.int32(0), np.uint32(config.seed))
 
 
 def lower_finetuning(config, files, data, **changes):

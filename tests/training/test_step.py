@@ -100,6 +100,49 @@ def test_a_step_of_parameters_with_a_huge_norm_is_skipped(size, skipped):
     assert jax.jit(step)(state, batch, np.uint32(0))[1]["skipped"] == skipped
 
 
+class Product(Sum):
+    """A matrix and its product with the batch."""
+
+    def init(self, key):
+        return {"kernel": nn.Partitioned(jax.random.normal(key, (64, 64)), names=("embed", "mlp"))}
+
+    def loss(self, params, batch, rngs):
+        return {"task": (jnp.sum((batch["input_ids"] @ params["kernel"]) ** 2), jnp.float32(1))}, {}
+
+
+@pytest.mark.parametrize("make, share", [(optax.contrib.muon, 1.01), (optax.adafactor, 1.3)])
+def test_the_check_of_an_update_computes_it_once_and_a_skipped_step_changes_nothing(make, share):
+    objective, optimizer = Product(), make(learning_rate=-1.0)
+    state = init_state(objective, optimizer, sharding.make_mesh(devices=jax.devices()[:1]), 0)
+    batch = {"input_ids": np.ones((2, 64), np.float32)}
+
+    def programs(check):
+        step = jax.jit(make_train_step(objective, optimizer, lambda step: 0.1, check=check))
+        lowered = step.lower(state, batch, np.uint32(0))
+        return lowered, lowered.compile()
+
+    for checked, unchecked in zip(programs("update"), programs("nothing"), strict=True):
+        assert checked.cost_analysis()["flops"] <= share * unchecked.cost_analysis()["flops"]
+    state = checked(state, batch, np.uint32(0))[0]
+    after, metrics = checked(state, {"input_ids": batch["input_ids"] * np.nan}, np.uint32(0))
+    assert metrics["skipped"] == 1
+    for a, b in zip(*(jax.tree.leaves((x.params, x.opt_state)) for x in (state, after)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_all_steps_after_the_limit_are_skipped_and_counted():
+    state = init_state(Product(), optax.identity(), sharding.make_mesh(devices=jax.devices()[:1]), 0)
+    step = jax.jit(make_train_step(Product(), optax.identity(), lambda step: 1e-4, max_skipped=3))
+    batch, states, counts = np.ones((2, 64), np.float32), [], []
+    for value in (np.nan, np.nan, 1, np.nan, np.nan, np.nan, 1, 1):
+        state, metrics = step(state, {"input_ids": value * batch}, np.uint32(0))
+        states.append(state)
+        counts.append((int(state.skipped), float(metrics["skipped"])))
+    assert counts == [(n, n) for n in (1, 2, 0, 1, 2, 3, 4, 5)] and state.step == 8
+    kernels = [np.asarray(state.params["kernel"]) for state in states]
+    assert np.array_equal(kernels[2], kernels[-1]) and not np.array_equal(kernels[1], kernels[2])
+
+
 class Spoiled(Sum):
     """Its loss or its gradient is not finite, and the other one is."""
 
@@ -188,7 +231,7 @@ def test_what_a_step_of_training_and_of_evaluation_gives_an_objective():
         np.testing.assert_allclose(after.params["kernel"], 1 - 0.5 * number * 1e-3 / 0.25)
         keys += [float(metrics[name]) for name in ("key", "dropout")]
     for index, seed in ((0, 0), (1, 0), (0, 1)):
-        found = make_eval_step(objective, seed)(state.params, batch, index)
+        found = make_eval_step(objective)(state.params, batch, index, np.uint32(seed))
         assert found.keys() == {"task_loss", "key", "train"} and found["train"] == (0, 1)
         keys.append(float(found["key"][0]))
     assert len(set(keys)) == 9
@@ -232,11 +275,11 @@ def test_metrics_count_real_tokens(run):
 @pytest.mark.long
 def test_evaluation_is_without_dropout_and_the_same_each_time(run):
     task, state, _ = run
-    evaluate = jax.jit(make_eval_step(task, 0))
+    evaluate = jax.jit(make_eval_step(task))
     batch = packed_batch(rows=4)
-    first, second = evaluate(state.params, batch, 0), evaluate(state.params, batch, 0)
+    first, second = evaluate(state.params, batch, 0, 0), evaluate(state.params, batch, 0, 0)
     assert set(first) == {"mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
     for name in first:
         assert first[name] == second[name]
     assert first["nsp_loss"][1] == (batch["next_sentence_labels"] >= 0).sum()
-    assert evaluate(state.params, batch, 1)["mlm_loss"] != first["mlm_loss"]  # other masks
+    assert evaluate(state.params, batch, 1, 0)["mlm_loss"] != first["mlm_loss"]  # other masks

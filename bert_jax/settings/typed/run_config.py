@@ -68,8 +68,7 @@ class CheckpointConfig(Part):
     )
     keep: int = free(
         3,
-        "newest checkpoints that stay, beside one that a stop has saved between two of them. A change is as "
-        "that of `checkpoint.every`",
+        "number of newest checkpoints to keep. A change has the same effect as one of `checkpoint.every`",
         minimum=1,
     )
     keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
@@ -155,9 +154,9 @@ class RunConfig(Part):
     )
     max_skipped_steps: int = free(
         20,
-        "steps skipped in a row before the run goes back to a good checkpoint of `checkpoint.every`, or to "
-        "its start if there is none, once, and leaves out the batches up to the last of them; the second "
-        "time it gives up. A step is skipped if its loss, "
+        "number of consecutive skipped steps at which the run returns to its newest good checkpoint, or to "
+        "its start if there is none, and omits the batches up to the last of these steps; the second time, "
+        "it is an error. A step is skipped if its loss, "
         "gradient, new parameters or new optimizer state is not finite, or if it is a spike",
         minimum=1,
     )

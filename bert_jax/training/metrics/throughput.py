@@ -14,7 +14,6 @@ In addition to the means and the rates, each training line of metrics.jsonl has 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from bert_jax.training.metrics.metrics_writer import MetricsWriter
 # The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
 # finish the queued steps and save the state before a preempted machine shuts down.
 STEPS_AHEAD = 2
+NOT_FINITE, SPIKE = "loss, gradient or new parameters not finite", "a spike by the rule of spikes.factor"
 
 
 class Goodput:
@@ -68,23 +68,6 @@ class Goodput:
         return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
 
 
-@dataclasses.dataclass(frozen=True)
-class Streak:
-    """Steps that were skipped in a row.
-
-    Attributes:
-        skipped: their number, up to the last step.
-        spikes: how many of them were skipped as a spike.
-    """
-
-    skipped: int = 0
-    spikes: int = 0
-
-    def after(self, skipped: bool, spike: bool) -> Streak:
-        """Returns the streak after one more step."""
-        return Streak(self.skipped + 1, self.spikes + spike) if skipped else Streak()
-
-
 class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
@@ -92,13 +75,13 @@ class StepMetrics:
         peak: peak FLOP/s of all devices together; 0 if it is not known.
         flops_per_step: model FLOPs of a step; or a function that maps the number of a step, counted from 1,
             to them.
-        max_skipped: the number of skipped steps in a row at which `TooManySkipped` is raised.
         goodput: the goodput of the run.
-        streak: the steps that were skipped in a row before the first one.
         budget: see the attribute.
 
     Attributes:
-        streak: the steps that were skipped in a row up to the last line, or to the last step after `settle`.
+        skipped: the last step of the last line, and the number of consecutive skipped steps up to it.
+        first_loss: the loss of the first step.
+        last_loss: the loss of the last line.
         budget: the number of a recent step that is done, and the share of the run's budget that had been
             spent after it.
     """
@@ -107,31 +90,27 @@ class StepMetrics:
         self,
         peak: float,
         flops_per_step: float | Callable[[int], float],
-        max_skipped: int,
         goodput: Goodput | None = None,
-        *,
-        streak: Streak = Streak(),
         budget: tuple[int, float] = (0, 0.0),
     ):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
-        self._max_skipped, self.streak, self.budget = max_skipped, streak, budget
+        self.skipped, self.budget = (0, 0), budget
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[tuple[int, Mapping[str, jax.Array]]] = []
-        self._uncounted: list[tuple[int, Mapping[str, jax.Array]]] = []  # not in `streak` yet
         self._since = time.monotonic()
         self._goodput = goodput or Goodput()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
         self._done: float | None = None  # when the latest finished step was found to be done
-        self.first_loss = float("nan")
+        self.first_loss, self.last_loss = math.nan, 0.0
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
         if "budget" in metrics:
             metrics["budget"].copy_to_host_async()
-        for steps in (self._open, self._uncounted, self._ahead):
+        for steps in (self._open, self._ahead):
             steps.append((step, metrics))
         if len(self._ahead) > STEPS_AHEAD:
             self._wait_for([self._ahead.pop(0)])
@@ -153,9 +132,6 @@ class StepMetrics:
         Args:
             writer: writes the line.
             before: if given, the interval is written only if it ends before this step.
-
-        Raises:
-            TooManySkipped: too many steps in a row were skipped.
         """
         if not self._closed or (before is not None and self._closed[-1][0] >= before):
             return
@@ -168,31 +144,20 @@ class StepMetrics:
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
         writer.write(steps[-1][0], line | self._goodput.add(seconds))
+        self.last_loss = line["loss"]
         self._since = now
-        self._count_skipped(writer.message, steps[-1][0])
-
-    def settle(self, log: Callable[[str], None]) -> None:
-        """Waits for all steps, and counts those that were skipped.
-
-        Args:
-            log: called with a line for the first of several skipped steps in a row.
-
-        Raises:
-            TooManySkipped: too many steps in a row were skipped.
-        """
-        self._wait_for(self._ahead)
-        self._ahead, self._done = [], None
-        self._count_skipped(log)
+        for (step, _), value in zip(steps, values, strict=True):
+            self.skipped = step, int(value.get("skipped", 0))
+            if self.skipped[1] == 1:
+                reason = SPIKE if value.get("spike") else NOT_FINITE
+                writer.message(f"warning: step {step} is skipped: {reason}")
 
     @contextlib.contextmanager
     def paused(self, writer: MetricsWriter):
-        """Waits for the devices, and excludes the time in the block from the rates.
-
-        Raises:
-            TooManySkipped: too many steps in a row were skipped.
-        """
+        """Waits for the devices, and excludes the time in the block from the rates."""
         self.write(writer)
-        self.settle(writer.message)
+        self._wait_for(self._ahead)
+        self._ahead, self._done = [], None
         began = time.monotonic()
         yield
         self._since += time.monotonic() - began
@@ -239,32 +204,6 @@ class StepMetrics:
         self._is_peak_too_low |= mfu is None
         return rates
 
-    def _count_skipped(self, log: Callable[[str], None], last: float = math.inf) -> None:
-        """Counts the skipped steps up to `last`."""
-        while self._uncounted and self._uncounted[0][0] <= last:
-            step, metrics = self._uncounted.pop(0)
-            skipped, spike = jax.device_get([metrics.get(name, 0) for name in ("skipped", "spike")])
-            self.streak = self.streak.after(bool(skipped), bool(spike))
-            if self.streak.skipped == 1:
-                log(f"warning: step {step} is skipped: {_reason(self.streak)}")
-            if self.streak.skipped >= self._max_skipped:
-                raise TooManySkipped(step - self.streak.skipped + 1, step, _reason(self.streak))
-
-
-class TooManySkipped(Exception):
-    """Raised when `max_skipped_steps` steps in a row, `first` to `last`, were skipped for `reason`."""
-
-    def __init__(self, first: int, last: int, reason: str):
-        super().__init__(f"steps {first} to {last} were skipped: {reason}")
-        self.first, self.last, self.reason = first, last, reason
-
-
-def _reason(streak: Streak) -> str:
-    spike, not_finite = "a spike by the rule of spikes.factor", "loss, gradient or new parameters not finite"
-    if streak.spikes == streak.skipped:
-        return spike
-    return f"{not_finite}, or {spike}" if streak.spikes else not_finite
-
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
@@ -286,4 +225,4 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
         line.pop(name, None)
     line |= {name: values[-1][name] for name in ("learning_rate", "budget") if name in line}
     counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
-    return line | {name: sum(value.get(name, 0.0) for value in values) for name in counts}
+    return line | {name: float(sum(value.get(name, 0) > 0 for value in values)) for name in counts}

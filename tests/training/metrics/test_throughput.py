@@ -1,11 +1,10 @@
 import math
 import time
 
-import numpy as np
 import pytest
 
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.metrics.throughput import Goodput, StepMetrics, Streak, TooManySkipped, means
+from bert_jax.training.metrics.throughput import Goodput, StepMetrics, means
 
 
 class _Scalar:
@@ -27,7 +26,7 @@ class _Scalar:
 
 def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
     read, seen = [], []
-    meter, writer = StepMetrics(0, 0, 3), MetricsWriter(tmp_path, terminal=False)
+    meter, writer = StepMetrics(0, 0), MetricsWriter(tmp_path, terminal=False)
     for step in range(1, 9):
         meter.add(step, {"loss": _Scalar(step, read)})
         meter.write(writer, before=step)
@@ -40,7 +39,7 @@ def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
 def test_a_metric_that_only_some_steps_have_is_their_mean():
     steps = [
         {"loss": 5.0, "clm_loss": 5.0, "skipped": 0.0, "tokens": 3.0},
-        {"loss": 4.0, "clm_loss": 4.0, "skipped": 1.0, "tokens": 3.0},
+        {"loss": 4.0, "clm_loss": 4.0, "skipped": 2.0, "tokens": 3.0},
         {"loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 1.0, "skipped": 0.0, "tokens": 3.0},
         {"loss": 5.0, "mlm_loss": 1.75, "nsp_loss": math.nan, "skipped": 0.0, "tokens": 3.0},
         {"loss": 2.0, "mlm_loss": 1.5, "nsp_loss": 0.5, "skipped": 0.0, "tokens": 3.0},
@@ -56,30 +55,8 @@ def test_the_rate_and_the_budget_of_an_interval_are_those_of_its_last_step():
     assert (line["learning_rate"], line["budget"], line["loss"]) == (0.1 * 3, 0.2 * 3, 4.0)
 
 
-def test_skipped_steps_count_up_to_a_line_and_if_they_follow_each_other():
-    lines, meter = [], StepMetrics(0, 0, 3, streak=Streak(1, 1))
-    skipped = {4: 1, 5: 0, 6: 1, 7: 1, 8: 0, 9: 1, 10: 1, 11: 1, 12: 1}
-    for step, flag in skipped.items():
-        values = {"skipped": flag, "spike": flag and step % 2}
-        meter.add(step, {name: np.float32(x) for name, x in values.items()})
-    meter._count_skipped(lines.append, 4)
-    assert meter.streak == Streak(2, 1) and not lines  # the first one was before these steps
-    meter._count_skipped(lines.append, 8)
-    assert meter.streak == Streak()
-    with pytest.raises(
-        TooManySkipped, match=r"steps 9 to 11 were skipped: loss, .* finite, or a spike"
-    ) as stop:
-        meter._count_skipped(lines.append)
-    assert (stop.value.first, stop.value.last) == (9, 11)
-    of_spike = "a spike by the rule of spikes.factor"
-    assert lines == [
-        "warning: step 6 is skipped: loss, gradient or new parameters not finite",
-        f"warning: step 9 is skipped: {of_spike}",
-    ]
-
-
 def test_mfu_is_of_all_devices():
-    meter = StepMetrics(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    meter = StepMetrics(peak=8e9, flops_per_step=4e9)
     rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
     assert rates == {
         "tokens_per_second": 10.0, "sequences_per_second": 2.0, "steps_per_second": 1.0, "mfu": 0.5,
@@ -87,15 +64,15 @@ def test_mfu_is_of_all_devices():
 
 
 def test_mfu_is_left_out_where_the_peak_was_measured_too_low():
-    meter = StepMetrics(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    meter = StepMetrics(peak=8e9, flops_per_step=4e9)
     values = [{"loss": 0.0}] * 5
     assert "mfu" not in meter._rates(values, seconds=2.0)  # 125%
     assert "mfu" not in meter._rates(values, seconds=5.0)
-    growing = StepMetrics(peak=8e9, flops_per_step=lambda step: 1e9 * step, max_skipped=3)
+    growing = StepMetrics(peak=8e9, flops_per_step=lambda step: 1e9 * step)
     assert growing._rates(values, seconds=5.0, first=3)["mfu"] == pytest.approx(
         sum(1e9 * step for step in range(3, 3 + len(values))) / 5 / 8e9
     )
-    assert "mfu" not in StepMetrics(peak=0, flops_per_step=4e9, max_skipped=3)._rates(values, seconds=5.0)
+    assert "mfu" not in StepMetrics(peak=0, flops_per_step=4e9)._rates(values, seconds=5.0)
 
 
 def test_goodput_is_of_all_starts_of_a_run():
@@ -128,7 +105,7 @@ def test_lines_of_earlier_versions_have_no_clock():
 
 
 def test_times_are_told_once():
-    meter = StepMetrics(0, 0, 3)
+    meter = StepMetrics(0, 0)
     with meter.timed("input"):
         time.sleep(0.01)
     assert meter._times()["input_seconds"] >= 0.01
