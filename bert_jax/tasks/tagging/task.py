@@ -127,6 +127,12 @@ class TaggingTask(FinetuneTask):
             self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
         else:
             self.labels = tuple(sorted(counts))
+            if entities.OUTSIDE in self.labels:
+                tag = next(tag for tag in self.labels if tag != entities.OUTSIDE)
+                examples.notes.append(
+                    f"tags such as {tag!r} have no prefix (B-, I-): entities are not scored, and "
+                    f"{self.metrics[0]} of words selects the best checkpoint"
+                )
         examples.keep(self._unknown)
         self._convert(examples)
         return self._checked_context(examples)

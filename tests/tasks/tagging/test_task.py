@@ -255,6 +255,16 @@ def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
     assert f"{path}:4: tag 'I-COLOUR' is none of 'O', 'B-NUM'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tag", ["PER", "b-per", "PER-B", "NOUN"])
+def test_tags_without_a_scheme_beside_o_get_a_warning(vocabulary, tmp_path, tag):
+    """Words that are all O have a high accuracy, which selects the best checkpoint."""
+    (tmp_path / "x.conll").write_text(f"the O\nred {tag}\n\n" * 3)
+    examples = make_task(vocabulary, "tagging").read_training(str(tmp_path / "x.conll"))
+    assert f"{tag!r} have no prefix" in examples.warning() and "accuracy of words" in examples.warning()
+    (tmp_path / "x.conll").write_text(f"the DET\nred {tag}\n\n" * 3)
+    assert not make_task(vocabulary, "tagging").read_training(str(tmp_path / "x.conll")).warning()
+
+
 @pytest.mark.parametrize("tag", ["B-DATE", "I-DATE", "DATE", "b-date"])
 def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path, tag):
     """A perfect tagger of 96 sentences finds 96 of 100 entities: conlleval's F1 is 97.96."""
