@@ -124,7 +124,7 @@ class Table:
             end: the number of the row after the last one; None for all rows.
 
         Raises:
-            UserError: a column of text has bytes that are not UTF-8.
+            UserError: text is not UTF-8, or a value is out of the range of its type in Python.
         """
         wanted = list(columns) or list(self.columns)
         place = 0
@@ -149,16 +149,16 @@ class Table:
         columns = [map(_python_value, column) for column in batch.columns]
         try:
             yield from zip(*columns, strict=True)
-        except UnicodeDecodeError:
+        except (ValueError, OverflowError):
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 for number, value in enumerate(column, first + 1):
                     try:
                         value.as_py()
-                    except UnicodeDecodeError:
-                        raise UserError(
-                            f"{self.path}: row {number}, column {name!r}: its bytes are not UTF-8, expected "
-                            "text in UTF-8; write the file again from decoded text"
-                        ) from None
+                    except (ValueError, OverflowError) as error:
+                        what = f"a {value.type} that is no value of Python ({first_line(error)})"
+                        if isinstance(error, UnicodeDecodeError):
+                            what = "its bytes are not UTF-8, expected text in UTF-8; write the file again"
+                        raise UserError(f"{self.path}: row {number}, column {name!r}: {what}") from None
             raise
 
     def _named(self, column: str, value: Any) -> Any:
@@ -193,7 +193,9 @@ def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]
         else map(file.get_batch, range(file.num_record_batches))
     )
     for batch in found:
-        yield batch.select(list(columns)) if columns else batch
+        batch = batch.select(list(columns)) if columns else batch
+        batch.validate(full=True)  # reading text at a damaged offset would end the process
+        yield batch
 
 
 def _may_be_text(kind: Any) -> bool:

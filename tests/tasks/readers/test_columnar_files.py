@@ -46,6 +46,29 @@ def test_a_row_whose_label_is_missing_has_no_class_of_its_own(tmp_path):
     assert "x.parquet:41: 'label' is nan" in found.malformed[0]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([None, 1], pyarrow.duration("ns")),
+        pyarrow.array([0, 2**50], pyarrow.timestamp("s")),
+        pyarrow.array([0, 2**30], pyarrow.date32()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_values_that_python_cannot_represent_are_an_error(tmp_path, kind, column):
+    table, path = pyarrow.table({"text": ["a", "b"], "when": column}), tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(UserError, match=r"x\.\w+: row 2, column 'when'") as error:
+        read_examples(str(path), Columns("text", label="when"))
+    assert "\n" not in str(error.value)
+    assert read_examples(str(path), Columns("text"), parse_label=None).texts_a == ["a", "b"]
+
+
 def test_what_stands_beside_the_rows_of_a_directory(tmp_path):
     folder = write(tmp_path / "train", "arrow")
     (folder / "cache-0123abc.arrow").write_bytes((folder / "data-0.arrow").read_bytes())
