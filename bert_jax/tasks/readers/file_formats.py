@@ -55,7 +55,8 @@ class FileFormats:
         if columnar.is_columnar(name) and COLUMNAR not in names:
             raise UserError(
                 f"{path}: only tasks on tables of texts read Parquet and Arrow files; expected "
-                f"{alternatives(names)}; `to_json` of Hugging Face's datasets writes JSON lines"
+                f"{alternatives(names)}; `to_json` of Hugging Face's datasets writes JSON lines, "
+                "in which tags have to be names, not numbers"
             )
         found = next(
             (self.suffixes[suffix] for suffix in self.suffixes if name.endswith(suffix)), self.default

@@ -192,7 +192,9 @@ class TableRows:
             for field, place in places.items():
                 if place >= len(row):
                     where = _setting(field, self._flags)
-                    raise Malformed(f"no column {place} for {where}: the row has {len(row)}")
+                    raise Malformed(
+                        f"no column {place} for {where}: the row has {len(row)}{self._separator(row)}"
+                    )
             return {field: row[place] for field, place in places.items()}
 
         return select
@@ -217,16 +219,22 @@ class TableRows:
         training = self._flags == TRAINING_FLAGS
         unlabeled = training and [*missing] == ["label"]
         hint = "; a file without labels is one for `bert-jax predict`" if unlabeled else ""
-        other = {"\t": ",", ",": "\t"}[self._delimiter]
-        if len(header) == 1 and other in header[0]:
-            kinds = {",": "CSV", "\t": "TSV"}
-            what_to_do = f"({self._flags}format)" if self._flags else f"expected {kinds[self._delimiter]}"
-            hint += f"; is it {kinds[other]}? {what_to_do}"
-        elif len(header) == 1 and ";" in header[0]:
-            hint += "; are its columns separated by semicolons? write it with commas or tabs between them"
+        hint += self._separator(header)
         if self._flags == PREDICT_FLAGS and "text_a" in missing:
             hint += "; if the first line is not a header, give --noheader and numbers, such as --text_a=0"
         return hint
+
+    def _separator(self, row: Sequence[str]) -> str:
+        """Returns what may help if a row has a single column, since it has another separator, or ""."""
+        given, other = ("tsv", "csv") if self._delimiter == "\t" else ("csv", "tsv")
+        if len(row) > 1 or not row:
+            return ""
+        if {"csv": ",", "tsv": "\t"}[other] in row[0]:
+            what = f"({self._flags}format={other})" if self._flags else f"expected {given.upper()}"
+            return f"; is it {other.upper()}? {what}"
+        if ";" not in row[0]:
+            return ""
+        return "; are its columns separated by semicolons? write it with commas or tabs between them"
 
 
 def _setting(field: str, flags: str) -> str:

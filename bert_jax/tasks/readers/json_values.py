@@ -22,7 +22,7 @@ def parse_object(line: str) -> dict[str, Any]:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
         raise Malformed(f"not JSON: {reason} (expected one object on each line)") from None
     if not isinstance(row, dict):
-        raise Malformed("a JSON value that is not an object")
+        raise Malformed("a JSON value that is not an object (expected one object on each line)")
     return row
 
 

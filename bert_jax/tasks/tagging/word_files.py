@@ -29,6 +29,9 @@ WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objec
 _WORD_A_LINE = "expected one word per line, and an empty line after each sentence"
 _SENTENCE_A_LINE = "; sentences of a line each are read from standard input, --input=- < FILE"
 _COMMENTS = "; if the lines that begin with # are comments, as in CoNLL-U, remove them: grep -v '^#' FILE"
+_CLASSES = (
+    "; for numbers of classes write their names, `features[{!r}].feature.names` in Hugging Face's datasets"
+)
 _ANY_WIDTH = ", and --text_a={} reads that one of any number of columns"
 
 
@@ -276,5 +279,6 @@ def json_list(row: Mapping[str, Any], key: str) -> list[str]:
         raise Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
     for value in values:
         if not isinstance(value, str):
-            raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings")
+            hint = _CLASSES.format(key) if isinstance(value, int) else ""
+            raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings{hint}")
     return [encodable(value) for value in values]

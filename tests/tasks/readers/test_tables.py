@@ -184,6 +184,26 @@ def test_refused_arguments(tmp_path, path, columns, message):
         read_examples(str(tmp_path / path), columns)
 
 
+@pytest.mark.parametrize("content", ['[{"a": "x"}, {"a": "y"}]', '[\n{"a": "x"},\n{"a": "y"}\n]\n'])
+def test_a_json_array_is_an_error_that_says_what_is_expected(tmp_path, content):
+    with pytest.raises(UserError, match=r"x\.json:1: .*one object on each line"):
+        read_examples(write(tmp_path / "x.json", content), Columns("a"), parse_label=None)
+
+
+@pytest.mark.parametrize("name, other, separator", [("x.csv", "tsv", "\t"), ("x.tsv", "csv", ",")])
+@pytest.mark.parametrize("header", [False, True])
+def test_another_separator_is_an_error_that_names_the_format(tmp_path, name, other, separator, header):
+    path = write(tmp_path / name, separator.join(["a", "b", "c"]) + "\n" + separator.join("xyz") + "\n")
+    column = "b" if header else "1"
+    with pytest.raises(UserError, match=rf"--config\.data\.format={other}"):
+        read_examples(path, Columns(column, header=header), parse_label=None)
+    found = read_examples(path, Columns(column, header=header), parse_label=None, file_format=other)
+    assert found.texts_a[-1] == "y"
+    write(tmp_path / name, "a;b\n1;2\n")
+    with pytest.raises(UserError, match="semicolons"):
+        read_examples(path, Columns(column, header=header), parse_label=None)
+
+
 def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
     rows = [f"text {i}\t{i % 2}" for i in range(100)]
     rows[10] = "no label"

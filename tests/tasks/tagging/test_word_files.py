@@ -154,6 +154,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("f.jsonl", '{"words": ["a"]}', {}, "no 'tags' in the object; it has 'words'"),
         ("f.jsonl", '{"words": ["a"], "tags": []}', {}, "1 word and 0 tags"),
         ("f.jsonl", '{"words": ["a"], "tags": [3]}', {}, "'tags' holds int, expected strings"),
+        ("f.jsonl", '{"words": ["a"], "tags": [3]}', {}, r"write their names, `features\['tags'\]"),
         ("f.jsonl", '{"words": "a b", "tags": "O O"}', {}, "'words' is str, expected a list"),
         ("f.jsonl", '{"words": [], "tags": []}', {}, "no words in 'words'"),
         ("f.jsonl", "[]\n", {}, "a JSON value that is not an object"),
