@@ -4,6 +4,7 @@ import json
 import os
 import tracemalloc
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import ipc, parquet
@@ -128,3 +129,16 @@ def test_few_long_texts_are_in_memory_at_a_time(tmp_path, different):
         tracemalloc.stop()
     assert most < 30 << 20, f"{most:,} bytes of 40 MB at a time"
     assert python < 20 * long, f"{python:,} bytes of Python objects"
+
+
+@pytest.mark.parametrize("open_writer", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
+def test_a_damaged_offset_of_an_arrow_file_is_an_error(tmp_path, open_writer):
+    """Reading the text there would end the process, which pyarrow does not prevent."""
+    path, table = tmp_path / "a.arrow", pyarrow.table({"text": ["four"] * 100})
+    with open_writer(str(path), table.schema) as writer:
+        writer.write_table(table)
+    content, offsets = path.read_bytes(), np.arange(40, 48, 4, dtype="<i4").tobytes()
+    for damaged in (-1, 2**30):
+        path.write_bytes(content.replace(offsets, np.asarray([40, damaged], dtype="<i4").tobytes()))
+        with pytest.raises(UserError, match=r"a.arrow: damaged"):
+            list(columnar.Table(str(path)).rows(["text"]))
