@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data import verification
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import fingerprint
@@ -42,6 +43,7 @@ _SCHEMA = {
     "prefix": str,
     "field?": str,
     "modified?": int,
+    "digests?": {str: int},
     **fingerprint.SCHEMA,
 }
 _VERSION = 1
@@ -78,8 +80,9 @@ class Index:
         vectors: float32 [N, H], one of each document.
 
     Raises:
-        UserError: there is no index, a file of it is missing, it was made without a graph, or `make` replaced
-            it meanwhile.
+        UserError: there is no index, a file of it is missing or differs from its digest, it was made without
+            a graph, or `make` replaced it meanwhile. An index of an earlier version has no digests: its
+            structure is checked, and its graph is not searched.
     """
 
     def __init__(self, directory: str, approximate: bool = False):
@@ -87,6 +90,7 @@ class Index:
         self.settings = self._read_settings()
         if self.settings["version"] != _VERSION:
             raise UserError(f"{directory}: an index of another version of bert-jax; make it anew")
+        self._digests = self.settings.get("digests", {})
         self.vectors, self._offsets = (
             self._mapped(name, functools.partial(np.load, mmap_mode="r")) for name in (VECTORS, OFFSETS)
         )
@@ -98,25 +102,25 @@ class Index:
             raise UserError(f"{os.path.join(directory, TEXTS)}: not that of {INDEX}; {ANEW}")
         self._graph: Any = None
         if approximate:
-            graph = os.path.join(directory, GRAPH)
-            if not files.exists(graph):
-                raise UserError(f"{directory}: made without --approximate; {ANEW}")
+            if GRAPH not in self._digests:  # to search a damaged graph may end the process
+                raise UserError(f"{directory}: made without --approximate, or by an earlier version; {ANEW}")
             self._graph = self._mapped(GRAPH, functools.partial(usearch.Index.restore, view=True))
-            if (len(self._graph), self._graph.ndim) != self.vectors.shape:
-                raise UserError(f"{graph}: not that of {VECTORS}; {ANEW}")
         # `make` removes the settings before it replaces the other files.
         if not files.exists(os.path.join(directory, INDEX)) or self._read_settings() != self.settings:
             raise UserError(f"{directory}: the index was replaced while it was being opened; try again")
 
     def _read_settings(self) -> dict[str, Any]:
-        return json_files.read(os.path.join(self.directory, INDEX), _SCHEMA)
+        path = os.path.join(self.directory, INDEX)
+        return json_files.unsealed(json_files.read(path, _SCHEMA), path)
 
     def _mapped(self, name: str, read: Callable[[str], Any]) -> Any:
         path = os.path.join(self.directory, name)
         try:
-            return read(path)
-        except (OSError, ValueError, EOFError, RuntimeError):  # the last one of a graph that is cut
-            raise UserError(f"{path}: missing or damaged; {ANEW}") from None
+            if not self._digests or verification.file_digest(path) == self._digests[name]:
+                return read(path)
+        except Exception:  # numpy and usearch raise many kinds
+            pass
+        raise UserError(f"{path}: missing or damaged; {ANEW}")
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -164,9 +168,6 @@ class Index:
         scores = np.full(numbers.shape, -np.inf, np.float32)
         for row, query in enumerate(np.ascontiguousarray(queries, np.float32)):
             found = np.asarray(self._graph.search(query, most).keys, np.int64)
-            # A graph may have zeros in its middle, where a disk failed, and still be opened.
-            if len(np.unique(found)) < len(found) or np.any((found < 0) | (found >= len(self))):
-                raise UserError(f"{os.path.join(self.directory, GRAPH)}: missing or damaged; {ANEW}")
             exact = np.asarray(self.vectors[found], np.float32) @ query
             order = np.lexsort((found, -exact))
             numbers[row, : len(found)], scores[row, : len(found)] = found[order], exact[order]
@@ -252,6 +253,7 @@ def make(
         np.save(file, np.asarray(offsets, np.int64))
     if graph:
         _make_graph(directory, embedder.width)
+    names = (VECTORS, TEXTS, OFFSETS, GRAPH)[: 4 if graph else 3]
     settings = {
         "version": _VERSION,
         "checkpoint": checkpoint,
@@ -261,9 +263,10 @@ def make(
         "prefix": prefix,
         "field": field,
         "modified": modified,
+        "digests": {name: verification.file_digest(os.path.join(directory, name)) for name in names},
         **made_by,
     }
-    json_files.write(os.path.join(directory, INDEX), settings)
+    json_files.write(os.path.join(directory, INDEX), json_files.sealed(settings))
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory, approximate=graph)

@@ -74,51 +74,6 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_refused(tmp_path, monke
         index.Index(str(tmp_path / "index"))
 
 
-def test_a_graph_that_is_damaged_or_of_another_index_is_refused(tmp_path):
-    pytest.importorskip("usearch")
-    make(tmp_path / "index", [f"text {number}" for number in range(8)], True)
-    make(tmp_path / "other", [f"text {number}" for number in range(5)], True)
-    graph = tmp_path / "index" / index.GRAPH
-    content = graph.read_bytes()
-    for left in (0, 64, len(content) // 2, len(content) - 10):
-        graph.write_bytes(content[:left])
-        with pytest.raises(UserError, match=r"graph\.usearch: missing or damaged; make the index anew"):
-            index.Index(str(tmp_path / "index"), approximate=True)
-    graph.write_bytes((tmp_path / "other" / index.GRAPH).read_bytes())
-    with pytest.raises(UserError, match=r"graph\.usearch: not that of vectors\.npy; make the index anew"):
-        index.Index(str(tmp_path / "index"), approximate=True)
-
-
-def test_a_graph_with_zeros_in_its_middle_finds_no_document_twice(tmp_path):
-    pytest.importorskip("usearch")
-    made = make(tmp_path / "index", [f"text {number % 8}" for number in range(64)], True)
-    path, queries, refused = tmp_path / "index" / index.GRAPH, np.eye(8, dtype=np.float32), 0
-    content = path.read_bytes()
-    for begin in range(512, len(content), 512):
-        path.write_bytes(content[:begin] + bytes(512) + content[begin + 512 :])
-        try:
-            found = list(index.Index(made.directory, approximate=True).search(queries, 10))
-        except UserError as error:
-            assert "graph.usearch: missing or damaged; make the index anew" in str(error)
-            refused += 1
-        else:
-            numbers = [[result.document.id for result in each] for each in found]
-            assert all(len({*each}) == len(each) for each in numbers)
-    assert refused
-
-
-def test_a_text_that_is_damaged_is_named(tmp_path):
-    make(tmp_path / "index", [f"text {number}" for number in range(8)], False)
-    texts = tmp_path / "index" / index.TEXTS
-    content = texts.read_bytes()
-    for bad in (bytes(len(content)), b" " * len(content), content.replace(b'"text"', b'"txet"')):
-        texts.write_bytes(bad)
-        with pytest.raises(
-            UserError, match=r"texts\.jsonl: the line of document 3 is damaged; make the index"
-        ):
-            list(index.Index(str(tmp_path / "index")).search(np.eye(8, dtype=np.float32)[3:4], 1))
-
-
 def test_the_first_document_that_differs(tmp_path):
     texts = ["text 0", "text 1", "é 2"]
     made = make(tmp_path / "index", texts, False)
