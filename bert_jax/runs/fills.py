@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -157,21 +156,23 @@ class FillsMasks(Evaluator):
         self.name, self.every = evaluator.name, evaluator.every
         self._evaluator, self._sentences, self._mesh = evaluator, sentences, mesh
         self._predict = outputs.make_predict(objective, mesh, rows=len(sentences.rows))
+        self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the metrics of the wrapped evaluator. Every process takes part in the computation."""
         metrics = self._evaluator.evaluate(step, state, context)
         with context.watchdog.paused():
-            found = jax.device_get(context.guard.wait_for(functools.partial(self._probabilities, state)))
+            found = jax.device_get(self._probabilities(state, context))
         context.writer.write_table(step, f"{self.name}/{NAME}", *self._sentences.table(found))
         return metrics
 
-    def _probabilities(self, state: TrainState) -> jax.Array:
+    def _probabilities(self, state: TrainState, context: EvaluationContext) -> jax.Array:
         parts = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         size = -(-len(self._sentences.rows) // parts) * parts
         own = sharding.local_rows(self._mesh, size)
         local = {name: x[own] for name, x in self._sentences.batch(size).items()}
-        return self._predict(state.params, sharding.global_batch(local, self._mesh), state.frozen)
+        batch = sharding.global_batch(local, self._mesh)
+        return context.dispatch(self._predict, state.params, batch, state.frozen, compiled=self._compiled)
 
     def is_done(self, step: int) -> bool:
         """Returns whether the wrapped evaluator is done."""

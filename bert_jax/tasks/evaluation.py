@@ -81,8 +81,8 @@ class TaskEvaluator(Evaluator):
 
     def _dispatch(self, context: EvaluationContext, frozen: Any, params: Any, batch: Any) -> jax.Array:
         """Returns the outputs of a batch."""
-        compute = functools.partial(self._predict, params, batch, **({"frozen": frozen} if frozen else {}))
-        return context.dispatch(compute, batch, self._compiled)
+        args = [frozen] if frozen else []
+        return context.dispatch(self._predict, params, batch, *args, compiled=self._compiled)
 
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
         """Writes the confusion matrix as a picture."""

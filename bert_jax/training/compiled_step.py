@@ -34,11 +34,12 @@ def lower_and_compile(
     abstract_state: TrainState,
     batch: Mapping[str, Any],
     seed: np.uint32 | jax.Array,
+    compile_: Callable[[jax.stages.Lowered], jax.stages.Compiled] = jax.stages.Lowered.compile,
 ) -> Program:
     """Returns a train step compiled for batches like this one: (state, batch, seed) -> (state, metrics)."""
     with dispatch.record() as choices:
         lowered = train_step.lower(abstract_state, batch, seed)
-    return lowered.compile(), choices
+    return compile_(lowered), choices
 
 
 class CompiledStep:
@@ -86,8 +87,8 @@ class CompiledStep:
         if key not in self._programs:
             began, compiled_before = time.monotonic(), key in self._ready
             with paused(), self._watchdog.paused(), self._writer.stage("compiling the train step"):
-                program, choices = self._ready.pop(key, None) or guard.wait_for(
-                    lambda: lower_and_compile(self._train_step, self._abstract_state, batch, self.seed)
+                program, choices = self._ready.pop(key, None) or lower_and_compile(
+                    self._train_step, self._abstract_state, batch, self.seed, guard.compile
                 )
             host_memory.keep_activations(program, jax.local_device_count())
             self._programs[key] = program

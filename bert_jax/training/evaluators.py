@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,6 @@ from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step
 from bert_jax.training.watchdog import Watchdog
-
-_T = TypeVar("_T")
 
 
 class Batches(Iterator[dict[str, np.ndarray]], Protocol):
@@ -74,26 +72,35 @@ class EvaluationContext:
 
             yield on_batch
 
-    def dispatch(self, compute: Callable[[], _T], batch: Mapping[str, jax.Array], compiled: set[tuple]) -> _T:
-        """Returns `compute()`, for which a program is compiled if the batch has a new shape.
+    def dispatch(
+        self,
+        function: sharding.MeshFunction,
+        params: Any,
+        batch: Mapping[str, jax.Array],
+        *args: Any,
+        compiled: set[tuple],
+    ) -> Any:
+        """Returns `function(params, batch, *args)`, which is compiled if the batch has a new shape.
 
         The watchdog is paused during the compilation, which may take longer than its limit. A request to stop
         the run interrupts it.
 
         Args:
-            compute: calls a jitted function with the batch.
-            batch: a global batch.
+            function: the function.
+            params: its first argument.
+            batch: its second argument, a global batch.
+            args: its other arguments.
             compiled: the keys (`compiled_step.shape_key`) of the batches for which this function has been
-                compiled. That of the batch is added.
+                compiled. The key of this batch is added.
 
         Raises:
             Interrupted: the run was requested to stop.
         """
-        key = shape_key(batch)
-        with contextlib.nullcontext() if key in compiled else self.watchdog.paused():
-            found = self.guard.wait_for(compute)
-        compiled.add(key)
-        return found
+        if (key := shape_key(batch)) not in compiled:
+            with self.watchdog.paused():
+                self.guard.compile(function.lower(params, batch, *args))  # JAX caches the program.
+            compiled.add(key)
+        return function(params, batch, *args)
 
 
 class Evaluator(Protocol):
@@ -149,18 +156,16 @@ class EvalStep:
         seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
             evaluation.
         mesh: the device mesh of the state.
-
-    Attributes:
-        compiled: the keys of the batches for which the step has been compiled, for
-            `EvaluationContext.dispatch`.
     """
 
     def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):
-        self.mesh, self.compiled = mesh, set[tuple]()
+        self.mesh, self._compiled = mesh, set[tuple]()
         self._objective, self._seed = objective, sharding.on_all_devices(np.uint32(seed), mesh)
-        self._step: Callable | None = None
+        self._step: sharding.MeshFunction | None = None
 
-    def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], index: int) -> dict[str, Any]:
+    def __call__(
+        self, state: TrainState, batch: Mapping[str, jax.Array], index: int, context: EvaluationContext
+    ) -> dict[str, Any]:
         """Returns {name: (sum, weight)} of a batch, the `index`-th of an evaluation."""
         if self._step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -169,7 +174,8 @@ class EvalStep:
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
         number = sharding.on_all_devices(np.int32(index), self.mesh)
-        return self._step(state.params, batch, number, self._seed, *frozen)
+        args = number, self._seed, *frozen
+        return context.dispatch(self._step, state.params, batch, *args, compiled=self._compiled)
 
 
 class RecordEvaluator(Evaluator):
@@ -211,8 +217,7 @@ class RecordEvaluator(Evaluator):
             for index, rows in enumerate(batches):
                 on_batch(index)
                 previous, batch = totals, sharding.global_batch(rows, mesh)
-                compute = functools.partial(self._eval_step, state, batch, index)
-                pairs = context.dispatch(compute, batch, self._eval_step.compiled)
+                pairs = self._eval_step(state, batch, index, context)
                 totals = pairs if totals is None else _add(totals, pairs)
                 jax.block_until_ready(previous)
         if totals is None:

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -16,7 +16,6 @@ from jax.experimental import multihost_utils
 from bert_jax import signals
 from bert_jax.errors import Preempted
 
-_T = TypeVar("_T")
 _POLL_SECONDS = 0.2
 # JAX agrees on a number after those that it has seen in this process, in whichever run, and answers yes to
 # that number alone. A later run that counted from 1 again would not come to it, or late.
@@ -108,18 +107,21 @@ class PreemptionGuard:
         if self.requested():
             raise Interrupted
 
-    def wait_for(self, function: Callable[[], _T]) -> _T:
-        """Returns `function()`, which may compile for minutes and is interrupted by a stop request.
+    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Compiles a program, which may take minutes and is interrupted by a stop request.
 
-        If interrupted, the function continues in its thread and its result is discarded. Before `hold`, and
-        with several processes, which have to agree on a stop, the function is called without interruption.
+        If interrupted, the compilation continues in its thread and its result is discarded. It is not
+        interrupted before `hold`, nor with several processes, which have to agree on a stop.
+
+        The program is lowered by the caller because the contexts of JAX, such as
+        `jax.default_matmul_precision`, hold in one thread only.
 
         Raises:
-            Interrupted: a stop was requested before the function returned.
+            Interrupted: a stop was requested before the program was compiled.
         """
         if self._worker is None:
-            return function()
-        future = self._worker.submit(function)
+            return lowered.compile()
+        future = self._worker.submit(lowered.compile)
         while True:
             with contextlib.suppress(concurrent.futures.TimeoutError):
                 return future.result(timeout=_POLL_SECONDS)

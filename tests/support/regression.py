@@ -43,7 +43,7 @@ class Regression(Objective):
     def loss(self, params, batch, rngs):
         error = batch["x"] @ params["encoder"]["w"] + params["head"]["b"] - batch["y"]
         weight = batch["tokens"].astype(jnp.float32)
-        close = jnp.sum((jnp.abs(error) < 0.5) * weight)
+        close = jnp.sum((jnp.abs(error) < 0.5).astype(weight.dtype) * weight)
         return {"mse": (jnp.sum(weight * error**2), weight.sum())}, {"close": (close, weight.sum())}
 
 

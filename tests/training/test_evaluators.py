@@ -115,7 +115,7 @@ def test_each_batch_of_an_evaluation_has_its_number_and_sums_are_divided_once():
     class Step:
         compiled = frozenset()
 
-        def __call__(self, state, batch, index):
+        def __call__(self, state, batch, index, context):
             seen.append((state, batch["x"].shape, index))
             pairs = {"loss": (10.0 * index, 1.0 + index), "absent": (0.0, 0.0)}
             return jax.tree.map(jnp.float32, pairs)

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import types
 
 import pytest
 from support.regression import Recorder, Run, assert_same, at, send, stopping_at_once
@@ -62,11 +63,11 @@ def test_a_second_sigint_in_a_save_is_answered_and_a_third_ends_it(tmp_path, cap
     run.before_batch = at(7, lambda: send(signal.SIGINT))
     save = checkpoint.Checkpointer.save
 
-    def interrupted(self, step, state, stop=None):
+    def interrupted(self, step, state):
         if step == 7:
             for _ in range(more):
                 send(signal.SIGINT)
-        save(self, step, state, stop)
+        save(self, step, state)
 
     monkeypatch.setattr(checkpoint.Checkpointer, "save", interrupted)
     with pytest.raises(KeyboardInterrupt, match="step 7, saved" if more == 1 else "step 7 without saving"):
@@ -84,7 +85,7 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
         def compile(self, batch, stop, *paused):
             if compiled:
                 threading.Timer(0.1, send, [signal.SIGTERM]).start()
-                stop.wait_for(lambda: released.wait(60))
+                stop.compile(types.SimpleNamespace(compile=lambda: released.wait(60)))
             compiled.append(batch)
             return super().compile(batch, stop, *paused)
 
