@@ -69,16 +69,6 @@ def _tell(error: Exception) -> None:
         error.add_note(_RAISED_IN_ALL)
 
 
-def of_primary(value: Any) -> Any:
-    """Returns the value of process 0, which has to be JSON-serializable, in all processes of the run.
-
-    All processes have to call it. What the others give is not used.
-    """
-    if jax.process_count() == 1:
-        return value
-    return json.loads(gather(json.dumps(value).encode() if jax.process_index() == 0 else b"")[0])
-
-
 def call_in_primary(choose: Callable[[], Any]) -> Any:
     """Returns in all processes of the run what `choose` returns in process 0; the others do not call it.
 
@@ -93,11 +83,11 @@ def call_in_primary(choose: Callable[[], Any]) -> Any:
     """
     if jax.process_count() == 1:
         return choose()
-    value = None
+    content = b""
     if jax.process_index() == 0:
         try:
-            value = choose()
+            content = json.dumps(choose()).encode()
         except Exception as error:
             _tell(error)
             raise
-    return of_primary(value)
+    return json.loads(gather(content)[0])

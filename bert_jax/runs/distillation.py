@@ -112,18 +112,13 @@ def distill(
 def _architecture(
     part: DistillationConfig, tokenizer: Tokenizer | None, workdir: os.PathLike | str
 ) -> EncoderConfig:
-    if (recorded := _recorded(workdir)) is not None:
-        return recorded
+    """Returns the architecture of the teacher: of a run that has started, the recorded one."""
+    if record := run_directory.read_started(workdir).get(_RECORD) if workdir else None:
+        return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record})
     config, theirs = convert.load_architecture(part.teacher)
     if tokenizer is not None:
         vocabularies.check("distillation.teacher", part.teacher, theirs, tokenizer)
     return config
-
-
-def _recorded(workdir: os.PathLike | str) -> EncoderConfig | None:
-    """Returns the architecture of the teacher of a run that has started, or None."""
-    record = run_directory.read_started(workdir).get(_RECORD) if workdir else None
-    return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record}) if record else None
 
 
 def record(objective: Objective) -> dict[str, Any]:

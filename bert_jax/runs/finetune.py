@@ -89,16 +89,8 @@ def finetune(
         return found or {"step": int(state.step), "scores": {}}
 
 
-def _open(
-    config: Any,
-    directory: str,
-    log: Callable[[str], None],
-    explicit: Collection[str],
-    command_line: str,
-    memory_limit: float | None,
-    cleanup: contextlib.ExitStack,
-) -> dict[str, Any]:
-    """Returns the arguments of `loop.fit` for a run whose work directory it opens; see `finetune`."""
+def _open(config, directory, log, explicit, command_line, memory_limit, cleanup) -> dict[str, Any]:
+    """Returns the arguments of `loop.fit`; `cleanup` closes the work directory. See `finetune`."""
     log = distributed.log_of_primary(log)
     agreement.check_run({"config": config.to_dict()}, fields.declared(config.task))
     config, task, training = prepare(config, directory, log, explicit)

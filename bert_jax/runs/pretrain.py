@@ -79,17 +79,8 @@ def pretrain(
         return loop.fit(**opened, **fit_options)
 
 
-def _open(
-    config: Any,
-    workdir: os.PathLike | str,
-    explicit: Collection[str],
-    allow_changes: bool,
-    evaluators: Collection[Evaluator],
-    log: Callable[[str], None],
-    memory_limit: float | None,
-    cleanup: contextlib.ExitStack,
-) -> dict[str, Any]:
-    """Returns the arguments of `loop.fit` for a run whose work directory it opens; see `pretrain`."""
+def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup) -> dict[str, Any]:
+    """Returns the arguments of `loop.fit`; `cleanup` closes the work directory. See `pretrain`."""
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))

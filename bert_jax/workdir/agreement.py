@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import socket
@@ -44,13 +43,11 @@ def check_same(values: Mapping[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    content = json.dumps(dict(values), sort_keys=True).encode()
-    digests = collective.gather(hashlib.sha256(content).digest())
-    other = next((index for index, digest in enumerate(digests) if digest != digests[0]), None)
+    found = [json.loads(each) for each in collective.gather(json.dumps(dict(values)).encode())]
+    other = next((index for index, each in enumerate(found) if each != found[0]), None)
     if other is None:
         return
-    found = collective.gather(content)
-    first, second = json.loads(found[0]), json.loads(found[other])
+    first, second = found[0], found[other]
     # A value that a process does not have is None.
     pairs = {name: (first.get(name), second.get(name)) for name in sorted({*first, *second})}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -19,8 +19,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_collections
-
 from bert_jax import tokenization
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, checks, files, json_files
@@ -338,11 +336,6 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
         if old in config:
             config.setdefault(new, config.pop(old))
     return content
-
-
-def load_config(path: files.PathLike) -> ml_collections.ConfigDict:
-    """Returns the resolved config of the run that a work directory or checkpoint belongs to."""
-    return ml_collections.ConfigDict(read_run(path)["config"])
 
 
 def find_vocabulary(path: files.PathLike) -> str:

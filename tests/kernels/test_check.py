@@ -313,7 +313,7 @@ def test_a_run_warns_once_and_goes_on_in_the_xla_form(monkeypatch, tmp_path, cap
     )
     assert captured.out.count(warning) == 1
     # By the platform, recorded as what it became.
-    assert run_directory.load_config(tmp_path / "run").model.dtype == "bfloat16"
+    assert run_directory.read_run(tmp_path / "run")["config"]["model"]["dtype"] == "bfloat16"
 
 
 def test_prediction_embedding_and_fill_mask_check_too(monkeypatch, tmp_path):

@@ -16,12 +16,6 @@ def test_contents_of_any_length_are_gathered_in_order(monkeypatch):
     assert together.run(monkeypatch, *calls) == [contents] * 4
 
 
-def test_all_get_the_value_of_process_0(monkeypatch):
-    values = [{"steps": [1, 2**40], "name": "ü"}, None, "other"]
-    calls = [functools.partial(collective.of_primary, value) for value in values]
-    assert together.run(monkeypatch, *calls) == [values[0]] * 3
-
-
 @pytest.mark.parametrize("kind", [UserError, StorageError])
 def test_process_0_chooses_for_all(monkeypatch, kind):
     def refuse():
@@ -31,7 +25,8 @@ def test_process_0_chooses_for_all(monkeypatch, kind):
         calls = [functools.partial(collective.call_in_primary, choose) for choose in choices]
         return together.run(monkeypatch, *calls)
 
-    assert in_all(lambda: [1, 2], refuse, refuse) == [[1, 2]] * 3
+    value = {"steps": [1, 2**40], "name": "ü"}
+    assert in_all(lambda: value, refuse, refuse) == [value] * 3
     errors = in_all(refuse, lambda: [1, 2])
     assert [(type(error), str(error)) for error in errors] == [(kind, "no such step")] * 2
 
@@ -71,5 +66,5 @@ def test_processes_that_fail_alike_each_report_their_own_error(monkeypatch):
 
 def test_one_process_has_its_own(monkeypatch):
     monkeypatch.delattr(jax.experimental.multihost_utils, "process_allgather")
-    assert collective.gather(b"own") == [b"own"] and collective.of_primary([1]) == [1]
+    assert collective.gather(b"own") == [b"own"]
     assert collective.call_in_primary(lambda: (1, 2)) == (1, 2)

@@ -27,11 +27,7 @@ def test_fine_tuning_takes_its_own_dtype_and_not_the_checkpoints(
     pretrained, monkeypatch, given, target, dtype
 ):
     monkeypatch.setattr(platform, "target", lambda: target)
-    monkeypatch.setattr(
-        run_directory,
-        "load_config",
-        _with_dtype(run_directory.load_config, "bfloat16" if dtype == "float32" else "float32"),
-    )
+    record_dtype(monkeypatch, "bfloat16" if dtype == "float32" else "float32")
     config = tasks.default_config()
     assert config.model.dtype == "auto"
     config.update(dict(init_from=str(pretrained), max_seq_length=16))
@@ -39,13 +35,16 @@ def test_fine_tuning_takes_its_own_dtype_and_not_the_checkpoints(
     assert resolve_model(fields.of_run(config))[0].execution.dtype == dtype
 
 
-def _with_dtype(load, dtype):
-    def changed(path):
-        config = load(path)
-        config.model.dtype = dtype
-        return config
+def record_dtype(monkeypatch, dtype):
+    """Lets every run have been trained in a dtype."""
+    true = run_directory.read_run
 
-    return changed
+    def read_run(path):
+        found = true(path)
+        found["config"]["model"]["dtype"] = dtype
+        return found
+
+    monkeypatch.setattr(run_directory, "read_run", read_run)
 
 
 @pytest.mark.long
@@ -59,12 +58,5 @@ def test_prediction_keeps_the_dtype_of_training_but_a_cpu_computes_in_float32(
     run = fine_tuned.make_run(tmp_path, vocabulary, "classification", ["a", "b"])
     monkeypatch.setattr(platform, "target", lambda: target)
     monkeypatch.setattr(check, "ensure", lambda model, log: None)
-    true = run_directory.read_run
-
-    def read_run(path):
-        found = true(path)
-        found["config"]["model"]["dtype"] = trained
-        return found
-
-    monkeypatch.setattr(run_directory, "read_run", read_run)
+    record_dtype(monkeypatch, trained)
     assert Predictor(run).task.model_config.execution.dtype == dtype

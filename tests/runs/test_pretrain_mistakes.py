@@ -149,7 +149,7 @@ def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
     assert "data.train_split is 'train' there and 'eval' here" in error_of(pretrain(directory, **changed))
     code, output, _ = pretrain(directory, more=["--allow_changes"], **changed)
     assert code == 0 and "resumed from step 6" in output
-    assert run_directory.load_config(directory).data.train_split == "eval"
+    assert run_directory.read_run(directory)["config"]["data"]["train_split"] == "eval"
 
 
 def test_allowed_changes_do_not_reach_the_shapes(pretrain, trained):

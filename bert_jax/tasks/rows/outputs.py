@@ -63,7 +63,7 @@ class Shapes:
             return cls(size, lengths)
         devices = mesh.shape["data"] * mesh.shape["fsdp"]
         # Processes may have different numbers of cores.
-        tokens = collective.of_primary(row_parts.tokens_on_device(mesh))
+        tokens = collective.call_in_primary(lambda: row_parts.tokens_on_device(mesh))
         if most_tokens is not None:
             tokens = min(tokens, most_tokens // devices)
         padded = costs.of_padded(data, size, lengths) - costs.compilation
