@@ -27,7 +27,6 @@ import traceback
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags as absl_flags
 
@@ -57,14 +56,6 @@ COMMANDS = (
 
 # Commands that train. Those that only predict start faster without the settings, and are as fast later.
 _WITH_MALLOC_SETTINGS = ("demo", "pretrain", "finetune", "sweep", "bench")
-
-# Messages of int(), float() and absl, reworded for the user.
-_REWORDED: dict[str, Any] = {
-    r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
-    r"could not convert string to float: .*": "expected a number",
-    r"Missing value for flag (\S+)": lambda match: f"{match[1]} has no value; expected {match[1]}=VALUE",
-    r"value should be one of <(.*)>": lambda match: "expected one of " + match[1].replace("|", ", "),
-}
 
 _HELP = ("--help", "-help", "-h", "-?")
 
@@ -254,7 +245,7 @@ def parse_flags(
     except absl_flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(name, define, error.flagname)) from error
     except absl_flags.Error as error:
-        raise UserError(_reworded(str(error))) from error
+        raise UserError(str(error).removeprefix("flag ")) from error
     if args and not hasattr(module, "ARGUMENTS"):
         hint = "quote patterns, as in --input='DIR/*'" if "input_format" in flags else ""
         hint = getattr(module, "INSTEAD_OF_ARGUMENTS", hint)
@@ -288,13 +279,6 @@ def _unknown_flag(command: str, define: Define, unknown: str) -> str:
             return f"{command} has no flag --{unknown}; {instead}"
     hint = f"; did you mean --{near}?" if near else did_you_mean(unknown, names, "--")
     return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
-
-
-def _reworded(message: str) -> str:
-    """Returns the message of an error of absl, with the messages of int() and float() reworded."""
-    for theirs, ours in _REWORDED.items():
-        message = re.sub(theirs, ours, message)
-    return message.removeprefix("flag ")
 
 
 def _overview() -> str:

@@ -172,8 +172,7 @@ class _Build:
         if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "
-                f"more documents{readers.FORMATS[self.options.input_format].documents_end}, "
-                "or --nsp=none"
+                "more documents (in text, a blank line ends one), or --nsp=none"
             )
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]

@@ -222,7 +222,7 @@ class _Found:
         if not self.lines:
             return [f"no text was found: is --input_format={input_format} right?"]
         if facts["documents"] == 1 and not sampled:
-            more = f"give more documents{readers.FORMATS[input_format].documents_end}, or --nsp=none"
+            more = "give more documents (in text, a blank line ends one), or --nsp=none"
             problems.append(f"the corpus is one document, and next-sentence prediction needs others: {more}")
         elif (
             readers.FORMATS[input_format].sentence_lines

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
 
 INT32 = 2**31 - 1
 
@@ -282,32 +281,6 @@ _NO_FIELDS = {
     "tpu_name": _DEVICES,
     "num_tpu_cores": _DEVICES,
 }
-
-
-# Maps fields to values of theirs in transformers and how the same is set here.
-_VALUES = {
-    "optimizer.schedule": {
-        "linear": "warmup_then_decay",
-        "polynomial": "warmup_then_decay",
-        "constant_with_warmup": "constant",
-        "inverse_sqrt": "inverse_square_root",
-        "cosine_with_min_lr": "cosine with optimizer.final_rate",
-        "cosine_warmup_with_min_lr": "cosine with optimizer.final_rate",
-        "warmup_stable_decay": "wsd",
-    },
-}
-
-
-def value_meant(field: str, value: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown value: "; did you mean NAME?", or "".
-
-    Args:
-        field: the dotted name of the field.
-        value: the unknown value, which may be that of another framework.
-        known: the values that the field may have.
-    """
-    name = _VALUES.get(field, {}).get(value)
-    return f"; did you mean {name}?" if name else did_you_mean(value, known)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

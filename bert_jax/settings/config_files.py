@@ -87,12 +87,6 @@ def find(given: str, group: str = "") -> Path:
         UserError: there is no such config; the message has the closest name and how to list all.
     """
     path = Path(given)
-    if path.suffix == ".json" and path.is_file():
-        what = "the record of a run" if path.name == "config.json" else "a JSON file"
-        raise UserError(
-            f"--config={given}: it is {what}, not a config file; expected a name or a Python file, and "
-            "`bert-jax configs NAME --output=FILE` writes one to start from"
-        )
     if path.is_file():
         return path
     known = names()

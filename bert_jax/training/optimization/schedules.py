@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
-from bert_jax.settings import config_fields
+from bert_jax.io.wording import counted, did_you_mean
 from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -166,7 +165,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     if config.schedule not in SCHEDULES:
         raise UserError(
             f"optimizer.schedule={config.schedule!r} is unknown; choose one of {', '.join(SCHEDULES)}"
-            f"{config_fields.value_meant('optimizer.schedule', config.schedule, SCHEDULES)}"
+            f"{did_you_mean(config.schedule, SCHEDULES)}"
         )
     if config.warmup_fraction and config.warmup_steps:
         raise UserError(

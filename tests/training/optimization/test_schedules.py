@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import re
 
 import numpy as np
 import pytest
@@ -72,22 +71,10 @@ def test_the_floor_of_a_decay_that_ends_before_the_run():
     np.testing.assert_allclose(rates([50, 90, 99], **fields), [0.55, 0.1, 0.1], rtol=1e-6)
 
 
-def test_the_schedules_of_transformers_are_answered_with_those_here():
-    names = {
-        "linear": "warmup_then_decay",
-        "constant_with_warmup": "constant",
-        "inverse_sqrt": "inverse_square_root",
-        "polynomial": "warmup_then_decay",
-        "cosine_with_min_lr": "cosine with optimizer.final_rate",
-        "warmup_stable_decay": "wsd",
-        "cosin": "cosine",
-    }
-    for given, name in names.items():
-        with pytest.raises(UserError, match=rf"schedule='{given}' is unknown; .* mean {re.escape(name)}\?$"):
+def test_an_unknown_schedule_lists_those_that_there_are():
+    for given in ("cosin", "reduce_lr_on_plateau"):
+        with pytest.raises(UserError, match=f"schedule='{given}' is unknown; .*wsd"):
             rates([0], schedule=given)
-        assert name.split()[0] in schedules.SCHEDULES
-    with pytest.raises(UserError, match=r"schedule='reduce_lr_on_plateau' is unknown; .*, wsd$"):
-        rates([0], schedule="reduce_lr_on_plateau")
 
 
 @pytest.mark.parametrize(
