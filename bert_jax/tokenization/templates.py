@@ -7,6 +7,7 @@ room for tokens, the positions of A and B, and the token types are derived from 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,10 @@ class Template:
         """
         places = self.places(which)
         return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
+
+    def with_one_type(self) -> Template:
+        """Returns the template with the token type 0 at every place."""
+        return Template(*(re.sub(r":\d+", ":0", rows) for rows in (self.single, self.pair)))
 
     def places(self, which: str) -> Places:
         """Returns (role, or A or B; token type) of each place of the `single` or `pair` template."""

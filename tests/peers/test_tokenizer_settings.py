@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 from support import vocabularies
+from support.conversions import random_model
 
+from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
+from bert_jax.convert.formats import huggingface
 from bert_jax.errors import UserError
+from bert_jax.library import LoadedModel
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tokenization import templates
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
@@ -140,3 +146,26 @@ def test_settings_of_text(save, tmp_path, name, value):
         check(folder, tmp_path / "out")
     except UserError as error:
         assert str(folder) in str(error)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+@pytest.mark.parametrize("types", [1, 2])
+def test_the_token_types_of_a_pair(tmp_path, kind, types):
+    torch = pytest.importorskip("torch")
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in WORDPIECES))
+    template = {"template": templates.BERT} if kind == "bpe" else {}
+    tokenizer = tokenization.load(BPE if kind == "bpe" else tmp_path / "vocab.txt", **template)
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=20, type_vocab_size=types,
+    )  # fmt: skip
+    model = random_model(config, "none").replace(tokenizer=tokenizer)
+    (tmp_path / "out").mkdir()
+    huggingface.FORMAT.write(model, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    encoded = theirs("the cat", "a dog", return_tensors="pt")
+    assert encoded["token_type_ids"].any() == (types == 2) and encoded["input_ids"].shape[1] > 6
+    with torch.no_grad():
+        found = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()(**encoded).last_hidden_state
+    ours = LoadedModel(loading.load(str(tmp_path / "out")), dtype="float32").encode([("the cat", "a dog")])
+    assert abs(ours.states - found.numpy()).max() < 1e-5

@@ -90,8 +90,8 @@ def check_known(config: EncoderConfig) -> None:
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
     """Checks that rows are assembled as the family of a new model has them.
 
-    The template is stored with a vocabulary and with records. Token types do not matter to a model without
-    them.
+    The template is stored with a vocabulary and with records. Token types do not matter to a model with at
+    most one.
 
     Args:
         tokenizer: the tokenizer, which has the template.
@@ -103,7 +103,7 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
     """
     family = of(config)
     ours, theirs = (
-        [place if config.type_vocab_size else place[0] for place in template.places("pair")]
+        [place if config.type_vocab_size > 1 else place[0] for place in template.places("pair")]
         for template in (family.tokenizer.template, tokenizer.template)
     )
     if ours == theirs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -145,6 +146,10 @@ def _text_length(model: Model) -> int:
 
 
 def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
+    fields = model.family.tokenizer.fields
+    if model.config.type_vocab_size == 1 and "model_input_names" not in fields:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.template = tokenizer.template.with_one_type()
     name = _class_name(model, tokenizer)
     special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     settings: dict[str, Any]
@@ -169,7 +174,9 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
-    settings |= model.family.tokenizer.fields
+    if name == "PreTrainedTokenizerFast":  # transformers 5 gives it no token types by default
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    settings |= fields
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
 
@@ -200,11 +207,12 @@ def _file_name(tokenizer: tokenization.Tokenizer) -> str:
 
 def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
     record = model.family.tokenizer
+    is_own = record.kind == tokenizer.kind != "sentencepiece"
     # A SentencePiece model has the ids of ALBERT or those of fairseq, whatever the family of the model is.
-    if record.kind == tokenizer.kind != "sentencepiece":
+    if is_own and (tokenizer.kind == "bpe" or tokenizer.template == record.template):
         return record.class_name
-    # BertTokenizer has BERT's rows only; this class has those of tokenizer.json.
-    if tokenizer.kind == "wordpiece" and not _same_rows(tokenizer.template, templates.BERT):
+    # BertTokenizer has BERT's rows and types only; this class has those of tokenizer.json.
+    if tokenizer.kind == "wordpiece" and (is_own or not _same_rows(tokenizer.template, templates.BERT)):
         return "PreTrainedTokenizerFast"
     return _CLASSES[_file_name(tokenizer)]
 

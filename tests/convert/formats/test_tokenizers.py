@@ -231,3 +231,19 @@ def test_added_tokens_that_are_not_kept_are_warned_of(source, tmp_path):
     assert warnings == [
         f"warning: {source}: its added tokens [E1] are not recognized in text, nor kept in a conversion"
     ]
+
+
+def test_a_model_with_one_token_type_has_it_in_both_texts_of_a_pair(source, tmp_path, make_model):
+    model = make_model("none", type_vocab_size=1)
+    huggingface_export.write(model, source)
+    content = json.loads((source / "tokenizer.json").read_text())
+    rows = content["post_processor"]["pair"]
+    assert {place["type_id"] for part in rows for place in part.values()} == {0}
+    # BertTokenizer does not read them.
+    assert (
+        json.loads((source / "tokenizer_config.json").read_text())["tokenizer_class"]
+        == "PreTrainedTokenizerFast"
+    )
+    assert (
+        read(source).tokenizer.layout.row([7], [8]).tolist() == model.tokenizer.layout.row([7], [8]).tolist()
+    )
