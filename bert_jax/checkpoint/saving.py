@@ -48,7 +48,7 @@ class Checkpointer:
         keep: the number of newest steps to keep.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
         log: called with one line when a step is set aside.
-        waiting: makes the context in which the end of a save is waited for, however long it takes.
+        waiting: makes the context of a save, and of waiting for its end, which may take long.
 
     Attributes:
         saved: the steps on disk.
@@ -85,6 +85,10 @@ class Checkpointer:
         Raises:
             StorageError: the previous save failed.
         """
+        with self._waiting():
+            self._save(step, state)
+
+    def _save(self, step: int, state: PyTree) -> None:
         self.wait()
         if step in self.saved.agreed_steps():
             return
@@ -124,7 +128,7 @@ class Checkpointer:
         if self._has_frozen:
             return described
         self._begun, self._has_failed = FROZEN, False
-        with self._waiting(), self._explained():
+        with self._explained():
             if jax.process_index() == 0:
                 files.remove_tree(path)
             self.saved.begin(FROZEN)

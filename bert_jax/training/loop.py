@@ -68,7 +68,7 @@ def fit(
             such a dict. Ignored if the run resumes from a checkpoint.
         programs: the train step, compiled for some shapes of a batch.
         stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
-            0 for no limit.
+            0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
         profile_steps: the first and the last step to trace into profile/ in the work directory.
 
     Returns:
@@ -92,14 +92,16 @@ def fit(
     seed = sharding.on_all_devices(np.uint32(config.seed), mesh)
     with contextlib.ExitStack() as cleanup:
         guard = cleanup.enter_context(PreemptionGuard(writer.notice))
-        watchdog = cleanup.enter_context(Watchdog(stall_timeout))
+        watchdog = Watchdog(stall_timeout)
         checkpointer = checkpoint.Checkpointer(
             workdir.checkpoints,
             keep=config.checkpoint.keep,
             keep_every=config.checkpoint.keep_every,
             log=writer.message,
+            waiting=watchdog.paused,
         )
         cleanup.enter_context(_closing(checkpointer))
+        cleanup.enter_context(watchdog)
         checkpointer.saved.check_space(abstract)
         run = TrainRun(
             config=config,

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.evaluations import quiet_context
-from support.regression import Regression, make_batch
+from support.regression import Regression, Run, at, make_batch
 
+from bert_jax.checkpoint import saving
 from bert_jax.parallel import sharding
+from bert_jax.training import loop
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog
@@ -109,3 +111,39 @@ def test_a_pause_may_end_while_the_limit_is_checked():
 def test_none_is_watched_with_0():
     with Watchdog(0, lambda message: None) as watchdog:
         assert not watchdog._thread.is_alive()
+
+
+@pytest.fixture
+def limited(whole, monkeypatch, tmp_path):
+    """A run whose limit is shorter than what the test delays, and the messages of its watchdog; modules are loaded."""
+    ended = []
+    monkeypatch.setattr(loop, "Watchdog", lambda seconds: Watchdog(4 * LIMIT, ended.append))
+    return Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2), ended
+
+
+def slowed(function):
+    def slow(*args, **kwargs):
+        time.sleep(8 * LIMIT)
+        return function(*args, **kwargs)
+
+    return slow
+
+
+@pytest.mark.long
+def test_restoring_and_saving_may_take_longer_than_the_limit(monkeypatch, limited):
+    run, ended = limited
+    handler = saving.ocp.PyTreeCheckpointHandler
+    monkeypatch.setattr(handler, "finalize", slowed(handler.finalize))  # orbax calls it in the background
+    monkeypatch.setattr(saving, "read_state", slowed(saving.read_state))
+    run.fit()
+    run.config.steps = 6
+    run.fit()
+    assert ended == [] and run.logged("resumed from step 4") and run.saved()[-1] == 6
+
+
+@pytest.mark.long
+def test_a_step_that_does_not_come_ends_a_run(limited):
+    run, ended = limited
+    run.before_batch = at(3, lambda: time.sleep(8 * LIMIT))
+    run.fit()
+    assert len(ended) == 1
