@@ -115,7 +115,7 @@ def test_none_is_watched_with_0():
 
 @pytest.fixture
 def limited(whole, monkeypatch, tmp_path):
-    """A run whose limit is shorter than what the test delays, and the messages of its watchdog; modules are loaded."""
+    """A run with a limit that is shorter than the delays of the tests, and the messages of its watchdog."""
     ended = []
     monkeypatch.setattr(loop, "Watchdog", lambda seconds: Watchdog(4 * LIMIT, ended.append))
     return Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2), ended
