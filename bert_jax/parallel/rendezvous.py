@@ -140,15 +140,14 @@ def _admit(connection: socket.socket, processes: int, workers: dict[int, tuple[s
 
 def _join(coordinator: str, processes: int, process: int, timeout: float, deadline: float) -> None:
     """Connects to process 0 and waits for its reply; the rendezvous in all other processes."""
-    failure = ClusterError(
+    failure = no_answer = ClusterError(
         f"process 0 did not answer at {coordinator} within {timeout:g} s; check that it is running and that "
         "its machine accepts connections on that port"
     )
-    unresolved: ClusterError | None = None
     while (left := deadline - time.monotonic()) > 0:
         try:
             with socket.create_connection(addresses.split(coordinator), left) as connection:
-                unresolved = None
+                failure = no_answer
                 connection.sendall(_line([process, processes, socket.gethostname()]))
                 # Process 0 may have started later and waits for its own timeout. Its error names the missing
                 # processes, so this process waits long enough to receive it.
@@ -165,11 +164,11 @@ def _join(coordinator: str, processes: int, process: int, timeout: float, deadli
                 case [str(kind), str(message)] if kind in _ERRORS:
                     raise _ERRORS[kind](message)
         except socket.gaierror as error:
-            unresolved = addresses.unresolved(coordinator, error)  # A starting cluster may learn it later.
+            failure = addresses.unresolved(coordinator, error)  # A starting cluster may learn it later.
         except OSError:
-            unresolved = None  # Process 0 does not listen yet, or no longer.
+            failure = no_answer  # Process 0 does not listen yet, or no longer.
         time.sleep(min(_RETRY_AFTER, max(0.0, deadline - time.monotonic())))
-    raise unresolved or failure
+    raise failure
 
 
 def _line(message: list) -> bytes:

@@ -85,7 +85,7 @@ def check_shared(directory: str, names: Sequence[str] = (), *, patience: float =
 
     try:
         wanted = collective.call_in_primary(write)
-        whys = [_look_for(os.path.join(directory, name), patience) for name in wanted]
+        whys = (_look_for(os.path.join(directory, name), patience) for name in wanted)
         looked = [socket.gethostname(), next((why for why in whys if why is not None), None)]
         found = [json.loads(each) for each in collective.gather(json.dumps(looked).encode())]
     finally:
