@@ -66,6 +66,11 @@ def convert(
     log(f"read {model.source} as {kind.name}: {_describe(model)}")
     with written(output) as folder, scratch.directory() as extra:
         model = change(model, extra)
+        if model.untied:
+            raise UserError(
+                f"{source}: {model.untied} is not tied to the word embeddings, which is not supported; "
+                "--head=none converts the model without its masked LM head"
+            )
         given = {name: value(model) if callable(value) else value for name, value in options.items()}
         target.write(model, folder, **given)
         again = target.read(folder, log=lambda line: None)  # the source's lines have been logged

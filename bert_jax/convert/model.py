@@ -47,6 +47,8 @@ class Model:
             folder holds one of them; see `surgery.change_head`.
         sentence: how it turns a text into one vector; None if it was not trained for that.
         scores: how sentence-transformers makes scores of its outputs, if it is a sequence classifier.
+        untied: the tensor because of which a masked LM head was not read, since it is not tied to the word
+            embeddings; "" for none.
     """
 
     config: EncoderConfig
@@ -60,6 +62,7 @@ class Model:
     generator: Model | None = None
     sentence: SentenceVectors | None = None
     scores: PairScores = dataclasses.field(default_factory=PairScores)
+    untied: str = ""
 
     def __post_init__(self):
         """Raises a UserError if a parameter is missing, misshapen, or not part of the head.
@@ -206,6 +209,8 @@ def check_found(source: str, family: Family, found: Found, ignore: str = "") -> 
     except re.error as error:
         raise UserError(f"{ignore!r} is no regular expression ({error})") from error
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
+    if found.unknown and not found.params:
+        raise UserError(f"{source}: none of its tensors is one of a {family.name}: {some(found.unknown)}")
     if found.missing:
         raise UserError(f"{source}: it lacks {some(found.missing)}: expected every layer to be whole")
     if found.misshapen:

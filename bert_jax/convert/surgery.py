@@ -281,7 +281,7 @@ def change_head(model: Model, head: str) -> Model:
             f"head {head!r} is unknown; the heads of a {family.name} are {', '.join(family.heads)}"
         )
     if head == model.head:
-        return model
+        return model.replace(untied="") if model.untied else model
     if model.generator is not None and head == model.generator.head:
         return model.generator
     present = set(model.groups)
@@ -297,7 +297,7 @@ def change_head(model: Model, head: str) -> Model:
         )
     groups = family.allowed(head)
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}
-    return model.replace(params=params, head=head, labels=None, problem_type="")
+    return model.replace(params=params, head=head, labels=None, problem_type="", untied="")
 
 
 def _possible(model: Model) -> str:

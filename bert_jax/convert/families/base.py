@@ -34,8 +34,9 @@ _ACTIVATIONS: Mapping[str, str] = {
 _BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
 _OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
 
-# What PyTorch puts before every name in the state of a model that is wrapped for several devices or compiled.
-_WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module)\.)+")
+# What PyTorch puts before every name in the state of a model that is wrapped for several devices or compiled,
+# and sentence-transformers before those of its encoder.
+_WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|0\.auto_model)\.)+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,11 +304,20 @@ class Family:
                 return head
         return None
 
-    def canonical(self, tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
+    def canonical(
+        self, tensors: Mapping[str, np.ndarray], folder: str, untied: list[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
+        Args:
+            tensors: the tensors.
+            folder: the folder, for messages.
+            untied: a list that gets the names of tensors that should be tied and differ. The masked LM head,
+                which has them, is then left out.
+
         Raises:
-            UserError: a tensor is stored with and without its prefix, or tied tensors have different values.
+            UserError: a tensor is stored with and without its prefix, or, without `untied`, tied tensors have
+                different values.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
@@ -326,10 +336,12 @@ class Family:
             if second in result and first not in result:
                 result[first] = result[second]
             elif second in result and not np.array_equal(result[second], result[first]):
-                raise UserError(
-                    f"{folder}: {second} is not {first}; a {self.name} whose masked LM head is not tied to "
-                    "the word embeddings cannot be read"
-                )
+                if untied is None:
+                    raise UserError(f"{folder}: {second} is not {first}, expected a tied masked LM head")
+                untied.append(second)
+        if untied:
+            head = [one.names[HUGGINGFACE] for one in self.table if one.ours.startswith("mlm/")]
+            return {name: x for name, x in result.items() if name not in (*head, *untied)}
         return result
 
 

@@ -76,12 +76,15 @@ class HuggingFace(Format):
         classes = fields.get("architectures") or [""]
         if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
             raise _no_safetensors(folder, root, family, classes[0])
-        tensors = family.canonical(_read_tensors(folder), folder)
+        untied: list[str] = []
+        tensors = family.canonical(_read_tensors(folder), folder, untied)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
         found = family.from_files(tensors, config, HUGGINGFACE, named)
         check_found(folder, family, found, ignore)
         head = _head_of(found.params, family, named)
+        if untied:
+            log(f"warning: {folder}: {untied[0]} is not tied, so that its masked LM head is not used")
         params = params_of_head(found.params, head, family, folder, log)
         labels, problem_type, scores = None, "", pair_scores.PairScores()
         if CLASSIFIER in params and HEADS[head].labeled:
@@ -91,7 +94,8 @@ class HuggingFace(Format):
             scores = pair_scores.read(root, fields, config.max_seq_length)
         tokenizer = read_tokenizer(folder, family.tokenizer, log)
         model = Model(config, params, head, tokenizer, labels, root, problem_type)
-        return model.replace(sentence=self.read_sentence(root, config, tokenizer), scores=scores)
+        sentence = self.read_sentence(root, config, tokenizer)
+        return model.replace(sentence=sentence, scores=scores, untied=untied[0] if untied else "")
 
     def read_sentence(
         self,

@@ -5,12 +5,15 @@ import os
 import re
 import shlex
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax import cli
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import loading
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
@@ -90,7 +93,9 @@ def test_older_names_are_understood(export):
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "_fsdp_wrapped_module."])
+@pytest.mark.parametrize(
+    "prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "_fsdp_wrapped_module.", "0.auto_model."]
+)
 def test_the_prefix_of_a_wrapper_is_left_out(export, prefix):
     folder, model = export()
     edit(folder, lambda tensors: [tensors.update({prefix + x: tensors.pop(x)}) for x in list(tensors)])
@@ -171,7 +176,6 @@ MISTAKES = {
         _set("bert.encoder.layer.2.output.dense.bias", np.zeros(12, np.float32)),
         "which no BERT has",
     ),
-    "untied": (_set("cls.predictions.decoder.weight", np.zeros((25, 12), np.float32)), "not tied"),
     "another shape": (_config(hidden_size=24, intermediate_size=40), "not of the architecture"),
     "fewer layers": (_config(num_hidden_layers=1), "bert.encoder.layer.1"),
     "deberta": (_config(model_type="deberta-v2"), "only bert"),
@@ -373,3 +377,35 @@ def test_the_tokenizers_settings_are_kept(export, lower_case):
     (folder / "tokenizer.json").unlink()
     found = read_tokenizer(folder)
     assert found.lower_case is lower_case and found.strip_accents is lower_case
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "pretraining"])
+def test_an_untied_decoder_stops_only_what_uses_the_masked_lm_head(export, tmp_path, capsys, head):
+    folder, model = export(head)
+    _set("cls.predictions.decoder.weight", np.zeros((25, 12), np.float32))(folder)
+    lines, words = [], "encoder/embeddings/word_embeddings"
+    read = loading.load(str(folder), log=lines.append)
+    assert read.head == "none" and "mlm" not in read.groups
+    assert np.array_equal(read.params[words], model.params[words])
+    assert any("cls.predictions.decoder.weight" in line for line in lines)
+    out = f"--output={tmp_path}/out"
+    for command in (
+        ["fill-mask", f"--checkpoint={folder}", "the [MASK] sat"],
+        ["convert", f"--input={folder}", out, "--to=bert_jax"],
+    ):
+        assert cli.main(command) == 2
+        assert "masked LM head" in capsys.readouterr().err.splitlines()[-1]
+    assert cli.main(["convert", f"--input={folder}", out, "--to=bert_jax", "--head=none"]) == 0
+    wanted = nest({name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in model.params.items()})
+    with pytest.raises(UserError, match="lacks mlm/"):
+        loading.load_params(str(folder), wanted, log=lines.append)
+    wanted = {"encoder": wanted["encoder"]}
+    assert not loading.load_params(str(folder), wanted, log=lines.append)[1].new
+
+
+def test_no_pattern_that_ignores_every_tensor_is_advised(export):
+    folder, _ = export()
+    edit(folder, lambda tensors: [tensors.update({f"0.x.{x}": tensors.pop(x)}) for x in list(tensors)])
+    with pytest.raises(UserError, match="none of its tensors") as error:
+        huggingface.FORMAT.read(folder)
+    assert "ignore=" not in str(error.value)
