@@ -237,7 +237,7 @@ def _make(
     prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
         progress.start("embedding", embedding_files.count_lines(flags.corpus), "documents")
-        found = index.make(
+        return index.make(
             flags.index,
             corpus.read(flags.corpus, flags.text),
             embedder,
@@ -248,11 +248,8 @@ def _make(
             made_by=made_by,
             graph=flags.approximate,
             progress=progress.at,
-            log=log,
+            log=lambda line: log(f"{line}{embedder.engine.unknown}"),
         )
-    if share := str(embedder.engine.unknown):
-        log(f"{flags.corpus}{share}")
-    return found
 
 
 def _name(corpus: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -146,7 +147,7 @@ class Table:
 
         Each row is converted when it is asked for, since Python values of all would be a copy of the batch.
         """
-        columns = [map(_python_value, column) for column in batch.columns]
+        columns = [map(operator.methodcaller("as_py"), column) for column in batch.columns]
         try:
             yield from zip(*columns, strict=True)
         except (ValueError, OverflowError):
@@ -211,10 +212,6 @@ def _rows_at_a_time(group: Any, columns: Sequence[str]) -> int:
         chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns
     )
     return max(1, min(_MOST_ROWS, _BATCH_BYTES * group.num_rows // max(1, stored)))
-
-
-def _python_value(value: Any) -> Any:
-    return value.as_py()
 
 
 def _class_names(schema: Any) -> Mapping[str, list[str]]:

@@ -101,9 +101,9 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     config = resolve_schedule(config, len(data["train"].group_lengths))
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
     for split, found in examples.items():
-        unknown = assembly.UnknownTokens(task.tokenizer, log)
-        unknown.add(data[split].tokens)
-        log(_describe(split, found, data[split], task, unknown))
+        unknown = assembly.UnknownTokens(task.tokenizer, log).add(data[split].tokens)
+        log(_describe(split, found, data[split], task) + str(unknown))
+        found.warn(log)
     mesh = sharding.mesh_of(config.mesh)
     learned = _learned(config, task, directory)
     learned = distillation.read_teacher(learned, config, task.export_head, directory, log, task.labels)
@@ -356,10 +356,8 @@ def _summary(names: Iterable[str]) -> str:
     return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 
 
-def _describe(
-    split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask, unknown: assembly.UnknownTokens
-) -> str:
-    """Returns a line about the examples of a file and their tokens, and a second one for a warning."""
+def _describe(split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask) -> str:
+    """Returns a line about the examples of a file and their tokens."""
     parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)
@@ -367,5 +365,5 @@ def _describe(
     if data.row_weights is not None:
         what = "the shorter text" if data.rows_per_example == 1 else "a choice"
         cut = windows.describe(data.group_examples, data.truncated, what)
-    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}{unknown}")
-    return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
+    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
+    return "; ".join(parts)

@@ -80,32 +80,29 @@ class RowBuilder:
 
 
 class UnknownTokens:
-    """Counts [UNK] in the rows of a model, and warns once if it is more than 5% of the tokens.
+    """Counts [UNK] in the rows of a model, and logs one warning if it is more than 5% of the tokens.
 
-    Byte-level tokenizers never make it, so there is nothing to say about them.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        log: called with the warning.
+    The text of the object ends a line: "; 1.2% of the tokens are [UNK]", or "" if there are none, as always
+    with byte-level tokenizers.
     """
 
     def __init__(self, tokenizer: Tokenizer, log: Callable[[str], None]):
-        self._tokenizer, self._log, self._warned = tokenizer, log, False
+        self._tokenizer, self._log = tokenizer, log
         self._unknown = self._total = 0
+        self._warned = False
 
-    def add(self, tokens: np.ndarray) -> None:
+    def add(self, tokens: np.ndarray) -> UnknownTokens:
         """Counts the tokens of rows, int32 [N], without their special tokens."""
-        special = np.isin(tokens, self._tokenizer.layout.special_ids)
         self._unknown += int(np.sum(tokens == self._tokenizer.unk_id))
-        self._total += int(np.sum(~special))
+        self._total += int(np.sum(np.isin(tokens, self._tokenizer.layout.special_ids, invert=True)))
         if not self._warned and self._unknown > _MANY_UNKNOWN * self._total:
             self._warned = True
             self._log(
                 f"warning: {str(self)[2:]}: the vocabulary {self._tokenizer.path} does not fit the text"
             )
+        return self
 
     def __str__(self) -> str:
-        """Returns "; 1.2% of the tokens are [UNK]", to end a line, or "" if none is."""
         unknown = self._tokenizer.special_tokens["unk"]
         return f"; {self._unknown / self._total:.1%} of the tokens are {unknown}" if self._unknown else ""
 

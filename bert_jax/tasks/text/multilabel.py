@@ -78,15 +78,6 @@ def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
     return np.mean(np.all(predicted == targets, axis=1))
 
 
-def _targets(examples: Examples, names: Sequence[str]) -> np.ndarray:
-    """Returns bool [N, C], whether each example has each of some labels; [0, C] without labels."""
-    numbers = numbers_of(names)
-    targets = np.zeros((len(examples.labels), len(names)), bool)
-    for row, labels in zip(targets, examples.labels, strict=True):
-        row[[numbers[label] for label in labels if label in numbers]] = True
-    return targets
-
-
 def _parse(text: str) -> tuple[str, ...]:
     """Returns the labels in a cell, without repetitions. Raises ValueError if it is not a list of them."""
     given = list_in_cell(text, "label")
@@ -140,21 +131,15 @@ class MultiLabel(TextTask):
                 raise ValueError(unknown(self.labels, label))
         return found
 
-    def parse_any_label(self, text: str) -> tuple[str, ...]:
-        """Returns the labels of a text, with those that training lacks."""
-        return _parse(text)
+    parse_any_label = staticmethod(_parse)
 
-    def encode(self, examples: Examples) -> EncodedRows:
-        """Returns the rows of the examples, whose targets are 1 for each of their labels and otherwise 0."""
-        if examples.labels:
-            targets = _targets(examples, self.labels).astype(np.float32)
-            examples = dataclasses.replace(examples, labels=list(targets))
-        return super().encode(examples)
-
-    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> LabelSets:
-        """Returns the predicted labels; those that training lacks have a probability of 0."""
-        names, outputs = self.with_unknown(examples, outputs)
-        return LabelSets(examples, outputs, _targets(examples, names), names)
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns whether each example has each label of `names`: bool [N, C]; no rows without labels."""
+        found = np.zeros((len(examples.labels), len(names)), bool)
+        numbers = numbers_of(names)
+        for row, labels in zip(found, examples.labels, strict=True):
+            row[[numbers[label] for label in labels if label in numbers]] = True
+        return found
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
         """Returns the number of examples of each label, and without any label."""

@@ -146,10 +146,10 @@ class TextTask(TableTask):
         """Returns the rows of a table, with a note of labels that training lacks."""
         examples = super().read(path)
         if self.labels:
-            unknown = map(self._unknown, examples.labels)
+            unknown = zip(examples.lines, map(self._unknown, examples.labels), strict=True)
             examples.note_unknown(
                 f"{path}:{line}: {labels.unknown(self.labels, names[0])}" if names else ""
-                for line, names in zip(examples.lines, unknown, strict=True)
+                for line, names in unknown
             )
         return examples
 
@@ -158,15 +158,22 @@ class TextTask(TableTask):
         names = label if isinstance(label, tuple) else (label,)
         return [name for name in names if isinstance(name, str) and name not in self.numbers]
 
-    def with_unknown(self, examples: Examples, outputs: np.ndarray) -> tuple[list[str], np.ndarray]:
-        """Returns the labels and the outputs [N, C] of each; labels that training lacks are last, with 0."""
-        more = sorted({name for label in examples.labels for name in self._unknown(label)})
-        return [*self.labels, *more], np.pad(outputs, ((0, 0), (0, len(more)))) if more else outputs
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns the targets of the examples [N, ...], for outputs of the labels `names`."""
+        return np.asarray(examples.labels, self.target_dtype)
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a row for each example, or one for each of its windows."""
-        c = self.config
+        c, targets = self.config, list(self.targets(examples, self.labels))
+        examples = dataclasses.replace(examples, labels=targets)
         return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, self.target_dtype)
+
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
+        """Returns the predictions, in which labels that training lacks are last and have outputs of 0."""
+        more = sorted({name for label in examples.labels for name in self._unknown(label)})
+        names = [*self.labels, *more]
+        outputs = np.pad(outputs, ((0, 0), (0, len(more)))) if more else outputs
+        return self.Predictions(examples, outputs, self.targets(examples, names), names)
 
     def objective(self) -> Classification:
         """Returns the objective with one output for each label, or a single one for regression."""
@@ -231,16 +238,11 @@ class TextClassification(TextTask):
         may_lack = not self.spec.labels and text.strip() not in self.numbers
         return text.strip() if may_lack else self.parse_label(text)
 
-    def encode(self, examples: Examples) -> EncodedRows:
-        """Returns the rows of the examples; labels that training lacks are no targets."""
-        targets = [NO_TARGET if isinstance(label, str) else label for label in examples.labels]
-        return super().encode(dataclasses.replace(examples, labels=targets))
-
-    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
-        """Returns the predictions, in which labels that training lacks have a probability of 0."""
-        names, outputs = self.with_unknown(examples, outputs)
-        targets = [names.index(label) if isinstance(label, str) else label for label in examples.labels]
-        return self.Predictions(examples, outputs, np.array(targets), names)
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns the numbers of the labels among `names`, int32 [N]; `NO_TARGET` for others."""
+        numbers = labels.numbers(names)
+        found = (numbers.get(one, NO_TARGET) if isinstance(one, str) else one for one in examples.labels)
+        return np.fromiter(found, np.int32)
 
     @property
     def positive(self) -> int:
