@@ -115,7 +115,7 @@ def resolve(given: str, paths: Sequence[str]) -> str:
         suffix = files.suffix(compression.strip_suffix(path))
         if suffix not in _OF_SUFFIXES:
             raise UserError(
-                f"{path}: its suffix does not tell its format; give --input_format={'|'.join(FORMATS)}"
+                f"{path}: its suffix does not imply a format; give --input_format={'|'.join(FORMATS)}"
             )
         found.setdefault(_OF_SUFFIXES[suffix], path)
     if len(found) > 1:
