@@ -235,10 +235,8 @@ def _scores(root: str) -> Mapping[str, float]:
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     if files.exists(best):
         return _numbers(json_files.unsealed(json_files.read(best, {"scores": dict}), best)["scores"])
-    if not files.exists(metrics):
-        return {}
     last: Mapping[str, float] = {}
-    for row in json_files.read_lines(files.read(metrics)):
+    for row in json_files.read_line_files(metrics):
         if row.get("kind") == "eval":
             last = {name: value for name, value in row.items() if name not in ("kind", "step")}
     return _numbers(last)

@@ -111,6 +111,28 @@ def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def line_file(path: os.PathLike | str, number: int) -> str:
+    """Returns the path of the n-th file that continues a file of JSON lines: NAME.1.jsonl for n=1."""
+    stem, suffix = os.path.splitext(os.fspath(path))
+    return f"{stem}.{number}{suffix}" if number else os.fspath(path)
+
+
+def line_files(path: os.PathLike | str) -> dict[int, str]:
+    """Returns {number: path} of a file of JSON lines (0) and of those that continue it, in their order."""
+    prefix, suffix = os.path.splitext(files.name(path))
+    names = files.names(files.parent(path))
+    middles = (each.removeprefix(prefix).removesuffix(suffix) for each in names if each.startswith(prefix))
+    numbers = {0, *(int(each[1:]) for each in middles if re.fullmatch(r"\.[1-9]\d{0,8}", each))}
+    paths = {number: line_file(path, number) for number in sorted(numbers)}
+    return {number: each for number, each in paths.items() if files.name(each) in names}
+
+
+def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file of JSON lines and of those that continue it; see `read_lines`."""
+    for each in line_files(path).values():
+        yield from read_lines(files.read(each))
+
+
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> None:
     """Raises a UserError unless a value matches a schema.
 

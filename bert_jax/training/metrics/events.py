@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import time
@@ -10,43 +11,34 @@ from collections.abc import Mapping
 
 from etils import epy
 
-from bert_jax.io import atomic, files, scratch
-
 with epy.lazy_imports():  # Only the process that writes TensorBoard events needs these modules.
     from tensorboardX import event_file_writer, record_writer, summary
     from tensorboardX.proto import event_pb2, summary_pb2
 
-FLUSH_SECONDS = 60.0  # The interval between flushes of events and of remote files.
-
 
 class Events:
-    """The TensorBoard event file of one process, beginning with a step.
+    """The TensorBoard event files of one process, beginning with a step.
 
     Events are written in the caller's thread. The thread of tensorboardX's SummaryWriter ends at the first
     write that fails, and adding to its queue then blocks forever.
 
     Args:
-        directory: the directory of the event files, a local path or a URL.
+        directory: the local directory of the event files.
         step: the number of steps done.
+        largest: bytes of a file, after which another one is begun.
 
     Raises:
         ImportError: tensorboardX is not installed.
     """
 
-    def __init__(self, directory: str, step: int):
+    def __init__(self, directory: str, step: int, largest: float = math.inf):
         self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
-        self._remote = directory if files.is_remote(directory) else ""
-        self._cleanup = contextlib.ExitStack()
-        if self._remote:  # An object store cannot append, so a local file is uploaded as a whole.
-            directory = self._cleanup.enter_context(scratch.directory())
         record_writer.directory_check(directory)
         # File names contain the time in seconds. The suffix prevents a run that is restarted within a second
         # from overwriting the events of the first process.
-        self._file = event_file_writer.EventsWriter(
-            os.path.join(directory, "events"), f".{os.getpid()}-{step}"
-        )
-        self._local = directory
-        self._flushed = time.monotonic()
+        self._prefix, self._suffix = os.path.join(directory, "events"), f".{os.getpid()}-{step}"
+        self._file = event_file_writer.EventsWriter(self._prefix, self._suffix)
+        self._largest, self._size, self._files = largest, 0, 1
         # makes TensorBoard hide the later steps of an earlier process, which may not have saved any
         purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(step + 1, session_log=purge)
@@ -67,16 +59,12 @@ class Events:
         self._add(step, self._summary_type(value=[self._summary_type.Value(tag=tag, image=image)]))
 
     def flush(self) -> None:
-        """Flushes the file, and uploads a remote one."""
+        """Flushes the file."""
         self._file.flush()
-        if self._remote:
-            atomic.copy_directory(self._local, self._remote)
-        self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Closes the file, and removes the local copy of a remote one, which lacks what was not flushed."""
+        """Closes the file."""
         self._file.close()
-        self._cleanup.close()
 
     def discard(self) -> None:
         """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
@@ -84,12 +72,15 @@ class Events:
             self._file.close()  # fails in its flush, before it closes
         with contextlib.suppress(OSError):
             self._file._py_recordio_writer.close()
-        self._cleanup.close()
 
     def _add(self, step: int, values) -> None:
+        if self._size > self._largest:
+            self._file.close()
+            self._file = event_file_writer.EventsWriter(self._prefix, f"{self._suffix}-{self._files:06}")
+            self._size, self._files = 0, self._files + 1
         self._write(step, summary=values)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
 
     def _write(self, step: int, **content) -> None:
-        self._file.write_event(self._event_type(wall_time=time.time(), step=step, **content))
+        event = self._event_type(wall_time=time.time(), step=step, **content)
+        self._file.write_event(event)
+        self._size += event.ByteSize()

@@ -14,15 +14,17 @@ from typing import Any
 
 from bert_jax import signals
 from bert_jax.errors import UserError, file_error, hide_secrets
-from bert_jax.io import files, json_files, markdown, progress
+from bert_jax.io import files, json_files, markdown, progress, scratch
 from bert_jax.training.metrics.events import Events
 from bert_jax.training.metrics.step_lines import StepLines
 from bert_jax.training.metrics.trackers import Trackers
+from bert_jax.training.metrics.uploads import LARGEST, Uploads
 
 _FILE, _TABLES_FILE = "metrics.jsonl", "tables.jsonl"
 
 # Without a terminal, a line says how far a run or an evaluation is after so long without another line.
 _QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
+_FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between their uploads.
 
 BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
 
@@ -77,10 +79,13 @@ class MetricsWriter:
         self._total, self._primary = total_steps, primary
         self._lines: StepLines | None = None
         self._tables: StepLines | None = None
-        if self._directory:
-            self._lines = StepLines(os.path.join(self._directory, _FILE))
-            self._tables = StepLines(os.path.join(self._directory, _TABLES_FILE))
         self._tensorboard: Events | None = None
+        self._uploads: Uploads | None = None
+        self._local = self._directory  # where the files are written
+        self._cleanup = contextlib.ExitStack()
+        self._flushed = -math.inf  # when the files were
+        if self._directory:
+            self._make_files()
         self._trackers: Trackers | None = None
         if trackers and self._directory:
             self._trackers = Trackers(trackers, self._directory, config or {}, self.message)
@@ -108,9 +113,11 @@ class MetricsWriter:
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
         with self._storing():
-            for lines in self._files:
-                lines.rewind(step)
+            self._close_files()
             if self._directory:
+                self._make_files()
+                for lines in self._files:
+                    lines.rewind(step)
                 self._open_tensorboard(step)
         if self._trackers:
             self._trackers.start()
@@ -133,6 +140,8 @@ class MetricsWriter:
             named = {f"{kind}/{name}": value for name, value in values.items()}
             if self._tensorboard:
                 self._tensorboard.add_scalars(step, named)
+            if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+                self._flush()
         if self._trackers:
             self._trackers.write(step, named)
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
@@ -254,12 +263,21 @@ class MetricsWriter:
             signals.print_line(f"{what}; the run goes on without it")
 
     def flush(self) -> None:
-        """Flushes all files, so that they survive the process. It is called before a step is saved."""
+        """Flushes all files, so that they survive the process. It is called before a step is saved.
+
+        Remote files are uploaded in the background: a process that is killed at once loses the last lines.
+        """
         with self._storing():
-            for lines in self._files:
-                lines.flush()
-            if self._tensorboard:
-                self._tensorboard.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        for lines in self._files:
+            lines.flush()
+        if self._tensorboard:
+            self._tensorboard.flush()
+        if self._uploads:
+            self._uploads.start()
+        self._flushed = time.monotonic()
 
     def close(self) -> None:
         """Flushes and closes the files, and removes the progress bar.
@@ -271,11 +289,8 @@ class MetricsWriter:
             self._bars.stop()
             self._bars = None
         try:
-            self.flush()
-            for lines in self._files:
-                lines.close()
-            if self._tensorboard:
-                self._tensorboard.close()
+            with self._storing():
+                self._close_files()
         finally:
             if self._trackers:
                 self._trackers.close()
@@ -294,16 +309,34 @@ class MetricsWriter:
                 lines.discard()
             if self._tensorboard:
                 self._tensorboard.discard()
-            self._lines = self._tables = self._tensorboard = None
+            self._lines = self._tables = self._tensorboard = self._uploads = None
+            self._cleanup.close()
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
             raise file_error(f"{message}; check the storage and run the same command", error) from error
 
-    def _open_tensorboard(self, step: int) -> None:
+    def _make_files(self) -> None:
+        folder = ""
+        if files.is_remote(self._directory):
+            self._local = folder = self._cleanup.enter_context(scratch.directory())
+            self._uploads = Uploads(folder, self._directory, self.message)
+        self._lines = StepLines(os.path.join(self._directory, _FILE), folder)
+        self._tables = StepLines(os.path.join(self._directory, _TABLES_FILE), folder)
+
+    def _close_files(self) -> None:
+        for lines in self._files:
+            lines.close()
         if self._tensorboard:
-            self._tensorboard.flush()
             self._tensorboard.close()
+            self._tensorboard = None
+        if self._uploads:
+            self._uploads.close()
+            self._uploads = None
+        self._cleanup.close()
+
+    def _open_tensorboard(self, step: int) -> None:
+        largest = LARGEST if self._uploads else math.inf
         try:
-            self._tensorboard = Events(os.path.join(self._directory, "tensorboard"), step)
+            self._tensorboard = Events(os.path.join(self._local, "tensorboard"), step, largest)
         except ImportError as error:
             self.message(f"warning: no TensorBoard events, {error}")
 
@@ -322,10 +355,7 @@ def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dic
         directory: the work directory.
         kind: selects the lines of one kind; None for all.
     """
-    path = os.path.join(directory, _FILE)
-    if not files.exists(path):
-        return []
-    rows = json_files.read_lines(files.read(path))
+    rows = json_files.read_line_files(os.path.join(directory, _FILE))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
 
@@ -350,10 +380,7 @@ def read_tables(directory: files.PathLike, tag: str) -> list[dict]:
     A line is {"step": 100, "tag": "eval/fills", "header": [column], "rows": [[cell]]} with texts in the
     cells. Other lines are left out; [] if there is no such file.
     """
-    path = os.path.join(directory, _TABLES_FILE)
-    if not files.exists(path):
-        return []
-    rows = json_files.read_lines(files.read(path))
+    rows = json_files.read_line_files(os.path.join(directory, _TABLES_FILE))
     return [row for row in rows if row.get("tag") == tag and _is_table(row)]
 
 

@@ -5,70 +5,71 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import time
+import os
 from typing import TextIO
 
-from bert_jax.io import atomic, files
-from bert_jax.training.metrics.events import FLUSH_SECONDS
+from bert_jax.io import atomic, files, json_files
+from bert_jax.training.metrics.uploads import LARGEST
 
 
 class StepLines:
-    """A file to which lines are appended. On an object store, the whole file is rewritten occasionally.
+    """A file to which lines are appended.
+
+    For a URL, the lines are written to a local file, which the caller uploads (see `uploads`). After 1 MiB,
+    they continue in another file, so that not all of them are uploaded each time; see
+    `json_files.line_files`.
 
     Args:
-        path: the file, which need not exist.
+        path: the file, which need not exist, as a local path or a URL.
+        local_directory: where the lines are written for a URL; "" for a local path.
     """
 
-    def __init__(self, path: str):
-        self._path = path
-        self._local = not files.is_remote(path)
+    def __init__(self, path: str, local_directory: str = ""):
+        self._path, self._local_directory = path, local_directory
+        self._number = 0  # of the file
         self._file: TextIO | None = None
-        self._kept: list[str] = []
-        self._written = 0.0
 
     def rewind(self, step: int) -> None:
         """Removes the lines of steps after `step`, and an incomplete last line."""
         self.close()  # or later lines would go to the file that is replaced
-        try:
-            content = files.read(self._path).decode("utf-8", "replace")
-        except FileNotFoundError:
-            content = ""
-        kept = [line for line in content.splitlines() if _step_of(line) <= step]
-        # A line may be cut off right before its end, and the next one would be appended to it.
-        if content != (whole := "".join(line + "\n" for line in kept)):
-            atomic.write_text(self._path, whole)
-        if not self._local:
-            self._kept = kept
+        for number, path in json_files.line_files(self._path).items():
+            content = files.read(path).decode("utf-8", "replace")
+            kept = [line for line in content.splitlines() if _step_of(line) <= step]
+            # A line may be cut off right before its end, and the next one would be appended to it.
+            if content != (whole := "".join(line + "\n" for line in kept)):
+                atomic.write_text(path, whole)
+            self._number = number
+            if self._local_directory:
+                atomic.write_text(self._local_path(), whole, sync=False)
 
     def append(self, line: str) -> None:
         """Appends a line, an object of JSON with its `step`."""
-        if self._local:
-            if self._file is None:
-                self._file = open(self._path, "a", buffering=1)  # noqa: SIM115 (kept open)
-            self._file.write(line + "\n")
-        else:
-            self._kept.append(line)
-            if time.monotonic() - self._written > FLUSH_SECONDS:
-                self.flush()
+        if self._file is None:
+            self._file = open(self._local_path(), "a", buffering=1)  # noqa: SIM115 (kept open)
+        self._file.write(line + "\n")
+        if self._local_directory and self._file.tell() > LARGEST:
+            self.close()
+            self._number += 1
 
     def flush(self) -> None:
         """Writes all lines to the file."""
         if self._file is not None:
             self._file.flush()
-        elif self._kept:
-            atomic.write_text(self._path, "".join(line + "\n" for line in self._kept))
-            self._written = time.monotonic()
 
     def close(self) -> None:
-        """Closes a local file."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        """Closes a local file without what cannot be written, which Python 3.13 would report at its end."""
+        """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
         with contextlib.suppress(OSError):
             self.close()
+
+    def _local_path(self) -> str:
+        path = json_files.line_file(self._path, self._number)
+        return os.path.join(self._local_directory, files.name(path)) if self._local_directory else path
 
 
 def _step_of(line: str) -> float:

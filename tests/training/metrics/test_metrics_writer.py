@@ -1,20 +1,27 @@
 """The writer: the file over resumes, TensorBoard events, terminal and plain lines."""
 
+import errno
 import gc
 import io
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 import time
+import uuid
 import warnings
+from pathlib import Path
 
+import fsspec
 import pytest
 from support import tensorboard
 from support.tensorboard import PNG
 
 from bert_jax.errors import StorageError
-from bert_jax.training.metrics import events
+from bert_jax.io import files
+from bert_jax.training.metrics import events, metrics_writer, step_lines
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
 
 
@@ -170,6 +177,129 @@ def test_tables_that_are_no_tables_are_left_out(tmp_path):
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "tables.jsonl").write_text(text + '{"step": 2, "tag": "t", "hea')
     assert read_tables(tmp_path, "t") == lines[:1]
+
+
+@pytest.fixture
+def remote(monkeypatch):
+    """The URL of an empty directory, and the bytes that each upload to it has."""
+    url, sizes, upload = f"memory://{uuid.uuid4().hex}", [], files.upload
+
+    def noted(source, path):
+        sizes.append(os.path.getsize(source))
+        upload(source, path)
+
+    monkeypatch.setattr(files, "upload", noted)
+    return url, sizes
+
+
+def write_lines(writer, steps):
+    for step in steps:
+        writer.write(step, {"loss": float(step)})
+        writer.write_table(step, "eval/fills", ["text"], [["a"]])
+
+
+def steps_of(url):
+    return [line["step"] for line in read_metrics(url)]
+
+
+def test_a_run_does_not_wait_for_uploads(remote, monkeypatch):
+    url, _ = remote
+    upload, threads = files.upload, set()
+
+    def slow(source, path):
+        threads.add(threading.current_thread().name)
+        time.sleep(1)
+        upload(source, path)
+
+    writer = MetricsWriter(url, terminal=False)
+    writer.rewind(0)
+    monkeypatch.setattr(files, "upload", slow)
+    monkeypatch.setattr(metrics_writer, "_FLUSH_SECONDS", 0.0)
+    began = time.monotonic()
+    write_lines(writer, range(1, 41))
+    writer.flush()
+    assert time.monotonic() - began < 1 and "MainThread" not in threads
+    monkeypatch.setattr(files, "upload", upload)
+    writer.close()
+    assert steps_of(url) == [row["step"] for row in read_tables(url, "eval/fills")] == list(range(1, 41))
+    with files.local_copy(f"{url}/tensorboard") as folder:
+        assert tensorboard.steps(Path(folder), "train/loss") == list(range(1, 41))
+
+
+def test_an_upload_that_fails_is_logged_once_and_loses_nothing(remote, monkeypatch, capsys):
+    url, _ = remote
+    upload = files.upload
+
+    def fail(source, path):
+        raise OSError(errno.EIO, "the bucket does not answer")
+
+    writer = MetricsWriter(url, terminal=False)
+    writer.rewind(0)
+    write_lines(writer, [1])
+    monkeypatch.setattr(files, "upload", fail)
+    for step in (2, 3):
+        write_lines(writer, [step])
+        writer.flush()
+        writer._uploads._last.result()
+    monkeypatch.setattr(files, "upload", upload)
+    write_lines(writer, [4])
+    writer.close()
+    assert steps_of(url) == [1, 2, 3, 4]
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert len(said) == 1 and url in said[0] and "the bucket does not answer" in said[0]
+
+
+def test_metrics_that_cannot_be_uploaded_at_the_end_are_an_error(remote, monkeypatch):
+    def fail(source, path):
+        raise OSError(errno.EIO, "the bucket does not answer")
+
+    writer = MetricsWriter(remote[0], terminal=False)
+    monkeypatch.setattr(files, "upload", fail)
+    write_lines(writer, [1])
+    with pytest.raises(StorageError, match="the bucket does not answer"):
+        writer.close()
+    writer.close()
+
+
+@pytest.mark.long
+def test_a_long_remote_run_does_not_upload_its_history_each_time(remote, monkeypatch):
+    url, sizes = remote
+    monkeypatch.setattr(step_lines, "LARGEST", 500)
+    monkeypatch.setattr(metrics_writer, "LARGEST", 500)
+    names = ("metrics.jsonl", "metrics.1.jsonl", "metrics.10.jsonl")
+    for start in (0, 100):  # resumes from before the last steps
+        writer = MetricsWriter(url, terminal=False)
+        writer.rewind(start)
+        for step in range(start + 1, start + 131):
+            write_lines(writer, [step])
+            if step % 5 == 0:
+                writer.flush()
+                writer._uploads._last.result()
+        writer.close()
+        assert steps_of(url) == list(range(1, start + 131))
+    found = files.names(url)
+    assert set(names) <= set(found) and max(sizes) < 2000
+    with files.local_copy(f"{url}/tensorboard") as folder:
+        assert len(os.listdir(folder)) > 8
+        assert tensorboard.steps(Path(folder), "train/loss") == list(range(1, 231))
+    with files.local_copy(url) as folder:  # and continues on a disk
+        writer = MetricsWriter(folder, terminal=False)
+        writer.rewind(200)
+        write_lines(writer, [201])
+        writer.close()
+        assert steps_of(folder) == list(range(1, 202))
+
+
+def test_a_remote_directory_of_an_older_version_is_continued(remote):
+    url, _ = remote
+    lines = [json.dumps({"step": step, "kind": "train", "loss": 1.0}) + "\n" for step in range(1, 9)]
+    with fsspec.open(f"{url}/metrics.jsonl", "w") as file:
+        file.write("".join(lines) + '{"step": 9, "ki')
+    writer = MetricsWriter(url, terminal=False)
+    writer.rewind(6)
+    write_lines(writer, [7])
+    writer.close()
+    assert steps_of(url) == list(range(1, 8))
 
 
 def test_a_run_without_tables_has_no_file_of_them(tmp_path):

@@ -54,10 +54,10 @@ def test_the_run_of_a_tracker_ends_when_the_disk_is_full(service, tmp_path, monk
     writer.rewind(0)
     writer.write(1, {"loss": 1.0})
 
-    def flush():
+    def close():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(writer._lines, "flush", flush)
+    monkeypatch.setattr(writer._lines, "close", close)
     with pytest.raises(StorageError, match=r"cannot be written .No space left on device"):
         writer.close()
     assert found.ended == 1
