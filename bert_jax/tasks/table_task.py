@@ -124,20 +124,20 @@ class TableTask(FinetuneTask):
         columns = self.columns_in(path)
         if not columns.label:
             raise UserError("which column holds the label? give --config.data.label=COLUMN")
-        return sources.read_examples(
-            path,
-            columns,
-            file_format=self.config.data.format,
-            quoting=self.config.data.quoting,
-            parse_label=self.parse_any_label,
-            label_may_be_empty=self.label_may_be_empty,
+        return self.read_columns(
+            path, columns, self.parse_any_label, label_may_be_empty=self.label_may_be_empty
         )
+
+    def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
+        """Returns the rows of a table in the format and quoting of the run; see `tables.read_examples`."""
+        options = {"file_format": self.config.data.format, "quoting": self.config.data.quoting} | options
+        return sources.read_examples(path, columns, parse_label=parse_label, **options)
 
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
-        known, data = self.columns_in(path), self.config.data
+        known = self.columns_in(path)
         is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
         format = self.format_of_unlabeled(path, format, columns)
         if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
@@ -146,9 +146,7 @@ class TableTask(FinetuneTask):
             known = self.spec.test_columns
         quotes = known.quotes or not columns.keys().isdisjoint(("text_a", "text_b"))
         known = dataclasses.replace(known, **columns, quotes=quotes)
-        examples = sources.read_examples(
-            path, known, file_format=format, quoting=data.quoting, parse_label=None, flags=PREDICT_FLAGS
-        )
+        examples = self.read_columns(path, known, file_format=format, flags=PREDICT_FLAGS)
         if not (known.text_b or known.choices):
             examples.notes += _empty_texts(examples)
         return examples

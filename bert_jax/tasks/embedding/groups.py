@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.readers import labels, sources
+from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.lines import FIELDS
 from bert_jax.tasks.readers.tables import STSB, Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
@@ -116,7 +116,7 @@ class GroupsTask(TableTask):
         return self._read_groups(path, dataclasses.replace(self.columns, label=""))
 
     def _read_groups(self, path: str, columns: Columns, parse_label: Any = None) -> Examples:
-        examples = self._read(path, columns, parse_label)
+        examples = self.read_columns(path, columns, parse_label)
         if examples.negatives:
             self._group = 2 + len(examples.negatives[0])
         return examples
@@ -130,13 +130,7 @@ class GroupsTask(TableTask):
         columns = self.eval_columns
         if not columns.text_b:
             raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
-        return self._read(path, columns, labels.parse_number if columns.label else None)
-
-    def _read(self, path: str, columns: Columns, parse_label: Any) -> Examples:
-        data = self.config.data
-        return sources.read_examples(
-            path, columns, file_format=data.format, quoting=data.quoting, parse_label=parse_label
-        )
+        return self.read_columns(path, columns, labels.parse_number if columns.label else None)
 
     def line_names(self) -> dict[str, str]:
         """Returns the columns of a file of pairs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ from bert_jax.tasks.text.task import TextClassification, TextRegression
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
-_PAIR = Columns("sentence1", "sentence2", "label", "index")
+_columns = functools.partial(Columns, quotes=False)
+_PAIR = _columns("sentence1", "sentence2", "label", "index")
 
 
 def _task(
@@ -31,10 +32,7 @@ def _task(
     splits: tuple[tuple[str, tuple[str, ...]], ...] = (),
 ) -> TaskSpec:
     """Returns a task of GLUE, whose test set by default has the same columns of texts and an index."""
-    columns = dataclasses.replace(columns, quotes=False)
-    test_columns = dataclasses.replace(
-        test_columns or Columns(columns.text_a, columns.text_b, id=columns.id or "index"), quotes=False
-    )
+    test_columns = test_columns or _columns(columns.text_a, columns.text_b, id=columns.id or "index")
     task = TextClassification if labels else TextRegression
     file = "{split}.tsv"
     relevant = _ENTAILMENT[0] if labels == _ENTAILMENT else ""
@@ -47,37 +45,37 @@ GLUE = (
         "cola",
         "CoLA",
         ("matthews", "accuracy"),
-        Columns("3", label="1", header=False),
+        _columns("3", label="1", header=False),
         _BINARY,
-        Columns("sentence", id="index"),
+        _columns("sentence", id="index"),
     ),
-    _task("sst2", "SST-2", ("accuracy",), Columns("sentence", label="label"), _BINARY),
+    _task("sst2", "SST-2", ("accuracy",), _columns("sentence", label="label"), _BINARY),
     # Accuracy selects the best checkpoint, because calling every pair a paraphrase already gives an F1 of
     # 0.81.
-    _task("mrpc", "MRPC", ("accuracy", "f1"), Columns("#1 String", "#2 String", "Quality"), _BINARY),
+    _task("mrpc", "MRPC", ("accuracy", "f1"), _columns("#1 String", "#2 String", "Quality"), _BINARY),
     _task(
         "stsb",
         "STS-B",
         ("pearson", "spearman"),
-        Columns("sentence1", "sentence2", "score", "index"),
+        _columns("sentence1", "sentence2", "score", "index"),
         labels=None,
     ),
     _task(
         "qqp",
         "QQP",
         ("accuracy", "f1"),
-        Columns("question1", "question2", "is_duplicate", "id"),
+        _columns("question1", "question2", "is_duplicate", "id"),
         _BINARY,
     ),
     _task(
         "mnli",
         "MNLI",
         ("accuracy",),
-        Columns("sentence1", "sentence2", "gold_label", "index"),
+        _columns("sentence1", "sentence2", "gold_label", "index"),
         ("contradiction", "entailment", "neutral"),
         splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))),
     ),
-    _task("qnli", "QNLI", ("accuracy",), Columns("question", "sentence", "label", "index"), _ENTAILMENT),
+    _task("qnli", "QNLI", ("accuracy",), _columns("question", "sentence", "label", "index"), _ENTAILMENT),
     _task("rte", "RTE", ("accuracy",), _PAIR, _ENTAILMENT),
     _task("wnli", "WNLI", ("accuracy",), _PAIR, _BINARY),
 )

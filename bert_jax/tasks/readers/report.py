@@ -76,11 +76,8 @@ class FileReport:
     def note_unknown(self, problems: Iterable[str]) -> None:
         """Notes the examples with a label that training lacks, which count as errors.
 
-        Args:
-            problems: for each example, its unknown label with file and line, or "".
-
-        Raises:
-            UserError: they are half of the rows or more: the file is probably not one of this task.
+        Each has a problem, the label with file and line; the others have "". Raises UserError if they are
+        half of the rows or more: the file is probably not one of this task.
         """
         if found := list(filter(None, problems)):
             what = f"{len(found)} of {counted(self.rows, self.unit)} with a label that training lacks"

@@ -11,7 +11,6 @@ from bert_jax.io.wording import counted
 from bert_jax.objectives.reranking import Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.readers import sources
 from bert_jax.tasks.readers.tables import Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.reranking.predictions import RankingPredictions
@@ -81,10 +80,7 @@ class RerankingTask(TableTask):
 
     def read(self, path: str) -> Examples:
         """Returns the queries with their candidates, of which the first one is right."""
-        data = self.config.data
-        examples = sources.read_examples(
-            path, self.columns, file_format=data.format, quoting=data.quoting, parse_label=None
-        )
+        examples = self.read_columns(path, self.columns)
         return dataclasses.replace(examples, labels=[0] * len(examples))
 
     def read_unlabeled(self, path: str, **options: Any) -> Examples:
