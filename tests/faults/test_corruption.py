@@ -1,4 +1,4 @@
-"""Five hundred corruptions each of records and checkpoints: detected, or the data is the same bit for bit."""
+"""Corruptions of records, checkpoints, adapters and runs: detected, or the data is the same bit for bit."""
 
 import json
 
@@ -7,7 +7,15 @@ from support import corruption as corruption_support
 from support.corruption import DETECTED, WRONG, try_all
 
 
-@pytest.mark.parametrize("kind, count", [("records", 60), ("checkpoints", 12)])
+@pytest.mark.parametrize(
+    "kind, count",
+    [
+        ("records", 60),
+        ("checkpoints", 12),
+        pytest.param("adapters", 40, marks=pytest.mark.long),
+        pytest.param("runs", 12, marks=pytest.mark.long),
+    ],
+)
 def test_a_sample_of_corruptions(tmp_path, kind, count):
     outcomes, wrong = try_all(kind, tmp_path, range(count))
     assert not wrong
@@ -16,7 +24,7 @@ def test_a_sample_of_corruptions(tmp_path, kind, count):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kind", ["records", "checkpoints"])
+@pytest.mark.parametrize("kind", ["records", "checkpoints", "adapters", "runs"])
 def test_five_hundred_corruptions(tmp_path, kind):
     outcomes, wrong = try_all(kind, tmp_path, range(500))
     assert not wrong

@@ -1,6 +1,8 @@
-"""Corruptions, by number, of records and of checkpoints, which have to be detected or to change nothing.
+"""Corruptions, by number, of records, checkpoints, adapters and work directories.
 
-`python tests/support/corruption.py records|checkpoints FIRST LAST` tries some and prints the outcomes.
+They have to be detected or to change nothing.
+
+`python tests/support/corruption.py KIND FIRST LAST` tries some and prints the outcomes.
 """
 
 from __future__ import annotations
@@ -190,7 +192,103 @@ class Checkpoints:
         return SAME if step == 4 else DETECTED
 
 
-KINDS = {"records": Records, "checkpoints": Checkpoints}
+class Models:
+    """A folder with a model, and another one whose files may replace its own."""
+
+    skipped: tuple[str, ...] = ()
+
+    def __init__(self, folder: Path):
+        from bert_jax.convert import loading
+
+        self._load = loading.load
+        self.sound, self.other, self.case = folder / "sound", folder / "other", folder / "case"
+        for seed, path in enumerate((self.sound, self.other)):
+            self._write(path, seed)
+        self.expected = self._read(self.sound)
+
+    def _write(self, folder: Path, seed: int) -> None:
+        raise NotImplementedError
+
+    def _read(self, folder: Path) -> dict:
+        model = self._load(folder, log=lambda line: None)
+        about = [model.config, model.head, model.labels, model.problem_type, model.sentence, model.scores]
+        tokens = model.tokenizer and (model.tokenizer.tokens, model.tokenizer.lower_case)
+        return {"params": model.params, "about": [*about, tokens]}
+
+    def try_one(self, rng: random.Random) -> tuple[str, str]:
+        """(the corruption, what came of it)."""
+        shutil.rmtree(self.case, ignore_errors=True)
+        shutil.copytree(self.sound, self.case)
+        files = sorted(x for x in self.case.rglob("*") if x.is_file() and x.name not in self.skipped)
+        kind = rng.choice(["bytes", "bytes", "bytes", "lost", "of another model", "exchanged"])
+        file, second = rng.choice(files), rng.choice(files)
+        if kind == "bytes":
+            kind = damage_file(rng, file)
+        elif kind == "lost":
+            file.unlink()
+        elif kind == "of another model":
+            other = self.other / file.relative_to(self.case)
+            shutil.copy(other if other.exists() else rng.choice(sorted(self.other.rglob("*.txt"))), file)
+        else:
+            contents = file.read_bytes(), second.read_bytes()
+            second.write_bytes(contents[0])
+            file.write_bytes(contents[1])
+        try:
+            with limits():
+                found = self._read(self.case)
+        except UserError as error:
+            return kind, DETECTED if "\n" not in str(error) else f"{WRONG}: a message of several lines"
+        params, expected = found["params"], self.expected["params"]
+        same = params.keys() == expected.keys() and found["about"] == self.expected["about"]
+        same = same and all(np.array_equal(params[name], x) for name, x in expected.items())
+        return kind, SAME if same else f"{WRONG} after {file.name}"
+
+
+class Adapters(Models):
+    """PEFT folders that bert-jax wrote."""
+
+    skipped = ("README.md",)
+
+    def _write(self, folder: Path, seed: int) -> None:
+        from bert_jax.convert import formats
+        from bert_jax.convert.sentences import SentenceVectors
+
+        source = Path(__file__).parents[1] / "testdata" / "peft" / "bert" / "adapter"
+        model = self._load(source, log=lambda line: None)
+        base, adapter = self._load(source.parent / "base"), model.adapter
+        updates = {name: x._replace(a=x.a + seed) for name, x in adapter.updates.items()}
+        adapter = type(adapter)(adapter.base, updates, adapter.params, base.params)
+        sentence = SentenceVectors("cls", prompts={"query": "q: "})
+        folder.mkdir()
+        params = {name: x for name, x in adapter.merged(base.params).items() if name in model.params}
+        model = model.replace(params=params, adapter=adapter, labels=tuple("abc"[: model.classes]))
+        formats.get("peft").write(model.replace(sentence=sentence), folder)
+
+
+class Runs(Models):
+    """Work directories as a conversion writes them, without config.json, which has no digest."""
+
+    skipped = ("config.json",)
+
+    def _write(self, folder: Path, seed: int) -> None:
+        from support.conversions import random_model
+        from support.vocabularies import VOCABULARY, WORDPIECES
+
+        from bert_jax import tokenization
+        from bert_jax.convert import formats
+        from bert_jax.models.config import EncoderConfig
+
+        vocabulary = folder.with_suffix(".txt")
+        vocabulary.write_text(VOCABULARY + "new\n" * seed)
+        sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        config = EncoderConfig(vocab_size=len(WORDPIECES) + 1, max_position_embeddings=16, **sizes)
+        model = random_model(config, "sequence_classification")
+        params = {name: x + seed for name, x in model.params.items()}
+        tokenizer = tokenization.load(vocabulary)
+        formats.get("bert_jax").write(model.replace(params=params, tokenizer=tokenizer), folder)
+
+
+KINDS = {"records": Records, "checkpoints": Checkpoints, "adapters": Adapters, "runs": Runs}
 
 
 def try_all(kind: str, folder: Path, numbers: range) -> tuple[collections.Counter, list[str]]:

@@ -6,12 +6,14 @@ A folder has the updates and the head; the rest of the model is in the checkpoin
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
+import safetensors
 from safetensors.numpy import save_file
 
 from bert_jax.convert import pair_scores, sentences
@@ -31,6 +33,16 @@ from bert_jax.tokenization import Tokenizer
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DESCRIPTION = "bert_jax.json"  # what adapter_config.json has no fields for; PEFT does not read it
 _PREFIX = "base_model.model."
+_DIGEST = (
+    "bert_jax_digest"  # the metadata of WEIGHTS with `_digest`, which PEFT drops when it writes the file
+)
+_DIGESTED = (
+    DESCRIPTION,
+    sentences.MODULES,
+    sentences.SETTINGS,
+    sentences.PROMPTS,
+    f"{sentences.POOLING}/config.json",
+)
 
 _TASKS = {
     "sequence_classification": "SEQ_CLS",
@@ -52,6 +64,7 @@ _DESCRIBED = {
     "labels": ([str], None),
     "problem_type": str,
     "scores?": {"activation": str, "max_seq_length": int},
+    "digest?": str,
 }
 # Other initializations of A and B also change the base model.
 _INITIALIZATIONS = (True, False, "gaussian")
@@ -165,16 +178,17 @@ class Peft(Format):
         }
         folder = os.fspath(folder)
         atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
+        named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         description: dict[str, Any] = {"head": model.head, "groups": model.groups}
+        description |= {"digest": _digest_of_tensors(named)}
         description |= {"labels": model.labels, "problem_type": model.problem_type}
         if model.scores != PairScores():
             description["scores"] = dataclasses.asdict(model.scores)
         atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
-        named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
-        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
-        os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
         if model.sentence and not model.sentence.unsupported:
             sentences.write(model.sentence, model.config.hidden_size, model.config.max_seq_length, folder)
+        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt", _DIGEST: _digest(folder, fields)})
+        os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
 
 
 FORMAT = Peft()
@@ -224,7 +238,16 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     file = os.path.join(folder, WEIGHTS)
     if not files.exists(file):
         raise UserError(f"{folder}: there is no {WEIGHTS}")
-    stored = {name.removeprefix(_PREFIX): x for name, x in huggingface.load_safetensors(file).items()}
+    named = huggingface.load_safetensors(file)
+    with files.local_copy(file) as copy, safetensors.safe_open(copy, "numpy") as opened:
+        digest = (opened.metadata() or {}).get(_DIGEST)
+    described = _read_description(folder, fields)
+    if digest and (digest, described.get("digest")) != (_digest(folder, fields), _digest_of_tensors(named)):
+        raise UserError(
+            f"{file}: this file or another one of the folder has changed since it was written (its digest "
+            "differs); get the folder anew"
+        )
+    stored = {name.removeprefix(_PREFIX): x for name, x in named.items()}
     tensors = base.family.canonical(stored, folder)
     rank = fields["r"]
     scale = float(np.float32(fields["lora_alpha"] / (np.sqrt(rank) if fields.get("use_rslora") else rank)))
@@ -252,6 +275,22 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     if found.misshapen:
         raise UserError(f"{file}: {found.misshapen[0]}")
     return LowRankAdapter(path, updates, found.params, base.params)
+
+
+def _digest(folder: str, fields: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 digest of the files beside the weights, except for the path of the base model."""
+    fields = {name: x for name, x in fields.items() if name != "base_model_name_or_path"}
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    for path in (os.path.join(folder, name) for name in _DIGESTED):
+        digest.update(files.read(path) if files.exists(path) else b"")
+    return digest.hexdigest()
+
+
+def _digest_of_tensors(tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
+    return digest.hexdigest()
 
 
 def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> str:
