@@ -18,12 +18,9 @@ or authentication. SIGTERM and Ctrl-C finish the requests that are being answere
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from absl import flags as absl_flags
@@ -128,18 +125,6 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     """Answers requests until a signal arrives, and then those that are being answered."""
 
     class Server(connections.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            # uvicorn raises the signals again at its end, which would end the command with an error.
-            numbers = (signal.SIGINT, signal.SIGTERM)
-            before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-            with signals.noted():
-                try:
-                    yield
-                finally:
-                    for number, handler in before.items():
-                        signal.signal(number, handler)
-
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
@@ -150,7 +135,8 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     options = dict(log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS)
     server = Server(application, host=host, port=port, **options)
     try:
-        server.run()
+        with signals.noted():
+            server.run()
     except SystemExit:
         raise UserError(_CANNOT_LISTEN.format(host, port, "")) from None
     log("stopped")

@@ -53,7 +53,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     texts = [text if text_b is None else (text, text_b)]
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:
-        raise UserError(f"the text has {row.full_length} tokens and the model {limit} positions; shorten it")
+        raise UserError(f"the text has more tokens than the {limit} positions of the model; shorten it")
 
     @functools.partial(jax.jit, static_argnames="config")
     def compute(params, batch, config):

@@ -38,17 +38,12 @@ class Row:
     Attributes:
         token_ids: int32 [L], including [CLS] and [SEP].
         first_length: the number of tokens before the second text.
-        full_length: the number of tokens that the row would have if the text had not been truncated.
+        cut: whether the text was truncated.
     """
 
     token_ids: np.ndarray
     first_length: int
-    full_length: int
-
-    @property
-    def cut(self) -> bool:
-        """Returns whether the text was truncated."""
-        return self.full_length > len(self.token_ids)
+    cut: bool
 
 
 def _check_model(model: Any) -> None:
@@ -125,16 +120,32 @@ def text_rows(
     layout = tokenizer.layout
     all_pairs = (_pair(item, number) for number, item in enumerate(texts))
     while pairs := list(itertools.islice(all_pairs, _ENCODE_CHUNK)):
-        firsts = tokenizer.encode_batch([prefix + a for a, _ in pairs], allow_special=tuple(special))
-        given = [b for _, b in pairs if b is not None]
-        seconds = iter(tokenizer.encode_batch(given, allow_special=tuple(special)))
+        encode = functools.partial(_beginnings, tokenizer, most=max_seq_length, special=tuple(special))
+        firsts = encode([prefix + a for a, _ in pairs])
+        seconds = iter(encode([b for _, b in pairs if b is not None]))
         for a, (_, text_b) in zip(firsts, pairs, strict=True):
             b = None if text_b is None else next(seconds)
             room = layout.room(max_seq_length, pair=b is not None)
-            (kept,), _ = assembly.truncate(a, b, room)
-            dropped = len(a) + len(b or ()) - len(kept[0]) - len(kept[1] or ())
-            ids = layout.row(*kept)
-            yield Row(ids, layout.first_length(len(kept[0]), b is not None), len(ids) + dropped)
+            (kept,), cut = assembly.truncate(a, b, room)
+            yield Row(layout.row(*kept), layout.first_length(len(kept[0]), b is not None), cut)
+
+
+def _beginnings(
+    tokenizer: Tokenizer, texts: Sequence[str], most: int, special: tuple[str, ...]
+) -> list[list[int]]:
+    """Returns the token ids of texts. Of a long text, words after more than `most` tokens may be missing."""
+    found: dict[int, list[int]] = {}
+    size = 32 * most  # characters
+    while waiting := {i: text for i, text in enumerate(texts) if i not in found}:
+        for i, text in waiting.items():
+            end = max(text.rfind(" ", 0, size), text.rfind("\n", 0, size))
+            waiting[i] = text[:end] if len(text) > size and end > 0 else text
+        encoded = tokenizer.encode_batch([*waiting.values()], allow_special=special)
+        for (i, text), ids in zip(waiting.items(), encoded, strict=True):
+            if len(ids) > most or len(text) == len(texts[i]):
+                found[i] = ids
+        size *= 4
+    return [found[i] for i in range(len(texts))]
 
 
 def _pair(item: Any, number: int) -> tuple[str, str | None]:
@@ -341,7 +352,7 @@ class Engine:
         needed = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}
         on_program(0, len(needed))
         for done, (size, length) in enumerate(sorted(needed), 1):
-            rows = [Row(np.full(length, self._pad_id, np.int32), length, length)] * size
+            rows = [Row(np.full(length, self._pad_id, np.int32), length, False)] * size
             for _ in self.outputs(rows, total=size, arrays=arrays):
                 pass
             on_program(done, len(needed))

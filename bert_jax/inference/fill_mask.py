@@ -150,7 +150,7 @@ class MaskFiller:
         """
         rows = self._rows(texts)
         for text, row in zip(texts, rows, strict=True):
-            if problem := self._problem(text, row):
+            if problem := problem_of(text, row, self.mask, self._limit):
                 raise UserError(problem)
         found: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
@@ -158,10 +158,6 @@ class MaskFiller:
                 masks = len(masks_of(rows[i], self.tokenizer.mask_id))
                 found[i] = [most_likely(self.tokenizer, output[j], top) for j in range(masks)]
         return [found[i] for i in range(len(rows))]
-
-    def problem(self, text: str) -> str:
-        """Returns why the masks of a text cannot be filled, or ""."""
-        return self._problem(text, self._rows([text])[0])
 
     def warm_up(self, most: int, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
@@ -171,9 +167,6 @@ class MaskFiller:
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
         return list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
-
-    def _problem(self, text: Text, row: Row) -> str:
-        return problem_of(text, row, self.mask, self._limit)
 
     def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
         return {"positions": mask_positions(rows, self.tokenizer.mask_id, size)}
@@ -193,7 +186,7 @@ def problem_of(text: Text, row: Row, mask: str, limit: int) -> str:
     if mask not in text:
         return f"no {mask} in {_shorten(text)!r}: put it where a word should be filled in"
     if row.cut:
-        return f"{_shorten(text)!r} has {row.full_length} tokens and the model {limit} positions; shorten it"
+        return f"{_shorten(text)!r} has more tokens than the {limit} positions of the model; shorten it"
     return ""
 
 

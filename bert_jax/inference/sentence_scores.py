@@ -142,8 +142,7 @@ class SentenceScorer:
         for text, row in zip(sentences, rows, strict=True):
             if row.cut:
                 raise UserError(
-                    f"{text[:60]!r} has {row.full_length} tokens and the model {self._limit} positions; "
-                    "shorten it"
+                    f"{text[:60]!r} has more tokens than the {self._limit} positions of the model; shorten it"
                 )
             if self._inner(row).size == 0:
                 raise UserError(f"{text[:60]!r} has no words: expected a sentence")
@@ -161,14 +160,12 @@ class SentenceScorer:
             masked = ids.copy()
             masked[position:end] = self._tokenizer.mask_id
             place = np.array([position])
-            yield _Prediction(masked, row.first_length, len(ids), number, place, ids[place])
+            yield _Prediction(masked, row.first_length, False, number, place, ids[place])
 
     def _next(self, number: int, row: Row) -> Iterator[_Prediction]:
         """Yields the row, in which each token is predicted from the state before it."""
         inner = self._inner(row)
-        yield _Prediction(
-            row.token_ids, row.first_length, len(row.token_ids), number, inner - 1, row.token_ids[inner]
-        )
+        yield _Prediction(row.token_ids, row.first_length, False, number, inner - 1, row.token_ids[inner])
 
 
 def word_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:

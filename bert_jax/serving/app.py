@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.convert.sentences import unit_length
-from bert_jax.errors import optional_imports
+from bert_jax.errors import UserError, optional_imports
 from bert_jax.io.wording import alternatives, counted
 from bert_jax.serving.batching import Batcher, Overloaded
 from bert_jax.serving.services import Embedding, FillMask, Service, as_list
@@ -130,12 +130,10 @@ class Server:
                     line = "expected Content-Length or Transfer-Encoding, found both"
                     raise _Refused(400, line, {"Connection": "close"})
                 # Other requests wait less while a large answer is written.
-                found = await answer(request)
-                state = method == "GET"  # a small answer, which does not wait for a thread
-                response = _response(found) if state else await asyncio.to_thread(_response, found)
+                response = await asyncio.to_thread(_response, await answer(request))
             except _Refused as error:
                 response = _error(error.message, error.status, error.headers)
-            except Malformed as error:
+            except (Malformed, UserError) as error:
                 response = _error(str(error), 400)
             except Overloaded:
                 retry = {"Retry-After": _RETRY_SECONDS}
@@ -219,7 +217,12 @@ class Server:
             raise _Refused(400, f"expected a list of one or more items in {field!r}")
         if len(items) > self._limit:
             raise _Refused(413, f"a request has at most {counted(self._limit, 'item')}, found {len(items):,}")
-        parsed = await asyncio.to_thread(_parsed, service, field, items)  # it may tokenize
+        parsed = []
+        for number, item in enumerate(items):
+            try:
+                parsed.append(service.parse(item))
+            except Malformed as error:
+                raise _Refused(400, f"{field}[{number}]: {error}") from None
         if prefix:
             parsed = [prefix + text for text in parsed]
         return await _while_connected(request, self._batchers[name].submit(parsed))
@@ -308,16 +311,6 @@ class Server:
             for service, batcher in self._batchers.items():
                 lines.append(f'{total}{{service="{service}"}} {getattr(batcher, name)}')
         return "\n".join(lines) + "\n"
-
-
-def _parsed(service: Service, field: str, items: Sequence[Any]) -> list[Any]:
-    parsed = []
-    for number, item in enumerate(items):
-        try:
-            parsed.append(service.parse(item))
-        except Malformed as error:
-            raise _Refused(400, f"{field}[{number}]: {error}") from None
-    return parsed
 
 
 async def _while_connected(request: Any, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:

@@ -115,10 +115,7 @@ class Batcher:
 
     def _computed(self, items: list[Any]) -> Sequence[Any]:
         try:
-            results = self._compute(items)
-            if len(results) != len(items):
-                raise ValueError(f"{len(results)} results of {len(items)} items")
-            return results
+            return [result for _, result in zip(items, self._compute(items), strict=True)]
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, StopIteration):
                 raise

@@ -13,8 +13,7 @@ with optional_imports("serve"):
     from uvicorn.protocols.http import h11_impl
 
 _HEADER_SECONDS = 10  # from the start of a connection, or its last response, to complete headers
-_LINGER_SECONDS = 0.25
-_CLOSE = (b"connection", b"close")
+_LINGER_SECONDS = 0.25  # for requests that arrived with the signal
 
 
 class _Protocol(h11_impl.H11Protocol):
@@ -26,9 +25,7 @@ class _Protocol(h11_impl.H11Protocol):
         if len(every) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
             waiting = (x for x in every if x.timeout_keep_alive_task and not x.transport.is_closing())
             next(waiting, self).timeout_keep_alive_handler()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self.timeout_keep_alive_task = self.loop.call_later(_HEADER_SECONDS, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
         # The method of the base class stops the timer at the first byte.
@@ -39,27 +36,18 @@ class _Protocol(h11_impl.H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Runs an ASGI application. Its end resets no request that was sent before.
-
-    Args:
-        application: the application.
-        options: arguments of `uvicorn.Config`.
-    """
+    """A server of an ASGI application, given options of `uvicorn.Config`. It ends normally after a signal."""
 
     def __init__(self, application: Any, **options: Any):
-        super().__init__(
-            uvicorn.Config(application, http=_Protocol, timeout_keep_alive=_HEADER_SECONDS, **options)
-        )
+        config = uvicorn.Config(application, http=_Protocol, timeout_keep_alive=_HEADER_SECONDS, **options)
+        super().__init__(config)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Answers what was sent, with `Connection: close`, and then closes all connections."""
+        """Answers the requests that were sent, with `Connection: close`, and closes all connections."""
+        self._captured_signals.clear()  # uvicorn would raise them again
         state: Any = self.server_state
-        state.default_headers.append(_CLOSE)
-        for connection in state.connections:
-            if connection.cycle:
-                connection.cycle.default_headers = state.default_headers
-        await asyncio.sleep(_LINGER_SECONDS)  # accepts connections and reads requests that already arrived
-        for server in self.servers:
-            server.close()
-        await asyncio.sleep(_LINGER_SECONDS)  # reads the requests of the last of these connections
+        state.default_headers.append((b"connection", b"close"))
+        for cycle in filter(None, (connection.cycle for connection in state.connections)):
+            cycle.default_headers = state.default_headers
+        await asyncio.sleep(_LINGER_SECONDS)
         await super().shutdown(sockets)

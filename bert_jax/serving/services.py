@@ -29,11 +29,11 @@ class Service(Protocol):
     field: str
 
     def parse(self, item: Any) -> Any:
-        """Returns an item of a request as `compute` takes it. Raises Malformed."""
+        """Returns an item of a request as `compute` takes it, at once. Raises Malformed."""
         ...
 
     def compute(self, items: list[Any]) -> Sequence[Any]:
-        """Returns the result of each item."""
+        """Returns the result of each item. Raises UserError if an item has none."""
         ...
 
     def warm_up(self, most: int, on_program: OnProgram) -> int:
@@ -91,14 +91,11 @@ class FillMask:
         self.filler = filler
 
     def parse(self, item: Any) -> str:
-        """Returns a text that has a mask and is not too long."""
-        text = text_of(item)
-        if problem := self.filler.problem(text):
-            raise Malformed(problem)
-        return text
+        """Returns a text."""
+        return text_of(item)
 
     def compute(self, items: list[str]) -> list[Any]:
-        """Returns the words for each mask of each text, with their probabilities."""
+        """Returns the words for each mask of each text; UserError if a text has no mask, or is too long."""
         return self.filler(items, self.most)
 
     def warm_up(self, most: int, on_program: OnProgram) -> int:

@@ -2,12 +2,15 @@
 
 import collections
 import itertools
+import random
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import growth, small_tokenizers
 from support.embeddings import tiny_model
 
+from bert_jax import tokenization
 from bert_jax.inference import engine
 
 
@@ -25,7 +28,7 @@ def computed(tmp_path):
 
 
 def rows_of(lengths):
-    return [engine.Row(np.ones(length, np.int32), length, length) for length in lengths]
+    return [engine.Row(np.ones(length, np.int32), length, False) for length in lengths]
 
 
 @pytest.mark.parametrize(
@@ -57,3 +60,48 @@ def test_after_a_warm_up_few_rows_make_small_batches(computed):
     for _ in compute.outputs(rows_of([40] * 8 + [3] * 8), total=16):
         pass
     assert shapes == [(8, 40), (32, 16)]
+
+
+@pytest.fixture(scope="module")
+def vocabulary_files(tmp_path_factory):
+    return small_tokenizers.write(tmp_path_factory.mktemp("vocabularies"))
+
+
+@pytest.mark.parametrize("name", small_tokenizers.NAMES)
+def test_the_rows_of_long_texts_are_the_beginnings_of_all_their_tokens(vocabulary_files, name):
+    path, options = vocabulary_files[name]
+    tokenizer, rng, limit = tokenization.load(path, **options), random.Random(0), 8
+    mask = tokenizer.special_tokens["mask"]
+    units = [
+        "the cat",
+        "zx" * 150,
+        "  ",
+        "\n",
+        "\u0301",
+        "\x00 ",
+        "\u4e2d",
+        "9, ",
+        "A. ",
+        f" {mask}",
+        "\u03a3 a",
+    ]
+    texts = ["".join(rng.choices(units + [" "] * 4, k=rng.randint(0, 200))) for _ in range(150)]
+    texts += ["x" * 5000, "zx\n" * 3000, " " * 5000 + "a cat"]
+    whole = tokenizer.encode_batch(texts, allow_special=[mask])
+    room = tokenizer.layout.room(limit, pair=False)
+    for row, ids in zip(engine.text_rows(tokenizer, texts, limit, [mask]), whole, strict=True):
+        assert row.token_ids.tolist() == tokenizer.layout.row(ids[:room]).tolist()
+        assert row.cut == (len(ids) > room)
+
+
+def test_no_more_of_a_text_is_tokenized_than_can_be_used(vocabulary_files, monkeypatch):
+    path, options = vocabulary_files["wordpiece"]
+    tokenizer, seen = tokenization.load(path, **options), []
+    encode = tokenizer.encode_batch
+    monkeypatch.setattr(
+        tokenizer, "encode_batch", lambda texts, **more: seen.extend(map(len, texts)) or encode(texts, **more)
+    )
+    for unit in ("cat ", "x" * 150 + "\n", "\u0301\u0323 e "):
+        (row,) = engine.text_rows(tokenizer, [growth.repeated(unit, 1 << 20)], 16)
+        assert row.cut and len(row.token_ids) == 16
+    assert sum(seen) < 1 << 14

@@ -109,7 +109,7 @@ def test_sentences_of_unknown_words_are_left_out_and_that_is_said(pretrain, tmp_
 def test_mistakes(pretrain):
     for given, message in (
         ("word1 word2", "eval.sentences: no [MASK] in 'word1 word2'"),
-        ("[MASK]" + " word1" * 40, "has 43 tokens and the model 32 positions; shorten it"),
+        ("[MASK]" + " word1" * 40, "more tokens than the 32 positions"),
     ):
         assert message in error_of(pretrain(**{"eval.sentences": given}))
     for more, reason in (

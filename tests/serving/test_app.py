@@ -193,23 +193,6 @@ def read_all(connection):
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
-def test_the_state_is_answered_while_all_threads_read_items():
-    class Slow(Echo):
-        def parse(self, item):
-            self.release.wait(20)
-            return item
-
-    service = Slow()
-    service.release.clear()
-    with serving(service) as port:
-        waiting = [send(port, ["a"]) for _ in range(40)]
-        for path in ("/health", "/metrics"):
-            assert ask(port, path)[0] == 200
-        service.release.set()
-        for connection in waiting:
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-
-
 def test_a_batcher_that_ends_is_reported_and_its_requests_fail(monkeypatch):
     async def fails(self):
         raise ValueError

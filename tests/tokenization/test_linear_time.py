@@ -1,17 +1,13 @@
 """The time of every tokenizer is linear in the length of the text, whatever its characters."""
 
-import json
 import random
 import unicodedata
 
 import pytest
-import sentencepiece
-import tokenizers
-from support import growth, vocabularies
-from tokenizers import models, pre_tokenizers, trainers
+from support import growth, small_tokenizers
 
 from bert_jax import tokenization
-from bert_jax.tokenization import albert_text, byte_bpe_files, normalization, templates
+from bert_jax.tokenization import albert_text, normalization
 
 MARKS = ("\u0301\u0323", "\u0f73\u0f75", "\u302e\U00016ff0", "\uff9e\u0323", "a\u0345\u0301")
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -19,43 +15,7 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 @pytest.fixture(scope="module")
 def vocabulary_files(tmp_path_factory):
-    """Small vocabularies of each kind, by name, with the options of `tokenization.load`."""
-    folder = tmp_path_factory.mktemp("vocabularies")
-    (folder / "vocab.txt").write_text(vocabularies.VOCABULARY + "".join(f"{c}\n##{c}\n" for c in "exyz09"))
-    rng = random.Random(0)
-    lines = [" ".join(rng.choices(vocabularies.WORDS, k=9)) + " 9, 3" for _ in range(300)]
-    with (folder / "unigram.model").open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=file, vocab_size=80, hard_vocab_limit=False,
-            minloglevel=2, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        )  # fmt: skip
-    rust = tokenizers.Tokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(byte_bpe_files.characters_of_bytes().values())
-    special = byte_bpe_files.ROBERTA_TOKENS
-    options = dict(special_tokens=[*special.values()], initial_alphabet=alphabet, show_progress=False)
-    rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, **options))
-    model = json.loads(rust.to_str())["model"]
-    merges = [" ".join(merge) for merge in model["merges"]]
-    content = byte_bpe_files.tokenizer_json(model["vocab"], merges, special, templates.ROBERTA)
-    (folder / "plain").mkdir(), (folder / "nfc").mkdir()
-    (folder / "plain" / "tokenizer.json").write_bytes(byte_bpe_files.serialized(content))
-    content = json.loads(byte_bpe_files.serialized(content)) | {"normalizer": {"type": "NFC"}}
-    (folder / "nfc" / "tokenizer.json").write_text(json.dumps(content))
-    unigram = str(folder / "unigram.model")
-    return {
-        "wordpiece": (str(folder / "vocab.txt"), dict(lower_case=True)),
-        "wordpiece, cased": (str(folder / "vocab.txt"), dict(lower_case=False)),
-        "sentencepiece": (unigram, dict(lower_case=True)),
-        "albert": (unigram, dict(lower_case=True, normalizer="albert")),
-        "xlm-r": (str(vocabularies.fairseq_model(folder)), {}),
-        "bpe": (str(folder / "plain" / "tokenizer.json"), {}),
-        "bpe, nfc": (str(folder / "nfc" / "tokenizer.json"), {}),
-    }
-
-
-NAMES = ("wordpiece", "wordpiece, cased", "sentencepiece", "albert", "xlm-r", "bpe", "bpe, nfc")
+    return small_tokenizers.write(tmp_path_factory.mktemp("vocabularies"))
 
 
 def functions(vocabulary_files, name):
@@ -99,7 +59,7 @@ def test_growth_sees_quadratic_time():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", small_tokenizers.NAMES)
 def test_tokenizers(vocabulary_files, name):
     texts = [*growth.texts(20_000).values(), *(growth.repeated(unit, 20_000) for unit in growth.SURROGATES)]
     for function in functions(vocabulary_files, name):
@@ -108,7 +68,7 @@ def test_tokenizers(vocabulary_files, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", small_tokenizers.NAMES)
 def test_tokenizers_of_long_texts(vocabulary_files, name):
     for function in functions(vocabulary_files, name):
         assert not growth.superlinear(function, growth.texts(1 << 20).values())
