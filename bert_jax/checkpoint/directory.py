@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import jax
 
@@ -134,7 +134,7 @@ class StepDirectory:
 
     def delete_others(self, step: int) -> None:
         """Deletes all steps except one, which is flushed to the disk first."""
-        collective.call_in_primary(lambda: self._delete_once_on_disk({*self.steps()} - {step}, step))
+        collective.call_in_primary(lambda: self._delete({*self.steps()} - {step}, step))
 
     def delete_old(self) -> None:
         """Deletes the steps that are not kept."""
@@ -143,7 +143,7 @@ class StepDirectory:
         steps = self.steps()
         every = self._keep_every
         old = {step for step in steps[: -self._keep] if not (every and step % every == 0)}
-        self._delete_once_on_disk(old, steps[-1] if steps else 0)
+        self._delete(old, steps[-1] if steps else None)
 
     def close(self) -> None:
         """Waits for deletions."""
@@ -158,15 +158,12 @@ class StepDirectory:
         files.move(path, os.path.join(self.path, target))
         self._log(f"warning: {path} is set aside as {target}: {why}")
 
-    def _delete_once_on_disk(self, old: Collection[int], new: int) -> None:
-        """Deletes steps once another one would survive a power failure; orbax flushes its arrays only."""
-        if old:
+    def _delete(self, steps: Collection[int], new: int | None = None) -> None:
+        """Deletes steps once a new one would survive a power failure; orbax flushes only its arrays."""
+        if steps and new is not None:
             for path in (self.of(new), os.path.join(self.path, FROZEN)):
                 atomic.sync_tree(path)
-        self._delete(sorted(old))
-
-    def _delete(self, steps: Iterable[int]) -> None:
-        for step in steps:
+        for step in sorted(steps):
             path = self.of(step)
             # An interrupted deletion must not leave a directory that looks like a step.
             if files.scheme(path) == "gs":

@@ -93,18 +93,12 @@ def check_shapes(
 
 
 def check_finite(source: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> None:
-    """Raises a UserError that names the arrays with NaN or infinite values, in the shards of this process."""
-
-    def is_finite(array: np.ndarray | jax.Array) -> bool:
-        shards = (
-            [one.data for one in array.addressable_shards if not one.replica_id]
-            if isinstance(array, jax.Array)
-            else [array]
-        )
-        return all(np.isfinite(one).all() for one in jax.device_get(shards))
-
-    if wrong := [name for name, array in arrays.items() if not is_finite(array)]:
-        raise UserError(f"{source}: {some(wrong)} has values that are not finite (NaN or infinity)")
+    """Raises a UserError that names an array with NaN or infinite values, in the shards of this process."""
+    for name, x in arrays.items():
+        shards = getattr(x, "addressable_shards", None)
+        own = [x] if shards is None else [one.data for one in shards if not one.replica_id]
+        if not all(np.isfinite(one).all() for one in jax.device_get(own)):
+            raise UserError(f"{source}: {name} has values that are not finite (NaN or infinity)")
 
 
 # The axis from which each size of the model is read: {parameter: {field of EncoderConfig: axis}}.

@@ -58,7 +58,12 @@ def parameter_names(path: files.PathLike) -> frozenset[str]:
     Args:
         path: see `load_params`. If there is no checkpoint, the result is empty.
     """
-    return _if_any(path, lambda step: frozenset(Step.open(step, alone=True).params)) or frozenset()
+    if not (steps := _agreed_steps(path, required=False)):
+        return frozenset()
+    # Damaged steps are skipped in silence: whatever reads the arrays next reports them.
+    return _read_first(
+        path, steps, lambda step: frozenset(Step.open(step, alone=True).params), lambda line: None
+    )
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
@@ -222,34 +227,29 @@ def find_step(path: files.PathLike, number: int) -> str | None:
     return next((step for step in _agreed_steps(path) if files.name(step) == str(number)), None)
 
 
-def _if_any(path: files.PathLike, read: Callable[[str], _Result]) -> _Result | None:
-    """Returns what `_read_newest` does; None if there is no checkpoint.
-
-    Damaged steps are skipped in silence: whatever reads the arrays next reports them.
-    """
-    try:
-        steps = _agreed_steps(path)
-    except UserError:
-        return None
-    return _read_first(path, steps, read, lambda line: None)
-
-
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:
     return _read_first(path, _agreed_steps(path), read, log)
 
 
-def _agreed_steps(path: files.PathLike) -> list[str]:
+def _agreed_steps(path: files.PathLike, required: bool = True) -> list[str]:
     """Returns the step directories that process 0 finds, newest first; all processes have to call it.
 
     The run of a path may save further steps meanwhile, of which some processes see more than others.
 
     Raises:
-        UserError: process 0 finds none. All processes raise it.
+        UserError: process 0 finds none, although one is required. All processes raise it.
     """
     path = absolute(path)
-    # Below the path, since the copy of another host may have another one.
-    steps = collective.call_in_primary(lambda: [step.removeprefix(path) for step in find_steps(path)])
-    return [f"{path}{step}" for step in steps]
+
+    def below_path() -> list[str]:  # as the copy of another host may have another path
+        try:
+            return [step.removeprefix(path) for step in find_steps(path)]
+        except UserError:
+            if required:
+                raise
+            return []
+
+    return [f"{path}{step}" for step in collective.call_in_primary(below_path)]
 
 
 def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str], _Result], log) -> _Result:

@@ -24,7 +24,7 @@ from bert_jax.checkpoint.steps import (
     is_committed,
     one_line,
 )
-from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax, root_logger_kept
+from bert_jax.checkpoint.terminal import ignore_unbegun, quieten_orbax, root_logger_kept
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted, some
@@ -237,7 +237,7 @@ class Checkpointer:
         except Exception as error:
             self._has_failed = True
             self.saved.end()
-            close_unbegun()
+            ignore_unbegun()
             raise StorageError(
                 f"{self.saved.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.saved.steps())) or 'none'}; check the storage and run the same "

@@ -17,7 +17,7 @@ from etils import epath
 
 from bert_jax.checkpoint.checksums import array_digests
 from bert_jax.checkpoint.leaves import Leaf, flatten, nest
-from bert_jax.checkpoint.terminal import close_unbegun, quieten_orbax, root_logger_kept
+from bert_jax.checkpoint.terminal import ignore_unbegun, quieten_orbax, root_logger_kept
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.io.wording import some
@@ -231,7 +231,7 @@ def _quiet_orbax() -> Iterator[None]:
         with root_logger_kept():
             yield
     except Exception:
-        close_unbegun()
+        ignore_unbegun()
         raise
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
-import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 
 
@@ -45,19 +43,12 @@ def quieten_orbax() -> None:
         sys.unraisablehook = _NotOfOrbaxTasks(sys.unraisablehook)
 
 
-def close_unbegun() -> None:
-    """Closes the coroutines that never began, of the tasks in event loops that are closed.
+def ignore_unbegun() -> None:
+    """Ignores Python's warnings of coroutines that never began, until the process ends.
 
-    It is called after orbax failed to save or to read. Orbax closes its event loop while other tasks wait in
-    it, and Python warns of each of their coroutines that never began, when the process ends if not before.
+    It is called after orbax failed to save or to read: orbax closes its event loop while tasks wait in it.
     """
-    for task in gc.get_objects():
-        # Not isinstance, which imports the modules that other libraries import at their first use.
-        if type(task) is not asyncio.Task or task.done() or not task.get_loop().is_closed():
-            continue
-        coroutine = task.get_coro()
-        if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            coroutine.close()
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
 
 
 _OF_CLOSED_LOOPS = ("never retrieved", "destroyed but it is pending")

@@ -88,7 +88,8 @@ class BestCheckpoint(Evaluator):
         last_step = best["last_step"] if best and not is_best else 0
         with contextlib.ExitStack() as cleanup:
             if best is None or is_best:
-                saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), log=self._log)
+                path = os.path.join(self._workdir.path, BEST)
+                saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self._log)  # deleted below
                 cleanup.enter_context(contextlib.closing(saved))
                 saved.saved.delete(step)  # of steps of the run that were lost
                 saved.save(step, state.model_parameters)

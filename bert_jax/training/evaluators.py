@@ -89,7 +89,7 @@ class EvaluationContext:
             function: the function.
             params: its first argument.
             batch: its second argument, a global batch.
-            args: its other arguments.
+            *args: its other arguments.
             compiled: the keys (`compiled_step.shape_key`) of the batches for which this function has been
                 compiled. The key of this batch is added.
 

@@ -46,7 +46,7 @@ if {collect}:
 @pytest.mark.long
 @pytest.mark.parametrize("collect", [False, True], ids=["at the end", "before it"])
 def test_tasks_of_a_closed_loop_print_nothing(collect):
-    assert stderr(collect, "terminal.close_unbegun()") == ""
+    assert stderr(collect, "terminal.ignore_unbegun()") == ""
 
 
 @pytest.mark.long

@@ -271,8 +271,6 @@ class MetricsWriter:
             self._flush()
 
     def _flush(self) -> None:
-        for lines in self._files:
-            lines.flush()
         if self._tensorboard:
             self._tensorboard.flush()
         if self._uploads:

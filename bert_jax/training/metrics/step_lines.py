@@ -43,18 +43,13 @@ class StepLines:
                 atomic.write_text(self._local_path(), whole, sync=False)
 
     def append(self, line: str) -> None:
-        """Appends a line, an object of JSON with its `step`."""
+        """Writes a line, an object of JSON with its `step`, to the end of the file."""
         if self._file is None:
             self._file = open(self._local_path(), "a", buffering=1)  # noqa: SIM115 (kept open)
         self._file.write(line + "\n")
         if self._local_directory and self._file.tell() > LARGEST:
             self.close()
             self._number += 1
-
-    def flush(self) -> None:
-        """Writes all lines to the file."""
-        if self._file is not None:
-            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
