@@ -11,6 +11,7 @@ WORKERS ?= 2
 INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(if $(PART),--long-part=$(PART))
 GPU_COMPILER := $(VENV)/gpu-compiler
+TPU_COMPILER := $(VENV)/tpu-compiler
 
 # Without PYTHON, an environment that exists keeps its Python.
 ifeq ($(origin PYTHON), undefined)
@@ -33,7 +34,7 @@ ifneq ($(call VERSION_OF,$(BIN)/python),$(VERSION))
 endif
 endif
 
-.PHONY: help install gpu-compiler demo test test-long test-all test-sample gpu-test wheel-test lint docs config-reference lock
+.PHONY: help install gpu-compiler tpu-compiler demo test test-long test-all test-sample gpu-test tpu-test wheel-test lint docs config-reference lock
 
 help:
 	@echo 'make demo         text to a fine-tuned model on a corpus that every machine has, in minutes'
@@ -43,11 +44,13 @@ help:
 	@echo 'make test-all     all of them, with the slow ones and those that compare with other libraries'
 	@echo 'make test-sample  a few minutes of the tests, for a second Python'
 	@echo 'make gpu-test     compiles programs for GPUs that are not there'
+	@echo 'make tpu-test     compiles programs for every TPU, without one, with the libtpu that jax asks for'
 	@echo 'make wheel-test   the wheel: built, installed and run in an empty directory'
 	@echo 'make lint         ruff, codespell, import-linter and mypy'
 	@echo 'make docs         the pages of docs/ and the API reference, as HTML in site/'
 	@echo 'make install      $(VENV) with the versions of a lock, and bert-jax in it'
 	@echo 'make gpu-compiler XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
+	@echo 'make tpu-compiler libtpu, 140 MB, beside the environment'
 	@echo 'make lock         writes the lock of this Python from what $(VENV) has'
 
 install: $(INSTALLED)
@@ -75,6 +78,15 @@ $(GPU_COMPILER)/installed: $(INSTALLED)
 		$$($(BIN)/python -c 'import jax; print(*(f"jax-cuda12-{part}=={jax.__version__}" for part in ("plugin", "pjrt")))')
 	touch $@
 
+# What `pip install '.[tpu]'` brings for this jax.
+tpu-compiler: $(TPU_COMPILER)/installed
+
+$(TPU_COMPILER)/installed: $(INSTALLED)
+	rm -rf $(TPU_COMPILER)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile --no-deps --target $(TPU_COMPILER) \
+		"$$($(BIN)/python -c 'from bert_jax.estimate.chips import tpu_topology; print(tpu_topology.required())')"
+	touch $@
+
 demo: $(INSTALLED)
 	$(BIN)/bert-jax demo
 
@@ -98,6 +110,9 @@ test-all: $(INSTALLED)
 
 gpu-test: $(GPU_COMPILER)/installed
 	$(BIN)/pytest -q tests/estimate/test_gpu_compilation.py
+
+tpu-test: $(TPU_COMPILER)/installed
+	$(BIN)/pytest -q tests/estimate/test_tpu_compilation.py
 
 wheel-test: $(INSTALLED)
 	.ci/wheel-test $(BIN)/python

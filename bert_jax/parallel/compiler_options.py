@@ -1,19 +1,17 @@
-"""XLA compiler options for each platform and mesh, and the cache of compiled programs.
+"""XLA compiler options for each chip and mesh, and the cache of compiled programs.
 
-An option is set only if it improves the compiled program (on TPU as measured by `bert-jax estimate`), or if
-the vendor recommends it and the hardware to measure it was not available. A comment beside each option gives
-the reason.
+An option is set only on chips for which the vendor's compiler or published configurations support it, and only
+if it improves the compiled program (on TPU as measured by `bert-jax estimate`). The comments give the sources.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import warnings
+import types
+from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import Mesh
 
 from bert_jax.io import caches
 from bert_jax.parallel import host_tuning
@@ -22,11 +20,46 @@ from bert_jax.parallel import host_tuning
 _LEAST_SECONDS = 0.1
 _LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
+Options = Mapping[str, str | bool]
+
+# By default, the all-reduces of all gradients are combined at the end of the step, where no computation is left
+# to overlap with. With a lower threshold, each layer has its own.
+_PER_LAYER = {"xla_jf_crs_combiner_threshold_in_bytes": "1000000"}
+
+# All-reduces that a loop over fused computation steps advances. On every other chip, libtpu 0.0.50 ends with
+# FAILED_PRECONDITION: "not supported/recommended on platforms other than TPU v5e, and this might lead to ...
+# incorrect results, hang, SDC". 81 instead of 92 ms for a step of Base with 32 rows of 512 on v5e:4x4; without
+# any one of these options, nothing overlaps.
+_CONTINUATION_FUSION = _PER_LAYER | {
+    "xla_enable_async_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+}
+
+# All-reduces on the SparseCores, beside the computation. Google's MaxText sets these options for Trillium
+# (benchmarks/maxtext_trillium_model_configs.py, llama2-70b-4096-sc), Apple's AXLearn for every v6e
+# (axlearn/common/compiler_options.py).
+_SPARSE_CORES = _PER_LAYER | {
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    "xla_tpu_use_tc_device_shape_on_sc": True,
+    "xla_sc_disable_megacore_partitioning": True,
+    "xla_sc_enable_instruction_fusion": False,
+}
+
+# Kind of device -> options for meshes that split nothing but the batch. No source supports an option of this
+# kind on v2 to v4 and v5p: there, the chips wait for the all-reduces.
+DATA_PARALLEL: Mapping[str, Options] = types.MappingProxyType(
+    {
+        "TPU v5 lite": _CONTINUATION_FUSION,
+        "TPU v5e": _CONTINUATION_FUSION,
+        "TPU v6 lite": _SPARSE_CORES,
+        "TPU v6e": _SPARSE_CORES,
+    }
+)
+
 
 def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
     """Returns the `compiler_options` of `jax.jit` for programs on a mesh; empty for most meshes.
-
-    Options that the installed version of the TPU compiler does not have are left out, with a warning.
 
     Args:
         mesh: the mesh.
@@ -34,27 +67,7 @@ def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
     """
     devices = list(mesh.devices.flat)
     device = next((one for one in devices if one.process_index == jax.process_index()), devices[0])
-    chosen = options(device.platform, dict(mesh.shape), device.device_kind, recomputes)
-    if device.platform != "tpu":
-        return chosen
-    return {name: value for name, value in chosen.items() if _is_known(name, value, device)}
-
-
-_SMALL_VECTOR_MEMORY = ("TPU v2", "TPU v3", "TPU v4")  # 16 MiB; newer chips have eight times as much
-
-
-@functools.cache
-def _is_known(name: str, value: str | bool, device: jax.Device) -> bool:
-    """Returns whether the compiler of a device has an option."""
-    x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
-    try:
-        jax.jit(jnp.negative, compiler_options={name: value}).lower(x).compile()
-    except jax.errors.JaxRuntimeError as error:
-        if name not in str(error):
-            raise
-        warnings.warn(f"the compiler has no option {name}; a step may take longer", stacklevel=1)
-        return False
-    return True
+    return options(device.platform, dict(mesh.shape), device.device_kind, recomputes)
 
 
 def options(
@@ -76,25 +89,15 @@ def options(
         recomputes: whether the program computes activations again to free their memory (`model.remat`).
     """
     chosen: dict[str, str | bool] = {}
-    data_alone = shape["data"] > 1 and shape["fsdp"] * shape["tensor"] == 1
-    # With these, the step of Base with 32 rows of 512 does not compile for v4: it needs 384 KiB more than the
-    # 16 MiB of vector memory. The last two put what is computed again beside the all-reduces of other layers,
-    # far before it is needed: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and
-    # .79 without remat.
-    if platform == "tpu" and data_alone and kind not in _SMALL_VECTOR_MEMORY and not recomputes:
-        # By default, the all-reduces of all gradients are combined at the end of the step, where no
-        # computation is left to overlap with. With these, the gradients of a layer are added up while those
-        # of the layer below are computed: 81 instead of 92 ms for Base with 32 rows of 512 on v5e:4x4.
-        # Without the first, the second or the last two, nothing overlaps. With fsdp=4, a step would be 1%
-        # longer.
-        chosen["xla_jf_crs_combiner_threshold_in_bytes"] = "1000000"
-        chosen["xla_enable_async_all_reduce"] = True
-        chosen["xla_tpu_enable_async_collective_fusion"] = True
-        chosen["xla_tpu_enable_async_collective_fusion_fuse_all_reduce"] = True
+    # With remat, the compiler would move recomputation far before its use, to overlap it with the all-reduces
+    # of other layers: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and .79 without
+    # remat. With fsdp=4, a step would be 1% longer.
+    if platform == "tpu" and shape["data"] > 1 and shape["fsdp"] * shape["tensor"] == 1 and not recomputes:
+        chosen.update(DATA_PARALLEL.get(kind, {}))
     if platform == "tpu" and shape["fsdp"] > 1:
         # By default, a matrix product with a sharded kernel becomes a chain of exchanges between neighbors.
         # BERT's kernels are too small for that: at fsdp=16, a step of two layers of Base takes four times as
-        # long.
+        # long. MaxText and AXLearn set it, too.
         chosen["xla_jf_spmd_threshold_for_windowed_einsum_mib"] = "1000000"
     if platform == "gpu" and shape["data"] * shape["fsdp"] * shape["tensor"] > 1:
         # Overlaps all-reduces with the backward pass (recommended by NVIDIA for JAX; not measured here).

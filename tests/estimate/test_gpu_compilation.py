@@ -36,15 +36,15 @@ def environment():
 
 @pytest.fixture(scope="module")
 def programs():
-    """Of all programs what `gpu_compilations.py` prints, by name."""
-    script = ROOT / "tests" / "support" / "gpu_compilations.py"
+    """What `compilations.py` prints for all programs, by name."""
+    script = ROOT / "tests" / "support" / "compilations.py"
     names = (
         "train on one", "train on eight", "train with data and tensor", "train with dropout",
         "train with fsdp", "evaluate", "fine-tune", "predict", "predict in float32", "unrolled",
         "unrolled, computed again",
     )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(script), *names], capture_output=True, text=True, env=environment(), cwd=ROOT
+        [sys.executable, str(script), "h100", *names], capture_output=True, text=True, env=environment(), cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}

@@ -244,8 +244,9 @@ def _walk(module: Module, name: str, times: int, fused: bool) -> Iterator[Visit]
         elif instruction.opcode == "conditional":
             for branch in _branches(instruction):
                 yield from _walk(module, branch, times, fused)
-        elif instruction.opcode == "call":
-            yield from _walk(module, instruction.called("to_apply") or "", times, fused)
+        elif instruction.opcode in ("call", "call-start"):  # the second runs on a SparseCore meanwhile
+            called = instruction.called("to_apply") or ""
+            yield from _walk(module, called, times, fused or instruction.opcode == "call-start")
         elif instruction.opcode not in _ENDS and (called := instruction.called("calls")):
             yield from _walk(module, called, times, True)
 

@@ -32,6 +32,7 @@ FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
     "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
+    "call-start", "call-update", "call-done",
 }  # fmt: skip
 _PREFETCHES = ("copy-start", "slice-start")  # overlapped: their bytes count, their time does not
 _MOVES = {

@@ -39,12 +39,12 @@ def prepare() -> None:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"estimate needs the compiler for TPUs, libtpu, which is not installed: pip install "
-            f"'{_wanted()}' (or {install_hint('estimate')}); no TPU is needed"
+            f"'{required()}' (or {install_hint('estimate')}); no TPU is needed"
         )
     os.environ.update(_ENVIRONMENT)
 
 
-def _wanted() -> str:
+def required() -> str:
     """Returns the installed jax's requirement on libtpu."""
     for requirement in importlib.metadata.requires("jax") or ():
         if found := re.match(r"(libtpu[^;\s]*)", requirement):
@@ -78,6 +78,6 @@ def devices(slices: Slices) -> list[Any]:
     if len(described.devices) != slices.chips:
         raise UserError(
             f"--topology={slices.text}: libtpu describes {len(described.devices)} devices instead of "
-            f"{slices.chips}; install {_wanted()}"
+            f"{slices.chips}; install {required()}"
         )
     return described.devices

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate.analysis import collectives, hlo
+from bert_jax.estimate.analysis import collectives, hlo, timing
 from bert_jax.estimate.chips.tpus import CHIPS
 from bert_jax.parallel import sharding
 
@@ -161,3 +161,23 @@ def test_asynchronous_collectives_of_one_channel_are_several():
     text += f"\nENTRY %main (x: f32[8,128]) -> f32[16,128] {{\n  %x = f32[8,128] parameter(0)\n{calls}\n}}\n"
     found = collectives.find(hlo.parse(text), {"data": 4, "fsdp": 1, "tensor": 1}, V5E, LINE)
     assert [(one.payload, one.overlapped) for one in found] == [(4 * 8 * 128, True), (4 * 16 * 128, True)]
+
+
+def test_an_all_reduce_on_a_sparse_core_overlaps_and_takes_no_time_of_the_chip():
+    text = """\
+%offloaded (input: f32[8,128]) -> f32[8,128] {
+  %input = f32[8,128]{1,0} parameter(0)
+  ROOT %sum = f32[8,128]{1,0} all-reduce(%input), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+}, execution_thread="sparsecore"
+
+ENTRY %main (x: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,128] parameter(0)
+  %start = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", to_apply=%offloaded
+  %update = ((f32[8,128]), (f32[8,128])) call-update(%start, %x)
+  ROOT %done = f32[8,128] call-done(%update)
+}
+"""
+    module = hlo.parse(text)
+    (found,) = collectives.find(module, {"data": 4, "fsdp": 1, "tensor": 1}, V5E, LINE)
+    assert (found.kind, found.payload, found.overlapped) == ("all-reduce", 4 * 8 * 128, True)
+    assert timing.compute(module, V5E).seconds == 0

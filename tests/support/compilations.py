@@ -1,7 +1,8 @@
-"""Compiles tiny programs of the project for H100s that are not there: `python gpu_compilations.py NAME...`.
+"""Compiles tiny programs of the project for H100s or TPUs that are not attached.
 
-A process of its own, which has to find jax's CUDA plugin. Prints a line of JSON for each program: what it
-calls in libraries, and the shapes of its collectives.
+`python compilations.py CHIP NAME...`, where CHIP is h100, v4, v5e, v5p, v6e or tpu7x. A separate process, which
+has to find the compiler of that chip. Prints one line of JSON for each program: the library functions and
+kernels that it calls, and the shapes of its collectives.
 """
 
 import collections
@@ -10,12 +11,16 @@ import re
 import sys
 import time
 
-from bert_jax.estimate.chips import gpu_topology, gpus
+from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology
 
-gpu_topology.prepare()
+CHIP = sys.argv[1]
+# Four chips of one host; a chip of v7 has two devices.
+SLICES = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2", "tpu7x": "2x2x1"}
+(tpu_topology if CHIP in SLICES else gpu_topology).prepare()
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from jax.experimental import topologies  # noqa: E402
 
 from bert_jax.models.config import EncoderConfig  # noqa: E402
 from bert_jax.models.execution import Execution  # noqa: E402
@@ -29,7 +34,8 @@ from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 
 ROWS, LENGTH = 16, 128
 
-# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, how the layers are
+# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, how the layers are. For TPUs,
+# -1 takes all devices.
 PROGRAMS = {
     "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
     "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
@@ -41,6 +47,11 @@ PROGRAMS = {
     "predict": ((1, 1, 1), "bfloat16", 0.0, "predict"),
     "predict in float32": ((1, 1, 1), "float32", 0.0, "predict"),
     "unrolled": ((1, 1, 1), "bfloat16", 0.0, "train", dict(scan_unroll=0)),
+    "train with data": ((-1, 1, 1), "bfloat16", 0.1, "train"),
+    "train with fsdp alone": ((1, -1, 1), "bfloat16", 0.1, "train"),
+    "train on two slices": ((-1, 1, 1), "bfloat16", 0.1, "train"),
+    "evaluate with data": ((-1, 1, 1), "bfloat16", 0.1, "evaluate"),
+    "fine-tune with data": ((-1, 1, 1), "bfloat16", 0.1, "fine-tune"),
     "unrolled, computed again": ((1, 1, 1), "bfloat16", 0.0, "train", dict(scan_unroll=0, remat="full")),
 }
 
@@ -56,6 +67,18 @@ def batch_of_examples():
     }
 
 
+def devices(sizes, slices):
+    if CHIP not in SLICES:
+        return gpu_topology.devices(gpus.Hosts(gpus.GPUS[CHIP], 1, int(np.prod(sizes))))
+    options = {"num_slices": slices} if slices > 1 else {}
+    if CHIP in ("v4", "v5p"):  # whose two cores are one device
+        options["chip_config_name"] = "megacore"
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=f"{CHIP}:{SLICES[CHIP]}", **options
+    )
+    return described.devices
+
+
 def lowered(name):
     """The program, and how many numbers the model has."""
     sizes, dtype, dropout, what, *execution = PROGRAMS[name]
@@ -64,8 +87,7 @@ def lowered(name):
         intermediate_size=256, max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout,
         execution=Execution(dtype, **dict(*execution)),
     )  # fmt: skip
-    hosts = gpus.Hosts(gpus.GPUS["h100"], 1, int(np.prod(sizes)))
-    mesh = sharding.make_mesh(*sizes, devices=gpu_topology.devices(hosts))
+    mesh = sharding.make_mesh(*sizes, devices=devices(sizes, slices=2 if "slices" in name else 1))
     if what in ("train", "evaluate"):
         task = benchmark.make_task(model, LENGTH)
         arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
@@ -89,12 +111,14 @@ def lowered(name):
         return jax.jit(task.predict).lower(state.params, batch), parameters
 
 
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     began = time.monotonic()
     program, parameters = lowered(name)
-    compiled = program.compile(gpu_topology.COMPILER_OPTIONS)
+    compiled = program.compile(None if CHIP in SLICES else gpu_topology.COMPILER_OPTIONS)
     text = compiled.as_text()
     calls = collections.Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', text))
+    calls += collections.Counter(re.findall(r'call_target="(tpu_custom_call|AsyncCollectiveStart)"', text))
+    calls["sparsecore"] = len(re.findall(r"%all-reduce.* call-start\(.*sparsecore", text))
     calls += collections.Counter(re.findall(r'custom_call_target="[^"]*triton.* name = "([^"]+)"', text))
     kinds = "all-reduce|reduce-scatter|all-gather|all-to-all"
     traffic = [
