@@ -50,14 +50,12 @@ _WORD_PIECES = {
 _LONGEST_WORD = 100  # characters, in transformers
 
 _TEXT, _BOOL = (str, None), (bool, None)
-_TOKEN = {"content": str, **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
     **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
     **dict.fromkeys(("truncation_side?", "padding_side?"), _TEXT),
-    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, _TOKEN, None)),
-    "added_tokens_decoder?": ({str: _TOKEN}, None),
+    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
 }
 _NORMALIZER = {
     "type?": str,
@@ -76,7 +74,7 @@ _TOKENIZER = {
     ),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
     "added_tokens?": (
-        [{**_TOKEN, "id": range(0, 1 << 31)}],
+        [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
         None,
     ),
     **dict.fromkeys(("truncation?", "padding?"), ({"direction?": str}, None)),
@@ -237,20 +235,9 @@ class _Stated:
             return _extract_vocabulary(self.rust, self.folder)
         # Only RobertaTokenizer does not take this setting from tokenizer.json.
         own_space = not self.rust or class_name == "RobertaTokenizer"
-        if of_file(path) is KINDS["bpe"]:
-            space = bool(self.settings.get("add_prefix_space")) if own_space else None
-            return _with_settings(path, space, self._flags())
+        if of_file(path) is KINDS["bpe"] and own_space:
+            return _with_prefix_space(path, bool(self.settings.get("add_prefix_space")))
         return path
-
-    def _flags(self) -> dict[str, Mapping[str, Any]]:
-        """Returns the tokens whose flags in tokenizer_config.json replace those of the vocabulary."""
-        mask = self.settings.get("mask_token")
-        stated = [mask] if isinstance(mask, Mapping) and not self.rust else []
-        stated += (self.settings.get("added_tokens_decoder") or {}).values()
-        return {
-            one["content"]: {flag: one[flag] for flag in ("lstrip", "rstrip") if one.get(flag) is not None}
-            for one in stated
-        }
 
     def check(self, path: str) -> None:
         """Raises UserError if transformers cuts texts at the left, or has other ids than BertTokenizer."""
@@ -388,23 +375,13 @@ def _with_added_tokens(
     return tokenizer
 
 
-def _with_settings(path: str, space: bool | None, flags: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the path of a tokenizer.json with a space before a text or not, and with flags of added tokens.
-
-    Args:
-        path: a tokenizer.json.
-        space: whether there is a space; None for the setting of the file.
-        flags: the flags that change, by the spelling of the token.
-    """
+def _with_prefix_space(path: str, value: bool) -> str:
+    """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
     content = json_files.read(path, {})
-    changed = dict(content)
-    if space not in (None, byte_bpe_files.prefix_space(content)):
-        changed = byte_bpe_files.with_prefix_space(content, bool(space))
-    if added := content.get("added_tokens"):
-        changed["added_tokens"] = [one | flags.get(one["content"], {}) for one in added]
-    if changed == content:
+    if byte_bpe_files.prefix_space(content) == value:
         return path
-    return scratch.kept_file("tokenizer.json", byte_bpe_files.serialized(changed))
+    changed = byte_bpe_files.serialized(byte_bpe_files.with_prefix_space(content, value))
+    return scratch.kept_file("tokenizer.json", changed)
 
 
 def _type(step: Mapping[str, Any] | None) -> str:

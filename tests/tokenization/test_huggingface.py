@@ -148,15 +148,12 @@ def test_the_left_side_is_an_error_that_names_the_folder(tmp_path, name, stated)
 
 @pytest.mark.parametrize("lstrip", [False, True])
 @pytest.mark.parametrize("rstrip", [False, True])
-@pytest.mark.parametrize("decoder", [False, True])
-def test_whitespace_around_a_mask_is_kept_as_the_folder_says(tmp_path, lstrip, rstrip, decoder):
-    """The flags of tokenizer_config.json replace those of tokenizer.json, as in transformers."""
+def test_whitespace_around_a_mask_is_kept_as_the_folder_says(tmp_path, lstrip, rstrip):
     bpe = tokenization.load(TESTDATA / "bpe")
     content, flags = json.loads(json.dumps(bpe.content)), {"lstrip": lstrip, "rstrip": rstrip}
     (mask,) = (token for token in content["added_tokens"] if token["content"] == "<mask>")
-    mask |= {name: value != decoder for name, value in flags.items()}
-    settings = {"added_tokens_decoder": {str(bpe.mask_id): {"content": "<mask>"} | flags}} if decoder else {}
-    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=settings)
+    mask |= flags
+    folder = write(tmp_path / "folder", tokenizer=content)
     tokenizer = tokenization.load(folder)
     (ids,) = tokenizer.encode_batch(["a <mask> b"], allow_special=["<mask>"])
     expected = ["a", *["\u0120"] * (not lstrip), "<mask>", *["\u0120"] * (not rstrip), "b"]

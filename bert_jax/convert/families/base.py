@@ -305,19 +305,15 @@ class Family:
         return None
 
     def canonical(
-        self, tensors: Mapping[str, np.ndarray], folder: str, untied: list[str] | None = None
-    ) -> dict[str, np.ndarray]:
+        self, tensors: Mapping[str, np.ndarray], folder: str
+    ) -> tuple[dict[str, np.ndarray], list[str]]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
-        Args:
-            tensors: the tensors.
-            folder: the folder, for messages.
-            untied: a list that gets the names of tensors that should be tied and differ. The masked LM head,
-                which has them, is then left out.
+        If tied tensors have different values, the masked LM head is left out, and their names are the second
+        result.
 
         Raises:
-            UserError: a tensor is stored with and without its prefix, or, without `untied`, tied tensors have
-                different values.
+            UserError: a tensor is stored with and without its prefix.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
@@ -332,17 +328,14 @@ class Family:
                 raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
             floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
             result[name] = tensor.astype(np.float32, copy=False) if floating else tensor
+        untied = []
         for second, first in self.tied:
             if second in result and first not in result:
                 result[first] = result[second]
             elif second in result and not np.array_equal(result[second], result[first]):
-                if untied is None:
-                    raise UserError(f"{folder}: {second} is not {first}, expected a tied masked LM head")
                 untied.append(second)
-        if untied:
-            head = [one.names[HUGGINGFACE] for one in self.table if one.ours.startswith("mlm/")]
-            return {name: x for name, x in result.items() if name not in (*head, *untied)}
-        return result
+        head = [*untied, *(one.names[HUGGINGFACE] for one in self.table if one.ours.startswith("mlm/"))]
+        return {name: x for name, x in result.items() if not untied or name not in head}, untied
 
 
 def _unwrapped(tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

@@ -76,8 +76,7 @@ class HuggingFace(Format):
         classes = fields.get("architectures") or [""]
         if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
             raise _no_safetensors(folder, root, family, classes[0])
-        untied: list[str] = []
-        tensors = family.canonical(_read_tensors(folder), folder, untied)
+        tensors, untied = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
         found = family.from_files(tensors, config, HUGGINGFACE, named)

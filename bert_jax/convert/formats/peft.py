@@ -33,16 +33,8 @@ from bert_jax.tokenization import Tokenizer
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DESCRIPTION = "bert_jax.json"  # what adapter_config.json has no fields for; PEFT does not read it
 _PREFIX = "base_model.model."
-_DIGEST = (
-    "bert_jax_digest"  # the metadata of WEIGHTS with `_digest`, which PEFT drops when it writes the file
-)
-_DIGESTED = (
-    DESCRIPTION,
-    sentences.MODULES,
-    sentences.SETTINGS,
-    sentences.PROMPTS,
-    f"{sentences.POOLING}/config.json",
-)
+_DIGEST = "bert_jax_digest"  # in the metadata of WEIGHTS; PEFT drops it when it writes the file again
+_DIGESTED = (sentences.MODULES, sentences.SETTINGS, sentences.PROMPTS, f"{sentences.POOLING}/config.json")
 
 _TASKS = {
     "sequence_classification": "SEQ_CLS",
@@ -178,16 +170,16 @@ class Peft(Format):
         }
         folder = os.fspath(folder)
         atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
-        named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
         description: dict[str, Any] = {"head": model.head, "groups": model.groups}
-        description |= {"digest": _digest_of_tensors(named)}
         description |= {"labels": model.labels, "problem_type": model.problem_type}
         if model.scores != PairScores():
             description["scores"] = dataclasses.asdict(model.scores)
-        atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
         if model.sentence and not model.sentence.unsupported:
             sentences.write(model.sentence, model.config.hidden_size, model.config.max_seq_length, folder)
-        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt", _DIGEST: _digest(folder, fields)})
+        named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
+        description["digest"] = _digest(folder, fields, description, named)
+        atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
+        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt", _DIGEST: description["digest"]})
         os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
 
 
@@ -238,17 +230,17 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     file = os.path.join(folder, WEIGHTS)
     if not files.exists(file):
         raise UserError(f"{folder}: there is no {WEIGHTS}")
-    named = huggingface.load_safetensors(file)
+    saved = huggingface.load_safetensors(file)
     with files.local_copy(file) as copy, safetensors.safe_open(copy, "numpy") as opened:
         digest = (opened.metadata() or {}).get(_DIGEST)
     described = _read_description(folder, fields)
-    if digest and (digest, described.get("digest")) != (_digest(folder, fields), _digest_of_tensors(named)):
+    if digest and {digest, described.get("digest")} != {_digest(folder, fields, described, saved)}:
         raise UserError(
             f"{file}: this file or another one of the folder has changed since it was written (its digest "
             "differs); get the folder anew"
         )
-    stored = {name.removeprefix(_PREFIX): x for name, x in named.items()}
-    tensors = base.family.canonical(stored, folder)
+    stored = {name.removeprefix(_PREFIX): x for name, x in saved.items()}
+    tensors, untied = base.family.canonical(stored, folder)
     rank = fields["r"]
     scale = float(np.float32(fields["lora_alpha"] / (np.sqrt(rank) if fields.get("use_rslora") else rank)))
     updates: dict[str, Update] = {}
@@ -270,24 +262,21 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     # The head that the task names, because a file without the whole head does not tell which one it is.
     named = next((head for head, task in _TASKS.items() if task == fields.get("task_type")), None)
     found = base.family.from_files(tensors, base.config, HUGGINGFACE, named)
-    if unknown := [*found.unknown, *found.missing]:
+    if unknown := [*untied, *found.unknown, *found.missing]:
         raise UserError(f"{file}: {unknown[0]} cannot be read; expected updates of layers, and a head")
     if found.misshapen:
         raise UserError(f"{file}: {found.misshapen[0]}")
     return LowRankAdapter(path, updates, found.params, base.params)
 
 
-def _digest(folder: str, fields: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 digest of the files beside the weights, except for the path of the base model."""
-    fields = {name: x for name, x in fields.items() if name != "base_model_name_or_path"}
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+def _digest(
+    folder: str, fields: Mapping[str, Any], described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> str:
+    """Returns the SHA-256 digest of all that a folder says of an adapter, except for the path of its base."""
+    about = [{**fields, "base_model_name_or_path": ""}, {**described, "digest": ""}]
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for path in (os.path.join(folder, name) for name in _DIGESTED):
         digest.update(files.read(path) if files.exists(path) else b"")
-    return digest.hexdigest()
-
-
-def _digest_of_tensors(tensors: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
     for name, x in sorted(tensors.items()):
         digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
     return digest.hexdigest()
