@@ -98,7 +98,7 @@ def with_special_tokens(
         template: how rows are assembled.
     """
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    flags: dict[str, Any] = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     for role, (token, number) in special.items():
         flags |= {"id": number, "content": token}
         added[token] = {"lstrip": role == "mask"} | flags | added.get(token, {}) | {"special": True}

@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
@@ -256,6 +257,7 @@ class Adapters(Models):
         source = Path(__file__).parents[1] / "testdata" / "peft" / "bert" / "adapter"
         model = self._load(source, log=lambda line: None)
         base, adapter = self._load(source.parent / "base"), model.adapter
+        assert adapter is not None
         updates = {name: x._replace(a=x.a + seed) for name, x in adapter.updates.items()}
         adapter = type(adapter)(adapter.base, updates, adapter.params, base.params)
         sentence = SentenceVectors("cls", prompts={"query": "q: "})
@@ -280,7 +282,9 @@ class Runs(Models):
 
         vocabulary = folder.with_suffix(".txt")
         vocabulary.write_text(VOCABULARY + "new\n" * seed)
-        sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        sizes: dict[str, Any] = dict(
+            hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        )
         config = EncoderConfig(vocab_size=len(WORDPIECES) + 1, max_position_embeddings=16, **sizes)
         model = random_model(config, "sequence_classification")
         params = {name: x + seed for name, x in model.params.items()}
@@ -288,7 +292,7 @@ class Runs(Models):
         formats.get("bert_jax").write(model.replace(params=params, tokenizer=tokenizer), folder)
 
 
-KINDS = {"records": Records, "checkpoints": Checkpoints, "adapters": Adapters, "runs": Runs}
+KINDS: dict[str, Any] = {"records": Records, "checkpoints": Checkpoints, "adapters": Adapters, "runs": Runs}
 
 
 def try_all(kind: str, folder: Path, numbers: range) -> tuple[collections.Counter, list[str]]:
