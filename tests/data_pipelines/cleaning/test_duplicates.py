@@ -129,7 +129,9 @@ def test_a_long_document_counts_while_any_of_its_parts_stays(options, tmp_path, 
     name = next(name for name in map(str, range(99)) if key(f"{name}:0#1") < key(f"{name}:0"))
     lines = [f"the {word} walks under the stone." for word in ("river", "stone", "winds")]
     (tmp_path / name).write_text("\n".join(lines * 4))
-    one = dataclasses.replace(options, input=(str(tmp_path / name),), nsp="none", clean="exact")
+    one = dataclasses.replace(
+        options, input=(str(tmp_path / name),), input_format="text", nsp="none", clean="exact"
+    )
     text = build.build(one).manifest["text"]
     assert (text["documents"], text["sentences"]) == (1, 3)
 

@@ -131,7 +131,8 @@ def test_rows_with_tabs_end_at_newlines_only(tmp_path, end):
     found = [(one.key, *one.passages) for one in documents]
     assert found == [("a", "One two."), ("b", "Three\u2028fourfive."), ("c", "Six.")]
     assert not counts["bad_lines"]
-    tasks = read_examples(str(tmp_path / "x.tsv"), Columns("text", label="name"))  # the same rows
+    columns = Columns("text", label="name")
+    tasks = read_examples(str(tmp_path / "x.tsv"), columns, quoting="none")  # the same rows
     assert [one.key for one in documents] == tasks.labels
 
 
