@@ -32,13 +32,6 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # se
 _RETRY_SECONDS = "1"
 _STALLED_SECONDS = 10  # without a byte of a request; shorter than the time that a stop waits for requests
 _HUNG_UP = 499  # as nginx counts such requests; nobody gets the answer
-_NEEDED = {
-    "/embed": "--checkpoint=DIR",
-    "/v1/embeddings": "--checkpoint=DIR",
-    "/v1/models": "--checkpoint=DIR",
-    "/fill-mask": "--checkpoint=DIR with a masked LM head",
-    "/predict": "--workdir=DIR of a fine-tuned run",
-}
 _OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "counter", "waiting": "gauge"}
 
 
@@ -156,8 +149,6 @@ class Server:
         path, message = request.url.path, error.detail
         if error.status_code == 404:
             message = f"{path:.60}: expected one of {', '.join(self.paths)}"
-            if path in _NEEDED:
-                message += f"; {path} needs bert-jax serve {_NEEDED[path]}"
         elif error.status_code == 405:
             message = f"{path}: expected {error.headers['Allow']}, found {request.method}"
         return _error(message, error.status_code, error.headers)

@@ -15,7 +15,7 @@ import types
 
 import numpy as np
 import pytest
-from support import xla_flags
+from support import growth, xla_flags
 from support.embeddings import tiny_model
 from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
@@ -31,6 +31,7 @@ from bert_jax.inference.predictor import Predictor
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
+FIELDS = {"/embed": "texts", "/fill-mask": "texts", "/predict": "rows"}
 TEXTS = ["the cat is big", "a dog", "one two three"]
 
 
@@ -259,12 +260,34 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):
 
 
 @pytest.mark.long
+def test_the_state_is_answered_during_any_request(folders):
+    running = Running(f"--checkpoint={folders[0]}", f"--workdir={folders[1]}")
+    units = ("\u0301\u0323", "the cat ", "x" * 50 + " ")
+    requests = [(path, field, unit) for unit in units for path, field in FIELDS.items()]
+    answers, slowest = [], 0.0
+
+    def ask():
+        for path, field, unit in requests:
+            text = growth.repeated(unit, (1 << 20) // len(unit.encode()) * len(unit) - 100)
+            body = json.dumps({field: ["[MASK] " + text]}, ensure_ascii=False).encode()
+            answers.append((path, unit, running.ask(path, body)[0]))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while thread.is_alive():
+        began = time.monotonic()
+        assert running.ask("/health")[0] == 200
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.05)
+    assert running.stop() == 0
+    assert len(answers) == len(requests) and {status for *_, status in answers} == {200, 400}
+    assert slowest < 1, slowest
+
+
+@pytest.mark.long
 def test_sigterm_finishes_what_is_being_answered(folders):
     running = Running(f"--checkpoint={folders[0]}")
-    status, found = running.ask("/predict", {"rows": ["a"]})
-    assert status == 404
-    needed = "; /predict needs bert-jax serve --workdir=DIR of a fine-tuned run"
-    assert found["error"]["message"].endswith(needed)
+    assert running.ask("/predict", {"rows": ["a"]})[0] == 404
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(running.ask("/embed", {"texts": TEXTS * 30})[0]))
