@@ -12,7 +12,7 @@ from bert_jax import checkpoint, cli
 
 FIELDS = {"steps": 300, "checkpoint.every": 20, "checkpoint.keep": 20, "eval.every": 0}
 # How the lines of a sound run begin.
-SAID = r"step|[\d,]+ |evaluating|started|compiled"
+SAID = r"step|[\d,]+ |evaluating|started|compiled|compiling"
 
 
 @pytest.fixture(scope="module")
