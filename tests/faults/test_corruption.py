@@ -12,6 +12,7 @@ from support.corruption import DETECTED, WRONG, try_all
     [
         ("records", 60),
         ("checkpoints", 12),
+        ("best", 500),
         pytest.param("adapters", 40, marks=pytest.mark.long),
         pytest.param("runs", 30, marks=pytest.mark.long),
     ],

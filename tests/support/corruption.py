@@ -1,4 +1,4 @@
-"""Corruptions, by number, of records, checkpoints, adapters and work directories.
+"""Corruptions, by number, of records, checkpoints, adapters, work directories and best.json.
 
 They have to be detected or to change nothing.
 
@@ -8,6 +8,7 @@ They have to be detected or to change nothing.
 from __future__ import annotations
 
 import collections
+import json
 import os
 import random
 import shutil
@@ -292,7 +293,35 @@ class Runs(Models):
         formats.get("bert_jax").write(model.replace(params=params, tokenizer=tokenizer), folder)
 
 
-KINDS: dict[str, Any] = {"records": Records, "checkpoints": Checkpoints, "adapters": Adapters, "runs": Runs}
+class Best:
+    """The description of the best checkpoint of a run."""
+
+    def __init__(self, folder: Path):
+        self.file = folder / "best.json"
+        self.best: dict[str, Any] = {"step": 40, "metric": "f1", "since_best": 2, "last_step": 60}
+        self.best |= {"scores": {"f1": 0.8125, "accuracy": 0.9}, "degenerate": False}
+
+    def try_one(self, rng: random.Random) -> tuple[str, str]:
+        """(the corruption, what came of it)."""
+        from bert_jax.io import json_files
+        from bert_jax.training.best_checkpoint import read_best
+
+        self.file.write_text(json.dumps(json_files.sealed(self.best), indent=2) + "\n")
+        kind = damage_file(rng, self.file)
+        try:
+            found = read_best(self.file.parent)
+        except UserError as error:
+            return kind, DETECTED if "\n" not in str(error) else f"{WRONG}: a message of several lines"
+        return kind, SAME if found == self.best else WRONG
+
+
+KINDS: dict[str, Any] = {
+    "records": Records,
+    "checkpoints": Checkpoints,
+    "adapters": Adapters,
+    "runs": Runs,
+    "best": Best,
+}
 
 
 def try_all(kind: str, folder: Path, numbers: range) -> tuple[collections.Counter, list[str]]:
