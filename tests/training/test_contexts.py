@@ -1,11 +1,17 @@
 """JAX's contexts of the caller, which are those of one thread, hold wherever a run compiles or computes."""
 
+import contextlib
 import itertools
+import types
 
 import jax
 import numpy as np
 import pytest
 from support.regression import Regression, Run, make_batch
+
+from bert_jax.parallel import sharding
+from bert_jax.training.evaluators import EvaluationContext
+from bert_jax.training.preemption import PreemptionGuard
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -37,3 +43,23 @@ def test_a_nan_of_an_evaluation_is_an_error_if_the_caller_asks_for_one(tmp_path)
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         run.fit()
     assert run.steps_of("eval") == []
+
+
+def test_a_program_of_an_evaluation_is_compiled_once():
+    """JAX keeps the program that was compiled ahead of time for the call after it."""
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *unused, **also_unused: compiled.append(name) if "backend_compile" in name else None
+    )
+    mesh, shapes = sharding.make_mesh(), set()
+    function = sharding.MeshFunction(jax.jit(lambda params, batch: batch["x"] * params), mesh)
+    params = sharding.on_all_devices(np.float32(3), mesh)
+    batches = [sharding.global_batch({"x": np.ones(16, np.float32)}, mesh) for _ in range(3)]
+    compiled.clear()
+    with PreemptionGuard() as guard:
+        guard.hold()
+        context = EvaluationContext(None, guard, types.SimpleNamespace(paused=contextlib.nullcontext))
+        for batch in batches:
+            found = context.dispatch(function, params, batch, compiled=shapes)
+            np.testing.assert_array_equal(found, np.full(16, 3))
+    assert len(compiled) == len(shapes) == 1
