@@ -49,5 +49,6 @@ class Server(uvicorn.Server):
         state.default_headers.append((b"connection", b"close"))
         for cycle in filter(None, (connection.cycle for connection in state.connections)):
             cycle.default_headers = state.default_headers
-        await asyncio.sleep(_LINGER_SECONDS)
+        for _ in range(10):  # also on a busy machine, connections are accepted, and then read
+            await asyncio.sleep(_LINGER_SECONDS / 10)
         await super().shutdown(sockets)
