@@ -58,7 +58,8 @@ def programs(args, mesh):
                 predict = functools.partial(objective.predict, params)
                 return row_parts.mapped(predict, batch, split(batch))
         else:
-            arguments, function = (params, batch, np.int32(0)), make_eval_step(objective, 0, split)
+            arguments = params, batch, np.int32(0), np.uint32(0)
+            function = make_eval_step(objective, split)
         with sharding.on_mesh(mesh):
             yield tokens, (jax.jit(function).lower(*arguments).compile(), arguments)
 
