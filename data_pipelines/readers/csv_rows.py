@@ -1,7 +1,6 @@
 """Reads the format `csv`: one column of the rows is the text of a document.
 
-In .tsv files, tabs separate the fields, a row ends at a newline only, and quotes have no special meaning, as
-in GLUE's files and in the files of tasks.
+In .tsv files, tabs separate the fields; the quoting rules are the same.
 """
 
 import collections
@@ -26,8 +25,7 @@ def read(
     The first row names the columns. In CSV, quotes delimit fields, which may contain newlines (RFC 4180).
 
     Raises:
-        UserError: the file has no column for the text or the id, a quote is left open, a line is too long, or
-            carriage returns alone end the lines of a .tsv file.
+        UserError: the file has no column for the text or the id, a quote is left open, or a line is too long.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
@@ -35,17 +33,11 @@ def read(
     with compression.opened(range_.path) as file:
         check_head(file.read(HEAD_BYTES), range_.path)
     with compression.opened(range_.path) as file:
-        newline = "\n" if is_tsv else ""
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline=newline)
-        lines = _lines(text, range_.path)
-        reader = _plain_rows(lines) if is_tsv else csv.reader(lines, strict=True)
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        delimiter = "\t" if is_tsv else ","
+        reader = csv.reader(_lines(text, range_.path), delimiter=delimiter, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
-            if is_tsv and any("\r" in name for name in header):
-                raise UserError(
-                    f"{range_.path}: its first row has a carriage return inside; expected rows that end in "
-                    "newlines: if carriage returns alone end them, convert it with `tr '\\r' '\\n'`"
-                )
             place, id_place = _places(header, fields, range_.path)
             for number, row in enumerate(reader, 1):
                 if len(row) != len(header):
@@ -65,13 +57,6 @@ def _lines(text: Any, path: str) -> Iterator[str]:
         if len(line) == _LONGEST and not line.endswith("\n"):
             raise UserError(f"{path}: a line of over {_LONGEST:,} characters; is it a table?")
         yield line
-
-
-def _plain_rows(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Yields the fields of the lines of a file without quotes; a blank line has none."""
-    for line in lines:
-        line = line.removesuffix("\n").removesuffix("\r")
-        yield line.split("\t") if line else []
 
 
 def _places(header: list[str], fields: Fields, path: str) -> tuple[int, int | None]:
