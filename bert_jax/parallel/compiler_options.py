@@ -1,7 +1,8 @@
 """XLA compiler options for each chip and mesh, and the cache of compiled programs.
 
-An option is set only on chips for which the vendor's compiler or published configurations support it, and only
-if it improves the compiled program (on TPU as measured by `bert-jax estimate`). The comments give the sources.
+An option is set only on chips for which the vendor's compiler or published configurations support it, and
+only if it improves the compiled program (on TPU as measured by `bert-jax estimate`). The comments give the
+sources.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 Options = Mapping[str, str | bool]
 
-# By default, the all-reduces of all gradients are combined at the end of the step, where no computation is left
-# to overlap with. With a lower threshold, each layer has its own.
+# By default, the all-reduces of all gradients are combined at the end of the step, where no computation is
+# left to overlap with. With a lower threshold, each layer has its own.
 _PER_LAYER = {"xla_jf_crs_combiner_threshold_in_bytes": "1000000"}
 
 # All-reduces that a loop over fused computation steps advances. On every other chip, libtpu 0.0.50 ends with
 # FAILED_PRECONDITION: "not supported/recommended on platforms other than TPU v5e, and this might lead to ...
-# incorrect results, hang, SDC". 81 instead of 92 ms for a step of Base with 32 rows of 512 on v5e:4x4; without
-# any one of these options, nothing overlaps.
+# incorrect results, hang, SDC". 81 instead of 92 ms for a step of Base with 32 rows of 512 on v5e:4x4;
+# without any one of these options, nothing overlaps.
 _CONTINUATION_FUSION = _PER_LAYER | {
     "xla_enable_async_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion": True,
@@ -90,8 +91,8 @@ def options(
     """
     chosen: dict[str, str | bool] = {}
     # With remat, the compiler would move recomputation far before its use, to overlap it with the all-reduces
-    # of other layers: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and .79 without
-    # remat. With fsdp=4, a step would be 1% longer.
+    # of other layers: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and .79
+    # without remat. With fsdp=4, a step would be 1% longer.
     if platform == "tpu" and shape["data"] > 1 and shape["fsdp"] * shape["tensor"] == 1 and not recomputes:
         chosen.update(DATA_PARALLEL.get(kind, {}))
     if platform == "tpu" and shape["fsdp"] > 1:

@@ -44,7 +44,11 @@ def programs():
         "unrolled, computed again",
     )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(script), "h100", *names], capture_output=True, text=True, env=environment(), cwd=ROOT
+        [sys.executable, str(script), "h100", *names],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = Path(sys.prefix) / "tpu-compiler"
 PROGRAMS = (
-    "train with data", "train with fsdp alone", "train on two slices", "evaluate with data", "fine-tune with data",
+    "train with data", "train with fsdp alone", "train on two slices", "evaluate with data",
+    "fine-tune with data",
 )  # fmt: skip
 
 

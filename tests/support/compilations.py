@@ -1,8 +1,8 @@
 """Compiles tiny programs of the project for H100s or TPUs that are not attached.
 
-`python compilations.py CHIP NAME...`, where CHIP is h100, v4, v5e, v5p, v6e or tpu7x. A separate process, which
-has to find the compiler of that chip. Prints one line of JSON for each program: the library functions and
-kernels that it calls, and the shapes of its collectives.
+`python compilations.py CHIP NAME...`, where CHIP is h100, v4, v5e, v5p, v6e or tpu7x. A separate process,
+which has to find the compiler of that chip. Prints one line of JSON for each program: the library functions
+and kernels that it calls, and the shapes of its collectives.
 """
 
 import collections
@@ -34,8 +34,8 @@ from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 
 ROWS, LENGTH = 16, 128
 
-# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, how the layers are. For TPUs,
-# -1 takes all devices.
+# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled, how the layers are. -1
+# takes all devices of a TPU slice.
 PROGRAMS = {
     "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
     "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
