@@ -83,7 +83,9 @@ def find(
         # The GPU compiler writes synchronous collectives as a start and an end, too.
         overlapped = visit.instruction.opcode.endswith("-start")
         overlapped &= '"is_sync":true' not in visit.instruction.attributes
-        if visit.fused and kind == "all-reduce" and _is_sliced(visit):
+        if visit.offloaded:
+            overlapped = True
+        elif visit.fused and kind == "all-reduce" and _is_sliced(visit):
             kind = "reduce-scatter"
         elif visit.fused:
             # A collective that is fused with the computation it overlaps with appears in the fusions that

@@ -110,6 +110,7 @@ class Visit:
     instruction: Instruction
     times: int
     fused: bool  # whether it is inside a fusion or an asynchronous operation, which has a cost as a whole
+    offloaded: bool = False  # whether a SparseCore runs it, while the chip computes
 
     def operand_arrays(self) -> list[Array]:
         """Returns the arrays of all operands."""
@@ -233,10 +234,10 @@ def operations(module: Module) -> Iterator[list[Visit]]:
     yield together
 
 
-def _walk(module: Module, name: str, times: int, fused: bool) -> Iterator[Visit]:
+def _walk(module: Module, name: str, times: int, fused: bool, offloaded: bool = False) -> Iterator[Visit]:
     computation = module.computations.get(name, {})
     for instruction in computation.values():
-        yield Visit(computation, instruction, times, fused)
+        yield Visit(computation, instruction, times, fused, offloaded)
         if instruction.opcode == "while":
             trips = trip_count(module, instruction) or 1
             for attribute in ("condition", "body"):
@@ -244,9 +245,10 @@ def _walk(module: Module, name: str, times: int, fused: bool) -> Iterator[Visit]
         elif instruction.opcode == "conditional":
             for branch in _branches(instruction):
                 yield from _walk(module, branch, times, fused)
-        elif instruction.opcode in ("call", "call-start"):  # the second runs on a SparseCore meanwhile
-            called = instruction.called("to_apply") or ""
-            yield from _walk(module, called, times, fused or instruction.opcode == "call-start")
+        elif instruction.opcode == "call":
+            yield from _walk(module, instruction.called("to_apply") or "", times, fused)
+        elif instruction.opcode == "call-start":
+            yield from _walk(module, instruction.called("to_apply") or "", times, True, offloaded=True)
         elif instruction.opcode not in _ENDS and (called := instruction.called("calls")):
             yield from _walk(module, called, times, True)
 

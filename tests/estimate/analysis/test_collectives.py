@@ -163,7 +163,7 @@ def test_asynchronous_collectives_of_one_channel_are_several():
     assert [(one.payload, one.overlapped) for one in found] == [(4 * 8 * 128, True), (4 * 16 * 128, True)]
 
 
-def test_an_all_reduce_on_a_sparse_core_overlaps_and_takes_no_time_of_the_chip():
+def test_all_reduces_on_sparse_cores_overlap_and_take_no_time_of_the_chip():
     text = """\
 %offloaded (input: f32[8,128]) -> f32[8,128] {
   %input = f32[8,128]{1,0} parameter(0)
@@ -172,12 +172,16 @@ def test_an_all_reduce_on_a_sparse_core_overlaps_and_takes_no_time_of_the_chip()
 
 ENTRY %main (x: f32[8,128]) -> f32[8,128] {
   %x = f32[8,128] parameter(0)
-  %start = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", to_apply=%offloaded
-  %update = ((f32[8,128]), (f32[8,128])) call-update(%start, %x)
-  ROOT %done = f32[8,128] call-done(%update)
-}
 """
-    module = hlo.parse(text)
-    (found,) = collectives.find(module, {"data": 4, "fsdp": 1, "tensor": 1}, V5E, LINE)
-    assert (found.kind, found.payload, found.overlapped) == ("all-reduce", 4 * 8 * 128, True)
+    for number in (1, 2):  # of one channel
+        text += f"""\
+  %start.{number} = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", to_apply=%offloaded
+  %update.{number} = ((f32[8,128]), (f32[8,128])) call-update(%start.{number}, %x)
+  {"ROOT " * (number == 2)}%done.{number} = f32[8,128] call-done(%update.{number})
+"""
+    module = hlo.parse(text + "}\n")
+    found = collectives.find(module, {"data": 4, "fsdp": 1, "tensor": 1}, V5E, LINE)
+    assert [(one.kind, one.payload, one.overlapped) for one in found] == [
+        ("all-reduce", 4 * 8 * 128, True)
+    ] * 2
     assert timing.compute(module, V5E).seconds == 0
