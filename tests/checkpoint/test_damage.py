@@ -148,7 +148,7 @@ def test_an_error_of_the_devices_is_no_damage(copy, mesh, monkeypatch):
     assert sorted(os.listdir(copy)) == ["2", "4", "6"]
 
 
-@pytest.mark.parametrize("damage", DAMAGE.keys() - {"emptied", "a file"})
+@pytest.mark.parametrize("damage", sorted(DAMAGE.keys() - {"emptied", "a file"}))
 def test_damage_of_a_remote_step_is_told_from_an_error_of_the_network(copy, mesh, monkeypatch, damage):
     DAMAGE[damage](copy / "6")
     monkeypatch.setattr(steps.files, "is_remote", lambda path: True)
