@@ -103,9 +103,7 @@ class ByteBpeTokenizer(Tokenizer):
             content["model"] = model | {"unk_token": self.special_tokens["unk"]}
         try:
             rust = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except (
-            BaseException
-        ) as error:  # the library raises no class of its own, and a Rust panic is no Exception
+        except BaseException as error:  # the library has no class for them, and Rust panics are no Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise UserError(f"{self.path}: it is damaged, or of another version ({error})") from None
