@@ -104,7 +104,8 @@ def check_devices() -> None:
     except Exception as error:
         asked, reason = os.environ.get("JAX_PLATFORMS", ""), str(error)[:200]
         hint = install_hint("tpu" if "tpu" in asked else "cuda")
-        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or {hint} ({reason})"
+        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or {hint}"
+        message += f" ({reason})" if reason else ""
         # Without the package for GPUs, the error of jax has no text.
         is_installed = reason and "known backends" not in reason and "Failed to open" not in reason
         may_pass = is_installed and (has_nvidia_gpu() or may_have_tpu())
