@@ -199,7 +199,7 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
         ([], dict(name="x.jsonl", content='{"text": "a"}\n{"tex'), "line 2 of"),
         (["--layers=-1,a"], {}, "--layers=-1,a: expected numbers"),
         (["--layers=7"], {}, "has no layer 7"),
-        (["--dtype=float16"], {}, "expected one of auto, float32, bfloat16"),
+        (["--dtype=float16"], {}, "auto|float32|bfloat16"),
         (["--max_seq_length=41"], {}, "expected 4 to 40"),
         (["--input=none.txt"], {}, "--input=none.txt: no such file"),
         (["--input="], {}, "embed needs --input=FILE"),
