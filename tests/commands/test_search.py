@@ -131,7 +131,7 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary)
         other = make_run(tmp_path / f"other {labels}", vocabulary, "classification", labels, **fields)
         assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
     shown = search("--query=x", f"--rerank={other}", "--relevant=match", corpus="")
-    assert "the score is the probability of 'match'" in shown.err and "warning" not in shown.err
+    assert "the score is the probability of 'match'" in shown.err and "those after" not in shown.err
     shown = search("--query=x", f"--rerank={other}", "--relevant=match", "--candidates=3", corpus="")
     assert "those after the first 3 have the scores of the vectors: try --candidates=10" in shown.err
 

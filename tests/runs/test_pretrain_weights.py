@@ -63,9 +63,13 @@ def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, cap
         re.split(r"[:,;] ", line)
     )
     assert "the config has hidden_size 128" in said and "started from the weights of " in said
-    model = run_directory.load_config(tmp_path / "run").model
-    assert (model.hidden_size, model.intermediate_size, model.max_position_embeddings) == (32, 64, 32)
-    assert model.layer_norm_eps == 1e-6
+    model = run_directory.read_run(tmp_path / "run")["config"]["model"]
+    assert [model[name] for name in ("hidden_size", "intermediate_size", "max_position_embeddings")] == [
+        32,
+        64,
+        32,
+    ]
+    assert model["layer_norm_eps"] == 1e-6
 
 
 def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, monkeypatch):
