@@ -7,8 +7,8 @@ unrolled, which costs minutes of compilation once and saves copies of stacked ac
 
 Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):
 6.21 of 16 GiB a chip; a step of 83 ms, 65 of them computation by the compiler's cycles, 16 Pallas kernels, 2
-all-reduces that do not overlap with computation; 3,079 full rows per second, 59% MFU; 23 hours for the million
-steps.
+all-reduces that do not overlap with computation; 3,079 full rows per second, 59% MFU; 23 hours for the
+million steps.
 """
 
 from bert_jax.settings import defaults
