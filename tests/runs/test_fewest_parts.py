@@ -109,9 +109,9 @@ def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_pa
     shapes = []
     compile_ = compiled_step.lower_and_compile
 
-    def noted(step, state, batch, seed):
+    def noted(step, state, batch, seed, *options):
         shapes.append(batch["input_ids"].shape)
-        return compile_(step, state, batch, seed)
+        return compile_(step, state, batch, seed, *options)
 
     monkeypatch.setattr(compiled_step, "lower_and_compile", noted)
     both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
