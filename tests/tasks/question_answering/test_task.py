@@ -135,7 +135,7 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     assert model.task.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
     data.targets["starts"][:3] = -1  # not known: left out
     rest = batches.make_batch(data, np.array([*range(3, len(data)), -1, -1, -1, -1]), (16,))
-    pairs = evaluate(params, rest, 0)
+    pairs = evaluate(params, rest, 0, 0)
     assert model.task.loss(data, model(data)) == pytest.approx(
         float(pairs["task_loss"][0] / pairs["task_loss"][1]), rel=1e-3, abs=1e-6
     )
