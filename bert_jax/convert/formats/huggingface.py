@@ -198,8 +198,8 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         UserError: the file is damaged, or the weights are quantized or not finite.
     """
     try:
-        # `open` raises the error of a directory, which safetensors does not.
-        with reading(path), files.local_copy(path) as copy, open(copy, "rb"):
+        # `open_read` raises the error of a directory, which safetensors does not.
+        with reading(path), files.local_copy(path) as copy, files.open_read(copy):
             with safetensors.safe_open(copy, "numpy") as file:
                 names = file.keys()
                 for name in names:
