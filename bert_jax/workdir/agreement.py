@@ -62,7 +62,7 @@ def check_shared(directory: str, names: Sequence[str] = (), *, patience: float =
 
     Args:
         directory: the directory of this process, as a local path or a URL; in process 0, it exists.
-        names: paths in the directory that process 0 sees, and that the others have to see before they go on.
+        names: paths in the directory that process 0 sees, and that the others have to see, too.
             Those of the others are not used.
         patience: seconds for which a process looks, since shared file systems may show files late.
 

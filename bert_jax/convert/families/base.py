@@ -309,7 +309,7 @@ class Family:
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
-        If tied tensors have different values, the masked LM head is left out, and their names are the second
+        If tied tensors have different values, the masked LM head is skipped, and their names are the second
         result.
 
         Raises:

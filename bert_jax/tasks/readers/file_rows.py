@@ -225,7 +225,7 @@ class TableRows:
         return hint
 
     def _separator(self, row: Sequence[str]) -> str:
-        """Returns what may help if a row has a single column, since it has another separator, or ""."""
+        """Returns a hint at another separator if a row has a single column, else ""."""
         given, other = ("tsv", "csv") if self._delimiter == "\t" else ("csv", "tsv")
         if len(row) > 1 or not row:
             return ""

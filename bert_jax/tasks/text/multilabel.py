@@ -134,7 +134,7 @@ class MultiLabel(TextTask):
     parse_any_label = staticmethod(_parse)
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
-        """Returns whether each example has each label of `names`: bool [N, C]; no rows without labels."""
+        """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""
         found = np.zeros((len(examples.labels), len(names)), bool)
         numbers = numbers_of(names)
         for row, labels in zip(found, examples.labels, strict=True):
