@@ -188,7 +188,7 @@ def test_other_requests_do_not_wait_while_an_answer_is_written(monkeypatch):
 
 
 def read_all(connection):
-    """Returns what a server sends until it closes the connection."""
+    """Returns the bytes that a server sends until it closes the connection."""
     connection.settimeout(20)
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 

@@ -1,4 +1,4 @@
-"""JAX's contexts of the caller, which are those of one thread, hold wherever a run compiles or computes."""
+"""JAX's thread-local contexts of the caller hold wherever a run compiles or computes."""
 
 import contextlib
 import itertools

@@ -163,7 +163,7 @@ def test_a_file_of_other_labels_is_an_error(vocabulary, tmp_path):
 
 
 def test_rows_without_a_label_of_a_benchmark_are_skipped(vocabulary, tmp_path):
-    """MNLI's files have "-" where the annotators disagreed, and its scores are those of the other rows."""
+    """MNLI marks rows on which the annotators disagreed with "-", and does not score them."""
     (tmp_path / "dev.tsv").write_text(
         "index\tsentence1\tsentence2\tgold_label\n" + "0\tx\ty\tneutral\n" * 20 + "1\tx\ty\t-\n"
     )
