@@ -1,0 +1,6 @@
+"""Fields that earlier versions had, with their defaults, so that their work directories resume.
+
+A recorded run that has another value in such a field cannot resume with this version.
+"""
+
+REMOVED: dict[str, object] = {}
