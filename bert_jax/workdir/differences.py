@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.errors import UserError
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
+from bert_jax.settings.removed_fields import REMOVED
 
 # The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
 # because they determine the meaning of checkpoints. The fields of `config` declare it themselves.
@@ -37,6 +39,35 @@ def resume_rule(name: str, declared: Mapping[str, Field]) -> str:
         return "fixed"
     field = declared.get(name.removeprefix("config."))
     return field.resume if field else "same"
+
+
+def drop_removed(config: dict[str, Any]) -> None:
+    """Deletes the fields of a recorded config that no longer exist and have the default that they had."""
+    recorded = dict(config_fields.flatten(config))
+    for name, default in REMOVED.items():
+        if name in recorded and recorded[name] == default:
+            *groups, last = name.split(".")
+            group = config
+            for each in groups:
+                group = group[each]
+            del group[last]
+
+
+def check_known(old: Mapping[str, Any], new: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
+    """Raises UserError if a recorded config has a field that this version of bert_jax does not have.
+
+    Args:
+        old: the config in a work directory, after `drop_removed`.
+        new: the config of the run that resumes.
+        declared: the fields of the config by their dotted names.
+    """
+    known = {*declared, *dict(config_fields.flatten(new))}
+    for name, value in config_fields.flatten(old):
+        if name not in known:
+            raise UserError(
+                f"config.{name}={_short(value)} of the run does not exist in this version of bert-jax, which "
+                "cannot resume it; use the version that started it, or choose another --workdir"
+            )
 
 
 def changes(

@@ -137,6 +137,8 @@ class WorkDir:
         rule = functools.partial(differences.resume_rule, declared=declared)
         agreement.check_run(run, declared)
         self._before, self.has_steps = before if resumes else {}, bool(newest)
+        if resumes:
+            differences.check_known(before["config"], run["config"], declared)
         differing = differences.changes(before, run, declared) if resumes else {}
         differing = {name: values for name, values in differing.items() if rule(name) != "free"}
         fixed = {name: values for name, values in differing.items() if rule(name) == "fixed"}
@@ -317,7 +319,7 @@ def best_or_newest(path: files.PathLike) -> str:
 def read_run(path: files.PathLike) -> dict[str, Any]:
     """Returns the content of config.json for a work directory or one of its checkpoints.
 
-    Fields have their present names, also those that another version of bert_jax has written.
+    Fields have their present names, and removed fields that have their former default are dropped.
 
     Raises:
         UserError: the path is not in a work directory, or its config.json is not valid.
@@ -335,6 +337,7 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
     for old, new in _RENAMED.items():
         if old in config:
             config.setdefault(new, config.pop(old))
+    differences.drop_removed(config)
     return content
 
 

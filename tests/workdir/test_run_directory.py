@@ -14,7 +14,7 @@ from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.tokenization import SPECIAL_TOKENS
-from bert_jax.workdir import agreement, run_directory
+from bert_jax.workdir import agreement, differences, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
 FIELDS = dict(config_fields.fields(PretrainConfig()))
@@ -157,6 +157,23 @@ def test_a_run_of_an_earlier_version_had_the_default_of_a_field_that_it_lacks(op
         UserError, match=r"optimizer.no_decay is '\(\.\*/\)\?\(bias\|scale\)' there and '' here"
     ):
         opened.open_run(make_run(config__optimizer__no_decay=""), FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "resumes"), [({"kind": "old"}, True), ({"kind": "x"}, False), ({"unknown": 1}, False)]
+)
+def test_a_run_with_a_field_that_no_longer_exists_resumes_if_it_had_the_default(
+    opened, monkeypatch, value, resumes
+):
+    monkeypatch.setitem(differences.REMOVED, "masking.kind", "old")
+    recorded = make_run()
+    recorded["config"]["masking"] |= value
+    Path(opened.path, "config.json").write_text(json.dumps(recorded))
+    if resumes:
+        opened.open_run(make_run(), FIELDS)
+    else:
+        with pytest.raises(UserError, match=rf"config.masking.{next(iter(value))}=.* cannot resume it"):
+            opened.open_run(make_run(), FIELDS)
 
 
 def test_a_torn_config_is_told(opened):
