@@ -123,6 +123,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	.ci/large-files
+	$(BIN)/python benchmarks/lines.py --check
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
