@@ -52,9 +52,7 @@ def room_of(path: str) -> str:
 
 
 def tracked_files() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
 
 
