@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bert_jax import tokenization
 from bert_jax.data import google, packed
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.io.wording import some
 from bert_jax.tokenization import templates
@@ -293,7 +293,6 @@ class Options(CorpusOptions):
         else:
             others = ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
             remedy = "which has a next-sentence pair in each row: use --schema=packed"
-            check_installed("numba", "google", f"--schema={self.schema}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in others:
             if getattr(self, name) != defaults[name]:

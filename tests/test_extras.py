@@ -15,8 +15,7 @@ from bert_jax.errors import UserError, check_installed, optional_imports
 
 # What setup.py has in extras, but for what others ask for by its presence (tensorflow).
 OPTIONAL = (
-    "apache_beam ftfy gcsfs llvmlite mlflow numba onnx onnxruntime py3langid rensa starlette usearch uvicorn "
-    "wandb"
+    "apache_beam ftfy gcsfs mlflow onnx onnxruntime py3langid rensa starlette usearch uvicorn wandb"
 ).split()
 
 CHECK = Path(__file__).parents[1] / ".ci/check-imports"
@@ -37,7 +36,7 @@ def test_every_module_is_imported_without_the_extras():
     assert done.returncode == 0, done.stdout + done.stderr
     line, *failed = done.stdout.splitlines()
     assert line.startswith("missing here, and reported with the name of their extra:") and not failed
-    for name in ("numba", "onnxruntime", "starlette.routing", "bert_jax.serving.connections", "wandb"):
+    for name in ("onnxruntime", "starlette.routing", "bert_jax.serving.connections", "wandb"):
         assert f" {name}," in f"{line},"
 
 

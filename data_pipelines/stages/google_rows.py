@@ -1,19 +1,181 @@
 """Makes rows of the google schema: next-sentence pairs with static masks.
 
-The random draws are the same as those of google-research/bert (create_pretraining_data.py).
+Instances are those of google-research/bert (create_pretraining_data.py): the same random numbers are sampled
+in the same order. With `max_ngram`, masks are those of tensorflow/models
+(official/nlp/data/create_pretraining_data.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import google, packed, tfrecord
-from bert_jax.data.google import encoding
-from bert_jax.io import atomic, files
+from bert_jax import tokenization
+from bert_jax.data import packed, tf_example, tfrecord
+from bert_jax.data.google import KINDS
+from bert_jax.io import files
 from data_pipelines import sorted_runs
-from data_pipelines.stages import buckets, google_instances
+from data_pipelines.stages import buckets, pairs
+
+_BLOCK_TOKENS = 1 << 19
+
+
+class Masker:
+    """Masks one sequence after the other.
+
+    Args:
+        tokenizer: the tokenizer of the sequences.
+        settings: `masked_lm_prob`, `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`.
+        rng: the generator that is also used to make the pairs.
+    """
+
+    def __init__(self, tokenizer: tokenization.Tokenizer, settings: Mapping[str, Any], rng: random.Random):
+        self._rng = rng
+        self._vocab_size, self._mask_id = tokenizer.vocab_size, tokenizer.mask_id
+        self._special = frozenset(tokenizer.layout.special_ids)
+        self._continuations = frozenset(np.flatnonzero(tokenizer.is_continuation).tolist())
+        self._prob, self._most = settings["masked_lm_prob"], settings["max_predictions_per_seq"]
+        self._whole_words, self._max_ngram = settings["whole_word_mask"], settings["max_ngram"]
+
+    def __call__(self, ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Returns (masked ids, positions to predict in ascending order, their labels) of a whole sequence."""
+        target = min(self._most, max(1, round(len(ids) * self._prob)))
+        masked = list(ids)
+        chosen: Sequence[Sequence[int]]
+        if self._max_ngram:
+            chosen = self._choose_ngrams(ids, target)
+            for ngram in chosen:
+                replacement = self._replacement()
+                for position in ngram:
+                    masked[position] = replacement(ids[position])
+        else:
+            chosen = self._choose_words(ids, target)
+            for word in chosen:
+                for position in word:
+                    masked[position] = self._replacement()(ids[position])
+        positions = sorted(itertools.chain.from_iterable(chosen))
+        return masked, positions, [ids[position] for position in positions]
+
+    def _replacement(self) -> Callable[[int], int]:
+        """Samples what replaces a token: [MASK] (80%), the token itself (10%) or any token (10%)."""
+        if self._rng.random() < 0.8:
+            return lambda token: self._mask_id
+        if self._rng.random() < 0.5:
+            return lambda token: token
+        return lambda token: self._rng.randint(0, self._vocab_size - 1)
+
+    def _choose_words(self, ids: Sequence[int], target: int) -> list[list[int]]:
+        """Returns the positions of tokens, or of whole words, in random order, `target` tokens at most.
+
+        A continuation whose word was truncated at its beginning belongs to the previous word, even if a [SEP]
+        is between them.
+        """
+        words: list[list[int]] = []
+        for position, token in enumerate(ids):
+            if token in self._special:
+                continue
+            if self._whole_words and words and token in self._continuations:
+                words[-1].append(position)
+            else:
+                words.append([position])
+        self._rng.shuffle(words)
+        chosen, count = [], 0
+        for word in words:
+            if count >= target:
+                break
+            if count + len(word) <= target:
+                chosen.append(word)
+                count += len(word)
+        return chosen
+
+    def _choose_ngrams(self, ids: Sequence[int], target: int) -> list[range]:
+        """Returns n-grams of words that neither overlap nor cross a [SEP]; n has a weight of 1/n."""
+        segments: list[list[int]] = [[]]  # the positions at which words begin, and the end of the last one
+        for position, token in enumerate(ids):
+            if token in self._special:
+                if segments[-1]:
+                    segments[-1].append(position)
+                    segments.append([])
+            elif not (segments[-1] and token in self._continuations):
+                segments[-1].append(position)
+        sizes = range(1, self._max_ngram + 1)
+        ngrams = {
+            size: [range(*edges) for words in segments for edges in zip(words, words[size:], strict=False)]
+            for size in sizes
+        }
+        for candidates in ngrams.values():
+            self._rng.shuffle(candidates)
+        weights = [1 / size for size in sizes]
+        chosen: list[range] = []
+        taken: set[int] = set()
+        while len(taken) < target and any(ngrams.values()):
+            size = self._rng.choices(sizes, weights)[0]
+            if len(taken) + size > target:
+                ngrams[size].clear()
+            elif ngrams[size]:
+                ngram = ngrams[size].pop()
+                if len(taken) + len(ngram) <= target and taken.isdisjoint(ngram):
+                    chosen.append(ngram)
+                    taken.update(ngram)
+        return chosen
+
+
+class Instance(NamedTuple):
+    """A masked sequence."""
+
+    ids: list[int]
+    first_length: int  # number of tokens of A, including [CLS] and the first [SEP]
+    positions: list[int]
+    labels: list[int]
+    next_sentence_label: int
+
+    def encode(self, length: int, predictions: int) -> bytes:
+        """Returns the tf.train.Example, padded with zeros to `length` tokens and `predictions` labels."""
+        weights = np.zeros(predictions, "<f4")
+        weights[: len(self.positions)] = 1
+        second_length = len(self.ids) - self.first_length
+        features = {
+            "input_ids": _varints(self.ids, length),
+            "input_mask": bytes([1]) * len(self.ids) + bytes(length - len(self.ids)),
+            "segment_ids": bytes(self.first_length)
+            + bytes([1]) * second_length
+            + bytes(length - len(self.ids)),
+            "masked_lm_positions": _varints(self.positions, predictions),
+            "masked_lm_ids": _varints(self.labels, predictions),
+            "masked_lm_weights": weights.tobytes(),
+            "next_sentence_labels": _varint(self.next_sentence_label),
+        }
+        return tf_example.encode_example(features, KINDS)
+
+
+_varint = functools.lru_cache(maxsize=1 << 18)(tf_example.varint)
+
+
+def _varints(values: Sequence[int], width: int) -> bytes:
+    return b"".join(map(_varint, values)) + bytes(width - len(values))
+
+
+def instances(
+    documents: Sequence[pairs.Document],
+    tokenizer: tokenization.Tokenizer,
+    settings: Mapping[str, Any],
+    rng: random.Random,
+) -> Iterator[Instance]:
+    """Yields the instances of at least two documents, in the order in which the reference makes them."""
+    layout, mask = tokenizer.layout, Masker(tokenizer, settings, rng)
+    before, between, end = (ids.tolist() for ids in (layout.before, layout.between, layout.pair_end))
+    factors = settings["short_seq_prob"], settings["dupe_factor"]
+    length = settings["max_seq_length"]
+    for pair in pairs.make_pairs(documents, length, rng, *factors, template=layout.template):
+        ids = [*before, *pair.first, *between, *pair.second, *end]
+        first_length = len(before) + len(pair.first) + len(between)
+        masked, positions, labels = mask(ids)
+        yield Instance(masked, first_length, positions, labels, pair.label)
 
 
 def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
@@ -24,42 +186,40 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     """
     tokenizer, bucket = task.tokenizer, task.bucket
     settings = {**task.settings, "dupe_factor": task.dupe_factor}
+    length, predictions = settings["max_seq_length"], settings["max_predictions_per_seq"]
     rng = task.rng()
     dtype = packed.id_dtype(tokenizer.vocab_size)
     documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype, in_order=True)
     rng.shuffle(documents)
-    made = google_instances.Instances(documents, tokenizer, settings, rng)
-    lengths = np.zeros(settings["max_seq_length"] + 1, np.int64)
+    lengths = [0] * (length + 1)
     counts = {"documents": len(documents), "tokens": 0, "random_next": 0, "predictions": 0}
     counts["text_tokens"] = sum(document.size for document in documents)
-    del documents
-    unshuffled, sizes = task.output + "-unshuffled", [np.zeros(1, np.int64)]
-    with atomic.replace_file(unshuffled, sync=False) as file:
-        for rows in made.blocks():
-            whole = len(rows.lengths)
-            if task.most_tokens is not None:
-                middles = counts["tokens"] + np.cumsum(rows.lengths) - rows.lengths / 2
-                kept = np.count_nonzero(middles <= task.most_tokens)
-                rows = google.Rows(*(values[:kept] for values in rows))
-            lengths += np.bincount(rows.lengths, minlength=len(lengths))
-            counts["tokens"] += int(rows.lengths.sum())
-            counts["random_next"] += int(rows.next_sentence_labels.sum())
-            counts["predictions"] += int(rows.predictions.sum())
-            content, edges = encoding.encode(rows.features())
-            file.write(content.data)
-            sizes.append(np.diff(edges))
-            if len(rows.lengths) < whole:
-                break
-        tfrecord.write_index(unshuffled, np.cumsum(np.concatenate(sizes))[:-1])
-    count = int(lengths.sum())
-    shuffled = (tfrecord.RecordFile(unshuffled), made.order(count))
-    _, size = tfrecord.copy_records(task.output, [shuffled])
+
+    def rows() -> Iterator[bytes]:
+        made = instances(documents, tokenizer, settings, rng)
+        # Instances are made in whole blocks, so that the state of `rng` after a cut does not change.
+        while block := list(itertools.islice(made, max(1, _BLOCK_TOKENS // max(length, predictions)))):
+            for row in block:
+                size = len(row.ids)
+                if task.most_tokens is not None and counts["tokens"] + size / 2 > task.most_tokens:
+                    return
+                lengths[size] += 1
+                counts["tokens"] += size
+                counts["random_next"] += row.next_sentence_label
+                counts["predictions"] += len(row.positions)
+                yield row.encode(length, predictions)
+
+    unshuffled = task.output + "-unshuffled"
+    count, _ = tfrecord.write_records(unshuffled, rows())
+    order = list(range(count))
+    rng.shuffle(order)
+    _, size = tfrecord.copy_records(task.output, [(tfrecord.RecordFile(unshuffled), np.array(order))])
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
         files.remove(path)
     return counts | {
         "rows": count,
         "sequences": count,
-        "sequence_lengths": lengths.tolist(),
+        "sequence_lengths": lengths,
         "bytes": size,
         "files": [],
     }

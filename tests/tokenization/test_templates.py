@@ -18,7 +18,7 @@ from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.tagging import encoding as tag_encoding
 from bert_jax.tasks.tagging.word_files import TaggedSentences
 from bert_jax.tokenization import templates
-from data_pipelines.stages import google_instances, pairs
+from data_pipelines.stages import google_rows, pairs
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 MADE_UP = templates.Template(
@@ -184,17 +184,14 @@ def test_sequences_of_google_records(tokenizer, length, seed):
     documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
     masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False, "max_ngram": 0}
     sizes = {"max_seq_length": length, "short_seq_prob": 0.1, "dupe_factor": 2}
-    made = google_instances.Instances(documents, tokenizer, masks | sizes, random.Random(seed))
-    blocks = list(made.blocks())
-    assert blocks
-    for block in blocks:
-        for i in range(len(block.ids)):
-            size, first_length = int(block.lengths[i]), int(block.first_lengths[i])
-            row, count = block.ids[i].copy(), block.predictions[i]
-            row[block.positions[i, :count]] = block.labels[i, :count]
-            assert count and (block.labels[i, :count] >= 20).all()
-            first, second = tokenizer.layout.split(row[:size], first_length)
-            check_row(tokenizer, row[:size], first_length, first.tolist(), second.tolist())
+    made = list(google_rows.instances(documents, tokenizer, masks | sizes, random.Random(seed)))
+    assert made
+    for instance in made:
+        row, first_length = np.array(instance.ids), instance.first_length
+        row[instance.positions] = instance.labels
+        assert instance.labels and min(instance.labels) >= 20
+        first, second = tokenizer.layout.split(row, first_length)
+        check_row(tokenizer, row, first_length, first.tolist(), second.tolist())
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,12 +1,12 @@
 """Reads and writes the `google` schema: the records of google-research/bert, with static masks."""
 
-from bert_jax.data.google.dataset import SCHEMA, GoogleDataset, Rows, without_masks
+from bert_jax.data.google.dataset import KINDS, SCHEMA, GoogleDataset, without_masks
 from bert_jax.data.google.foreign import describe, is_record_file, list_files
 
 __all__ = [
+    "KINDS",
     "SCHEMA",
     "GoogleDataset",
-    "Rows",
     "describe",
     "is_record_file",
     "list_files",

@@ -9,7 +9,7 @@ Those of other programs hold only record files, and their shapes are read from t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,35 +23,9 @@ _NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 LABELS = "next_sentence_labels"
 _BY_TOKEN = ("input_ids", "input_mask", "segment_ids")
 _BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-_KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, LABELS), tf_example.INT64) | {
+KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, LABELS), tf_example.INT64) | {
     "masked_lm_weights": tf_example.FLOAT
 }
-
-
-class Rows(NamedTuple):
-    """N masked rows `[CLS] A [SEP] B [SEP]`; all arrays are int32, padded with zeros."""
-
-    ids: np.ndarray  # [N, L], after masking
-    lengths: np.ndarray  # [N], number of tokens
-    first_lengths: np.ndarray  # [N], number of tokens of A, including [CLS] and the first [SEP]
-    positions: np.ndarray  # [N, P], positions of the tokens to predict
-    labels: np.ndarray  # [N, P], ids of these tokens
-    predictions: np.ndarray  # [N], number of tokens to predict
-    next_sentence_labels: np.ndarray  # [N]
-
-    def features(self) -> dict[str, np.ndarray]:
-        """Returns the features of the schema by name: int32 or float32, [N, L], [N, P] or [N, 1]."""
-        place, slot = np.arange(self.ids.shape[1]), np.arange(self.labels.shape[1])
-        mask = place < self.lengths[:, None]
-        return {
-            "input_ids": self.ids,
-            "input_mask": mask.astype(np.int32),
-            "segment_ids": (mask & (place >= self.first_lengths[:, None])).astype(np.int32),
-            "masked_lm_positions": self.positions,
-            "masked_lm_ids": self.labels,
-            "masked_lm_weights": (slot < self.predictions[:, None]).astype(np.float32),
-            LABELS: self.next_sentence_labels[:, None],
-        }
 
 
 class GoogleDataset(Dataset):
@@ -192,7 +166,7 @@ def features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
     try:
         lists = tf_example.parse_lists(message)
         features = {}
-        for name, kind in _KINDS.items():
+        for name, kind in KINDS.items():
             found = name if name in lists else _NEWER_NAMES.get(name, name)
             if found in lists:
                 stored, start, end = lists[found]

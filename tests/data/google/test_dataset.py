@@ -1,6 +1,5 @@
 """Google records: the bytes of a row, rows of any writer, and what is told of those that cannot be."""
 
-import itertools
 import json
 import os
 import shutil
@@ -14,9 +13,9 @@ from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
 from bert_jax.data import cache, google, loader, records, tf_example, vocabularies
-from bert_jax.data.google import dataset as google_rows
-from bert_jax.data.google import encoding
+from bert_jax.data.google import dataset
 from bert_jax.errors import UserError
+from data_pipelines.stages import google_rows
 
 
 @pytest.fixture
@@ -33,22 +32,7 @@ def foreign(tmp_path):
 
 def encode(rows):
     """The records of (ids, first length, positions, labels, next-sentence label) each."""
-
-    def padded(values, width):
-        return np.array([list(value) + [0] * (width - len(value)) for value in values], np.int32)
-
-    ids, firsts, positions, labels, nsp = zip(*rows, strict=True)
-    made = google.Rows(
-        padded(ids, LENGTH),
-        np.array(list(map(len, ids)), np.int32),
-        np.array(firsts, np.int32),
-        padded(positions, PREDICTIONS),
-        padded(labels, PREDICTIONS),
-        np.array(list(map(len, labels)), np.int32),
-        np.array(nsp, np.int32),
-    )
-    buffer, edges = encoding.encode(made.features())
-    return [buffer[low + 12 : high - 4].tobytes() for low, high in itertools.pairwise(edges)]
+    return [google_rows.Instance(*row).encode(LENGTH, PREDICTIONS) for row in rows]
 
 
 @pytest.mark.long
@@ -230,17 +214,17 @@ def test_numbers_of_one_byte_and_of_more():
     values = [[0, 127], [128, 300]]
     rows = [{"input_ids": b"".join(map(tf_example.varint, row))} for row in values]
     for some in (slice(0, 1), slice(1, 2), slice(0, 2)):
-        assert google_rows._integers(rows[some], "input_ids", 2).tolist() == values[some]
+        assert dataset._integers(rows[some], "input_ids", 2).tolist() == values[some]
 
 
 @pytest.mark.parametrize("last", [0x80, 0xFF])
 def test_a_number_does_not_go_on_in_the_next_row(last):
     rows = [{"input_ids": bytes([1, 2, last])}, {"input_ids": bytes([3, 4])}]
     with pytest.raises(ValueError, match="input_ids does not have 2 values"):
-        google_rows._integers(rows, "input_ids", 2)
+        dataset._integers(rows, "input_ids", 2)
     rows[0]["input_ids"] = bytes([1, last, 2])
     expected = [[1, (last & 127) + 2 * 128], [3, 4]]
-    assert google_rows._integers(rows, "input_ids", 2).tolist() == expected
+    assert dataset._integers(rows, "input_ids", 2).tolist() == expected
 
 
 def test_what_cannot_be_opened(foreign, tmp_path):
