@@ -160,11 +160,6 @@ GOLDENS = {
     "unigrams": "c34086bad0142444",
     "trigrams": "317037ddadf20ebd",
 }
-    "tokens": "e2248568724c3621",
-    "whole-words": "c4899572476c1957",
-    "unigrams": "c34086bad0142444",
-    "trigrams": "317037ddadf20ebd",
-}
 
 
 @pytest.mark.parametrize("rule, golden", list(zip(RULES, GOLDENS.values(), strict=True)), ids=GOLDENS)
