@@ -32,7 +32,7 @@ with epy.lazy_imports():
     from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
     from bert_jax.settings import defaults
     from bert_jax.settings.typed import pretrain_config
-    from bert_jax.training import train_program
+    from bert_jax.training import step as step_module
 
 
 def define_flags(define: Define) -> None:
@@ -130,7 +130,7 @@ def measure(
         objective = pretraining_objectives.trained(config, learned)
         return benchmark.time_train_step(
             task,
-            train_program.TrainProgram.of(config, objective),
+            step_module.TrainSetup.from_config(config, objective),
             batches,
             steps=steps,
             accumulate_steps=config.accumulate_steps,

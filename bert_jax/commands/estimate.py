@@ -95,7 +95,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if config.accumulate_steps:
         step = make(config)
     else:
-        step = program.with_fewest_parts(config, make, limit or slices.chip.hbm_bytes, progress.log)
+        step = program.with_auto_accumulation(config, make, limit or slices.chip.hbm_bytes, progress.log)
     result = measure.estimate(
         step,
         slices,

@@ -51,7 +51,7 @@ with epy.lazy_imports():
     from bert_jax.runs import grid
     from bert_jax.tasks import registry
     from bert_jax.tasks.glue import tables
-    from bert_jax.training import best_checkpoint
+    from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
 
@@ -296,7 +296,7 @@ def _table(directories: list[str], as_json: bool) -> int:
         tables.submission_files(task)
         if task in scores:
             raise UserError(f"{directory} is a second run of {task}; give only one run of each task")
-        best = summary or best_checkpoint.read_best(directory)
+        best = summary or evaluators.read_best(directory)
         if not best or not best["scores"]:
             raise UserError(
                 f"{directory}: the run has no evaluation and thus no score; expected a run with an "

@@ -25,7 +25,7 @@ from data_pipelines import python_docs
 
 with epy.lazy_imports():
     from bert_jax.inference import held_out
-    from bert_jax.training import best_checkpoint
+    from bert_jax.training import evaluators
 
 # Packages with several modules that every CPython has; together a fifth of the corpus.
 HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
@@ -210,7 +210,7 @@ class Demo:
                 "--config.optimizer.learning_rate=3e-4",
                 *extra,
             )
-            best = best_checkpoint.read_best(workdir)
+            best = evaluators.read_best(workdir)
             scores[name] = best["scores"]["f1"] if best else 0.0
         print(
             f"\nbest F1 of the commas and periods: {scores['pretrained']:.3f} with pre-training, "

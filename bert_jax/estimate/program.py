@@ -18,9 +18,9 @@ from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import budget, fewest_parts
+from bert_jax.training import auto_accumulation, budget
 from bert_jax.training.metrics import flops
-from bert_jax.training.train_program import TrainProgram
+from bert_jax.training.step import TrainSetup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +129,11 @@ class TrainStep:
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
         learned = pretraining_objectives.taught(config, masked_lm, max_seq_length=rows.length)
         task = pretraining_objectives.trained(config, learned)
-        program = TrainProgram.of(config, task, devices)
+        program = TrainSetup.from_config(config, task, devices)
         self.mesh, self.state, self._budget = program.mesh, program.abstract_state, program.budget
         self._flops = flops.row_flops(task)
         self.encoders = pretraining_objectives.encoders(learned)
-        self._step: Any = program.in_parts(config.accumulate_steps)
+        self._step: Any = program.step_with(config.accumulate_steps)
 
     @property
     def row_flops(self) -> float:
@@ -228,7 +228,7 @@ class TrainStep:
         return parts | {"total": sum(parts.values())}
 
 
-def with_fewest_parts(
+def with_auto_accumulation(
     config: PretrainConfig,
     make: Callable[[PretrainConfig], TrainStep],
     limit: float,
@@ -249,15 +249,15 @@ def with_fewest_parts(
     def in_parts(parts: int) -> TrainStep:
         return make(dataclasses.replace(config, accumulate_steps=parts))
 
-    def attempt(parts: int) -> fewest_parts.Attempt[TrainStep]:
+    def attempt(parts: int) -> auto_accumulation.CompileResult[TrainStep]:
         step = in_parts(parts)
         log(f"compiling with accumulate_steps={parts}")
         found = step.compile(config.batch_size)
         if isinstance(found, DoesNotFit):
-            return fewest_parts.Attempt(parts, found.needed, None)
-        return fewest_parts.Attempt(parts, found.memory["total"], step)
+            return auto_accumulation.CompileResult(parts, found.needed, None)
+        return auto_accumulation.CompileResult(parts, found.memory["total"], step)
 
     whole = in_parts(1)
-    candidates = fewest_parts.divisors(config.batch_sizes.values, whole.mesh)
-    found = fewest_parts.search(candidates, attempt, whole.argument_bytes(config.batch_size), limit)
-    return found.program or in_parts(found.parts)
+    candidates = auto_accumulation.divisors(config.batch_sizes.values, whole.mesh)
+    found = auto_accumulation.search(candidates, attempt, whole.argument_bytes(config.batch_size), limit)
+    return found.program or in_parts(found.microbatches)

@@ -31,7 +31,7 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_
 from bert_jax.parallel import device_memory, host_memory, sharding
 from bert_jax.training.metrics import flops
 from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.train_program import TrainProgram
+from bert_jax.training.step import TrainSetup
 
 Batch = dict[str, np.ndarray]
 RowFlops = Callable[[int, int, int], float]  # of (length, predictions, sequences); see `flops.RowFlops`
@@ -152,7 +152,7 @@ def make_task(
 
 def time_train_step(
     task: MaskedLM,
-    program: TrainProgram,
+    program: TrainSetup,
     batches: Batch | Iterator[Batch],
     *,
     steps: int = 10,
@@ -207,7 +207,7 @@ def time_train_step(
     state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
     count = functools.partial(_count, row_flops, predicted=task.masking.prob)
     batches = itertools.chain([first], supply)
-    seconds, mean, loss = _time(step, state, batches, steps, count, program.placed, seed)
+    seconds, mean, loss = _time(step, state, batches, steps, count, program.place, seed)
 
     flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
     peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
@@ -240,10 +240,10 @@ def time_train_step(
 
 
 def _compile(
-    program: TrainProgram, accumulate_steps: int, batch: Batch, seed: int
+    program: TrainSetup, accumulate_steps: int, batch: Batch, seed: int
 ) -> tuple[jax.stages.Compiled, float]:
     """Returns the compiled train step, and the seconds of its compilation."""
-    step, rows = program.in_parts(accumulate_steps), program.placed(batch)
+    step, rows = program.step_with(accumulate_steps), program.place(batch)
     began = time.perf_counter()
     compiled = step.lower(program.abstract_state, rows, np.uint32(seed)).compile()
     return compiled, time.perf_counter() - began

@@ -39,8 +39,8 @@ from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
-from bert_jax.training import loop
-from bert_jax.training.best_checkpoint import BestCheckpoint
+from bert_jax.training import train
+from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -68,7 +68,7 @@ def finetune(
         explicit: the fields of `config.model` that were set explicitly, such as on the command line.
         command_line: the command line of the run, for its model card.
         memory_limit: as of `pretrain.pretrain`.
-        **fit_options: other arguments of `loop.fit`.
+        **fit_options: other arguments of `train.fit`.
 
     Returns:
         The content of best.json: the best step and its scores. Without an evaluation file, the last step and
@@ -81,7 +81,7 @@ def finetune(
     with contextlib.ExitStack() as cleanup:
         with collective.failing_together():
             opened = _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
-        state = loop.fit(**opened, **fit_options)
+        state = train.fit(**opened, **fit_options)
         workdir: WorkDir = opened["workdir"]
         if workdir.primary:
             workdir.write_text(model_card.FILE, model_card.of_run(directory))
@@ -90,7 +90,7 @@ def finetune(
 
 
 def _open(config, directory, log, explicit, command_line, memory_limit, cleanup) -> dict[str, Any]:
-    """Returns the arguments of `loop.fit`; `cleanup` closes the work directory. See `finetune`."""
+    """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `finetune`."""
     log = distributed.log_of_primary(log)
     agreement.check_run({"config": config.to_dict()}, fields.declared(config.task))
     config, task, training = prepare(config, directory, log, explicit)
@@ -275,7 +275,7 @@ def _initial_params(
 ) -> Callable[[Any], Any] | None:
     """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing.
 
-    The function takes the abstract parameters and returns the arrays; see `loop.fit`. It also writes what it
+    The function takes the abstract parameters and returns the arrays; see `train.fit`. It also writes what it
     loaded to `REPORT_FILE` in the work directory, and logs it.
 
     Args:

@@ -16,8 +16,8 @@ from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.rows.costs import Costs
-from bert_jax.training import fewest_parts
-from bert_jax.training.compiled_step import Programs
+from bert_jax.training import auto_accumulation
+from bert_jax.training.step import Programs
 from bert_jax.training.evaluators import Batches
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -78,7 +78,7 @@ class TrainingBatches:
             log(f"a batch of {counted(self._config.batch_size, 'example')} is packed into {rows}")
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
-        """Yields the rows of each batch that this process feeds; see `loop.fit`."""
+        """Yields the rows of each batch that this process feeds; see `train.fit`."""
         config, data = self._config, self._data
         if self.packing:
             # The number of rows differs between packed batches, and so do the rows that this process feeds.
@@ -142,14 +142,14 @@ def choose(
         costs: the costs of a train step.
         workdir: the work directory, whose run has been opened.
         log: called with lines that describe the choices.
-        limit: see `fewest_parts.choose`.
+        limit: see `auto_accumulation.choose`.
 
     Returns:
         The configuration with the number of parts and the programs that have been compiled for it (see
-        `fewest_parts.choose`), and the batches.
+        `auto_accumulation.choose`), and the batches.
 
     Raises:
-        UserError: see `fewest_parts.choose`.
+        UserError: see `auto_accumulation.choose`.
     """
     # A run that resumes may have other devices, and its batches are those of its start.
     row_length = workdir.recorded(_ROW_LENGTH)
@@ -158,7 +158,7 @@ def choose(
         divided = dataclasses.replace(config, accumulate_steps=parts)
         return TrainingBatches(divided, task, data, mesh, costs, row_length)
 
-    config, programs = fewest_parts.choose(
+    config, programs = auto_accumulation.choose(
         config, objective, workdir, lambda parts: in_parts(parts).largest(), log, limit=limit
     )
     chosen = in_parts(config.accumulate_steps)

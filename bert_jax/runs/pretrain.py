@@ -29,7 +29,7 @@ from bert_jax.runs.pretraining_records import RunRecords, eval_batches
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import budget, fewest_parts, loop
+from bert_jax.training import auto_accumulation, budget, train
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -63,7 +63,7 @@ def pretrain(
         log: called with lines of progress before the work directory is opened, in process 0 of the run.
         memory_limit: bytes of each device into which a batch has to fit with `accumulate_steps=0`; by default
             what is free.
-        **fit_options: other arguments of `loop.fit`.
+        **fit_options: other arguments of `train.fit`.
 
     Returns:
         The final train state.
@@ -76,11 +76,11 @@ def pretrain(
     with contextlib.ExitStack() as cleanup:
         with collective.failing_together():
             opened = _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup)
-        return loop.fit(**opened, **fit_options)
+        return train.fit(**opened, **fit_options)
 
 
 def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup) -> dict[str, Any]:
-    """Returns the arguments of `loop.fit`; `cleanup` closes the work directory. See `pretrain`."""
+    """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `pretrain`."""
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
@@ -116,7 +116,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     flops_per_step = _flops_per_step(config, objective, task.masking, records)
 
     primary = jax.process_index() == 0
-    total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
+    total = 0 if budget.from_config(config) else config.steps  # The number of steps of a budget is not known.
     writer = MetricsWriter(
         workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
     )
@@ -138,7 +138,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     if config.resume_from and not held.has_steps:
         theirs = convert.load_architecture(config.resume_from)[1]
         vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
-    config, programs = fewest_parts.choose(
+    config, programs = auto_accumulation.choose(
         config,
         objective,
         held,

@@ -150,7 +150,7 @@ class RunRecords:
                 log(f"evaluating on {used:,} of {counted(rows, 'held-out row')}{name}")
 
     def _describe_length(self, length: int, dataset: Dataset, config: PretrainConfig, log) -> None:
-        limited, rows = budget.of(config) is not None, len(dataset)
+        limited, rows = budget.from_config(config) is not None, len(dataset)
         sizes = config.batch_sizes.where(self.lengths, length)
         steps = sizes.combine(sizes, lambda size, _: min(size, 1)).total_before(config.steps)
         total, share = sizes.total_before(config.steps), float(self.replay_share)

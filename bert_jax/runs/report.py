@@ -16,7 +16,7 @@ from bert_jax.plots import curves
 from bert_jax.runs import fills
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
-from bert_jax.training.best_checkpoint import read_best
+from bert_jax.training.evaluators import read_best
 from bert_jax.training.metrics.metrics_writer import metrics_of_run, read_tables
 from bert_jax.workdir import run_directory
 

@@ -88,7 +88,7 @@ class Clock:
         return {**batch, ELAPSED: np.full(rows, min(now, 2**32 - 1), np.uint32)}
 
 
-def of(config: RunConfig) -> Budget | None:
+def from_config(config: RunConfig) -> Budget | None:
     """Returns the budget of a run, or None if it has none.
 
     Raises:
@@ -106,4 +106,4 @@ def of(config: RunConfig) -> Budget | None:
 
 def schedule_steps(config: RunConfig) -> int:
     """Returns the steps that a schedule has: those of the run, or the parts of its budget."""
-    return PARTS if of(config) else config.steps
+    return PARTS if from_config(config) else config.steps

@@ -1,12 +1,16 @@
-"""Preemption handling: turns SIGTERM and SIGINT into a request to save the state and stop."""
+"""Stops of a run: SIGTERM and SIGINT become requests to save and stop; a watchdog ends a stalled process."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import faulthandler
 import itertools
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +19,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax import signals
 from bert_jax.errors import Preempted
+from bert_jax.parallel import distributed
 
 _POLL_SECONDS = 0.2
 # JAX agrees on a number after those that it has seen in this process, in whichever run, and answers yes to
@@ -44,7 +49,7 @@ class PreemptionGuard:
         self._distributed = jax.process_count() > 1
         self._previous: dict[int, Any] = {}
         self._held = contextlib.ExitStack()
-        self._is_saving = self._warned = self._left = False
+        self._is_saving = self._warned = self._stopped = False
         self._worker: concurrent.futures.ThreadPoolExecutor | None = None
 
     def __enter__(self):
@@ -58,7 +63,7 @@ class PreemptionGuard:
             self._worker.shutdown(wait=False)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if error_type is None and self._signal and not self._left:
+        if error_type is None and self._signal and not self._stopped:
             # The signal arrived after the last check. It still has to stop whatever follows this run.
             handler = self._previous.get(self._signal)
             if callable(handler):
@@ -92,12 +97,12 @@ class PreemptionGuard:
                 return
             self._signal = number
             raise KeyboardInterrupt(
-                f"stopped at step {self.step} without saving it; run the same command to go on from the last "
-                "step that is saved"
+                f"stopped at step {self.step} without saving it; run the same command to resume from the last "
+                "saved step"
             )
 
     def requested(self) -> bool:
-        """Returns whether a stop is requested. All processes get the same answer."""
+        """Whether a stop is requested. All processes get the same answer."""
         if self._distributed and multihost_utils.reached_preemption_sync_point(next(_SYNC_POINTS)):
             self._signal = signal.SIGTERM
         return self._signal is not None
@@ -129,15 +134,15 @@ class PreemptionGuard:
                 return future.result()
             self.check()
 
-    def leave(self, message: str) -> None:
+    def stop(self, message: str) -> None:
         """Ends the run with `message`.
 
         Raises:
             KeyboardInterrupt: the process received SIGINT.
             Preempted: the process received SIGTERM.
         """
-        self._left = True
-        message = f"{message}; run the same command to go on"
+        self._stopped = True
+        message = f"{message}; run the same command to resume"
         raise KeyboardInterrupt(message) if self._signal == signal.SIGINT else Preempted(message)
 
     @contextlib.contextmanager
@@ -152,3 +157,64 @@ class PreemptionGuard:
 
 class Interrupted(Exception):
     """Raised when a stop request interrupts an operation."""
+
+
+class Watchdog:
+    """Ends the process and prints the stacks of its threads if there is no heartbeat for too long.
+
+    The heartbeat of jax.distributed detects processes that have died. It does not detect a process that is
+    alive but blocked, for example in a collective that another process never entered or by a file system.
+    Such a process would block the whole pod.
+
+    Args:
+        seconds: the longest time between two heartbeats; 0 for no limit.
+        end: called with the error message when the limit is exceeded; by default it ends the process.
+    """
+
+    def __init__(self, seconds: float, end: Callable[[str], None] | None = None):
+        self._seconds, self._end = seconds, end or _abort
+        self._last = time.monotonic()
+        self._paused = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        if self._seconds > 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def heartbeat(self) -> None:
+        """Records that the run made progress."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Suspends the limit inside the block, such as while a program is compiled."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self.heartbeat()
+            self._paused -= 1
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(self._seconds / 4, 10.0)):
+            if self._paused:
+                continue
+            # Read after `_paused`: a block that ended just before it has sent a heartbeat.
+            idle = time.monotonic() - self._last
+            if idle > self._seconds:
+                self._end(f"no step for {idle:.0f} s (--stall_timeout={self._seconds:g})")
+                return
+
+
+def _abort(message: str) -> None:
+    message = f"bert-jax: error: {distributed.line_prefix()}{message}; the stacks of its threads follow"
+    print(message, file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,36 +14,105 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch
 from bert_jax.objectives import losses
+from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
 from bert_jax.parallel import placement, row_parts, sharding
-from bert_jax.settings.typed.run_config import RunConfig, SpikesConfig
+from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
-from bert_jax.training.budget import Budget
-from bert_jax.training.state import TrainState
+from bert_jax.training.budget import Budget, Clock
+from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
+from bert_jax.training.state import TrainState, abstract_state
 
-SPIKE_METRICS = ("loss", "grad_norm")
+# A step is a spike if its loss is above `spikes.factor` times the median over this many accepted steps.
+SPIKE_WINDOW = 128
 # For parameters p with a smaller norm, a trust ratio |p| / |u| is finite: |u|, if not 0, is at least 4e-23.
 _LARGEST_NORM = 1e15
 
+# A compiled train step and the kernels that were chosen for it, and programs by the shape of their batch.
+Program = tuple[jax.stages.Compiled, list[dispatch.Choice]]
+Programs = dict[tuple, Program]
 
-def spike_rule(config: RunConfig) -> SpikesConfig | None:
-    """Returns the rule for skipping steps with a spike of the loss or the gradient norm, if there is one.
 
-    A step is a spike if the metric is above `factor` times its median over the last `window` steps that were
-    not skipped. Before `window` steps have been accepted, no step is a spike.
+@dataclasses.dataclass(frozen=True)
+class TrainSetup:
+    """The optimizer, the train state and the train step of a configuration; nothing is compiled yet.
 
-    Raises:
-        UserError: the factor is 1 or less, or the metric is unknown.
+    Attributes:
+        mesh: the device mesh.
+        optimizer: the optimizer.
+        budget: the budget of the run, or None.
+        abstract_state: the shapes and shardings of the train state.
+        step_with: maps the number of microbatches (`accumulate_steps`) to the train step.
     """
-    rule = config.spikes
-    if not rule.factor:
-        return None
-    if rule.factor <= 1:
-        raise UserError(f"spikes.factor={rule.factor:g} must be more than 1, or 0 for no rule")
-    if rule.metric not in SPIKE_METRICS:
-        raise UserError(f"spikes.metric={rule.metric!r} is unknown; choose one of {', '.join(SPIKE_METRICS)}")
-    return rule
+
+    mesh: jax.sharding.Mesh
+    optimizer: optax.GradientTransformation
+    budget: Budget | None
+    abstract_state: TrainState
+    step_with: Callable[[int], sharding.MeshFunction]
+
+    @classmethod
+    def from_config(
+        cls, config: RunConfig, objective: Objective, devices: Sequence[jax.Device] | None = None
+    ) -> TrainSetup:
+        """Sets up the train step of a run.
+
+        Args:
+            config: the configuration of the run.
+            objective: the training objective.
+            devices: the devices of the mesh; by default those of this run.
+
+        Raises:
+            UserError: the mesh, the optimizer, the spike rule or the budget is not valid.
+        """
+        spike_factor = config.spikes.factor
+        if 0 < spike_factor <= 1:
+            raise UserError(f"spikes.factor={spike_factor:g} must be more than 1, or 0 for no rule")
+        mesh = sharding.mesh_of(config.mesh, devices=devices)
+        optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
+        budget, check = budgets.from_config(config), finite_check(config.optimizer)
+        state = abstract_state(objective, optimizer, mesh, SPIKE_WINDOW if spike_factor else 0, budget)
+        shardings = jax.tree.map(lambda x: x.sharding, state)
+
+        def step_with(microbatches: int) -> sharding.MeshFunction:
+            step = make_train_step(
+                objective,
+                optimizer,
+                schedule,
+                microbatches,
+                spike_factor,
+                check,
+                budget,
+                config.max_skipped_steps,
+            )
+            return sharding.jit_train_step(step, mesh, shardings, recomputes(objective))
+
+        return cls(mesh, optimizer, budget, state, step_with)
+
+    def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Returns the batch of this process's rows, as at the first step of a run."""
+        of_time = self.budget is not None and self.budget.of_time
+        return sharding.global_batch(Clock(0).added_to(rows) if of_time else rows, self.mesh)
+
+
+def shape_key(batch: Mapping[str, jax.Array]) -> tuple:
+    """Returns the names, shapes and dtypes of a batch, for which a program is compiled."""
+    return tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
+
+
+def lower_and_compile(
+    train_step: sharding.MeshFunction,
+    state: TrainState,
+    batch: Mapping[str, Any],
+    seed: np.uint32 | jax.Array,
+    compile_: Callable[[jax.stages.Lowered], jax.stages.Compiled] = jax.stages.Lowered.compile,
+) -> Program:
+    """Returns a train step compiled for batches like this one: (state, batch, seed) -> (state, metrics)."""
+    with dispatch.record() as choices:
+        lowered = train_step.lower(state, batch, seed)
+    return compile_(lowered), choices
 
 
 def make_train_step(
@@ -50,7 +120,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     accumulate_steps: int = 1,
-    spikes: SpikesConfig | None = None,
+    spike_factor: float = 0.0,
     check: str = "update",
     budget: Budget | None = None,
     max_skipped: int = np.iinfo(np.int32).max,
@@ -58,11 +128,11 @@ def make_train_step(
     """Returns the train step.
 
     The total loss is the sum over the objective's losses of scale x (sum over the global batch) / (weight of
-    the global batch). With `accumulate_steps`, the sums of each part are divided by the weights of the whole
-    batch, so the gradient is that of the whole batch, no matter how the predicted tokens are distributed over
-    the parts. Each row has the same dropout as in the whole batch. An objective that compares rows has the
-    loss of the whole batch, too: only the model is computed in parts, and again in the backward pass, so that
-    the activations of one part are in memory at a time (gradient caching, Gao et al. 2021).
+    the global batch). With `accumulate_steps`, the sums of each microbatch are divided by the weights of the
+    whole batch, so the gradient does not depend on how the predicted tokens are distributed over the
+    microbatches. Each row has the same dropout as in the whole batch. An objective that compares rows has the
+    loss of the whole batch, too: only the model is computed in microbatches, and again in the backward pass,
+    so that the activations of one microbatch are in memory at a time (gradient caching, Gao et al. 2021).
 
     A step is skipped if its loss or its gradient norm is not finite, if the new parameters or the new
     optimizer state might not be finite (see `check`), or if it is a spike. A skipped step leaves the
@@ -73,8 +143,8 @@ def make_train_step(
         objective: the training objective.
         optimizer: the descent direction; see `bert_jax.training.optimization.optimizers`.
         schedule: maps a step to its learning rate; with a budget, maps the parts of it that have been spent.
-        accumulate_steps: the number of parts in which the gradient of a batch is computed.
-        spikes: the rule for spikes, or None.
+        accumulate_steps: the number of microbatches.
+        spike_factor: see `SPIKE_WINDOW`; 0 for no rule. Before that many steps, no step is a spike.
         check: what is checked besides the loss and the gradients (see `optimizers.finite_check`): "update",
             that the new parameters and the new optimizer state are finite, "norm", that the norm of the
             parameters is below 1e15, or "nothing".
@@ -117,13 +187,11 @@ def make_train_step(
         elif check == "update":
             accepted &= _all_finite((params, opt_state))
         recent = state.recent
-        found = {"loss": loss, "grad_norm": grad_norm}
-        if spikes is not None:
-            value = found[spikes.metric]
+        if spike_factor:
             # The median is NaN, so that no step is a spike, until the window is full.
-            spike = accepted & (value > spikes.factor * jnp.median(recent))
+            spike = accepted & (loss > spike_factor * jnp.median(recent))
             accepted &= ~spike
-            recent = jnp.where(accepted, jnp.append(recent[1:], value), recent)
+            recent = jnp.where(accepted, jnp.append(recent[1:], loss), recent)
         with jax.named_scope("optimizer"):
             params, opt_state = jax.tree.map(
                 lambda new, old: jnp.where(accepted, new, old),
@@ -131,8 +199,9 @@ def make_train_step(
                 (state.params, state.opt_state),
             )
         skipped = jnp.where(accepted, 0, state.skipped + 1)
-        metrics = found | {"learning_rate": learning_rate, "skipped": skipped.astype(jnp.float32)}
-        if spikes is not None:
+        metrics = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
+        metrics["skipped"] = skipped.astype(jnp.float32)
+        if spike_factor:
             metrics["spike"] = spike.astype(jnp.float32)
         metrics |= _means(*pairs) | _counts(batch)
         if budget is not None and spent is not None:
@@ -143,8 +212,7 @@ def make_train_step(
 
 
 def _promotion_of_optax() -> contextlib.AbstractContextManager:
-    """Returns a context in which integers and floats may be added, as optax does."""
-    return jax.numpy_dtype_promotion("standard")
+    return jax.numpy_dtype_promotion("standard")  # Optax adds integers and floats.
 
 
 def _differentiate(
@@ -152,7 +220,7 @@ def _differentiate(
 ) -> tuple[tuple[jax.Array, tuple[Pairs, Pairs]], Params]:
     """Returns ((loss, (pairs of losses, pairs of metrics)), gradient) of a prepared batch."""
     weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
-    parts_of_loss = accumulate_steps if objective.compares_rows else 1
+    microbatches = accumulate_steps if objective.compares_rows else 1
 
     def scaled(name, mean):
         scale = objective.scales.get(name, 1)
@@ -160,11 +228,11 @@ def _differentiate(
 
     def total_loss(params, part, rngs):
         joined = objective.join(params, state.frozen)
-        if parts_of_loss == 1:
+        if microbatches == 1:
             loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
         else:
             outputs = row_parts.mapped(
-                lambda rows: objective.row_outputs(joined, rows, rngs), part, parts_of_loss, recompute=True
+                lambda rows: objective.row_outputs(joined, rows, rngs), part, microbatches, recompute=True
             )
             loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
         _check_scales(objective.scales, loss_pairs)

@@ -60,7 +60,7 @@ _RENAMED = {"max_length": "max_seq_length"}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
 BEST_FILE = "best.json"  # Describes that checkpoint.
-RECOVERY_FILE = "recovery.json"  # See `bert_jax.training.recovery`.
+RECOVERY_FILE = "recovery.json"  # See `bert_jax.training.train.Recovery`.
 REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
 # The possible names of a vocabulary in a work directory.

@@ -303,15 +303,15 @@ def test_the_fewest_parts_that_fit():
 
     limit = None
     limit = make(dataclasses.replace(config, accumulate_steps=1)).argument_bytes(16) + 400
-    step = program.with_fewest_parts(config, make, limit, lines.append)
+    step = program.with_auto_accumulation(config, make, limit, lines.append)
     assert step.config.accumulate_steps == 8 and step.unit == 8
     assert isinstance(step.compile(16), program.Compiled)
     assert compiled == [(16, 1), (16, 8)]  # 2 and 4 cannot fit, and what was compiled is not compiled again
     assert lines == [f"compiling with accumulate_steps={parts}" for parts in (1, 8)]
     limit -= 400
-    assert program.with_fewest_parts(config, make, limit, lines.append).config.accumulate_steps == 16
+    assert program.with_auto_accumulation(config, make, limit, lines.append).config.accumulate_steps == 16
     ramp = dataclasses.replace(config, batch_ramp="0=4,2=16")  # whose first batches have four parts at most
-    assert program.with_fewest_parts(ramp, make, limit, lines.append).config.accumulate_steps == 4
+    assert program.with_auto_accumulation(ramp, make, limit, lines.append).config.accumulate_steps == 4
 
 
 def test_the_benchmark_takes_no_number_that_is_chosen_later(capsys):

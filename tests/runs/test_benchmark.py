@@ -15,7 +15,7 @@ from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import budget
 from bert_jax.training.metrics import flops
-from bert_jax.training.train_program import TrainProgram
+from bert_jax.training.step import TrainSetup
 
 SMALL = EncoderConfig(
     vocab_size=200,
@@ -95,7 +95,7 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
     said = []
     config = PretrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=1), steps=100)
-    program = TrainProgram.of(config, task, jax.devices()[:1])
+    program = TrainSetup.from_config(config, task, jax.devices()[:1])
     result = benchmark.time_train_step(task, program, batch, steps=3, log=said.append)
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
     assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 of warm-up")
@@ -202,7 +202,7 @@ def test_the_command_times_the_step_of_a_run_with_a_budget_that_skips_spikes(mon
 
     def time_train_step(task, program, batch, **settings):
         state = program.abstract_state
-        timed.append((state.recent.shape, state.spent is not None, budget.ELAPSED in program.placed(batch)))
+        timed.append((state.recent.shape, state.spent is not None, budget.ELAPSED in program.place(batch)))
         return {}
 
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)

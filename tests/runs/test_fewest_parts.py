@@ -11,7 +11,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.parallel import device_memory
 from bert_jax.runs import finetune, finetuning_batches, pretrain
-from bert_jax.training import compiled_step, fewest_parts
+from bert_jax.training import auto_accumulation
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -26,14 +26,14 @@ def config_of(arguments):
 @pytest.fixture
 def needed(monkeypatch):
     """{parts: bytes} of every program that is compiled for a choice."""
-    found, attempted = {}, fewest_parts.attempted
+    found, attempted = {}, auto_accumulation.try_to_compile
 
     def noted(parts, *more):
         attempt = attempted(parts, *more)
         found[parts] = attempt.needed
         return attempt
 
-    monkeypatch.setattr(fewest_parts, "attempted", noted)
+    monkeypatch.setattr(auto_accumulation, "try_to_compile", noted)
     return found
 
 
@@ -107,13 +107,13 @@ def test_the_number_does_not_change_the_run(run, needed, tmp_path):
 @pytest.mark.long
 def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_path):
     shapes = []
-    compile_ = compiled_step.lower_and_compile
+    compile_ = auto_accumulation.lower_and_compile
 
     def noted(step, state, batch, seed, *options):
         shapes.append(batch["input_ids"].shape)
         return compile_(step, state, batch, seed, *options)
 
-    monkeypatch.setattr(compiled_step, "lower_and_compile", noted)
+    monkeypatch.setattr(auto_accumulation, "lower_and_compile", noted)
     both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
     ramp = {"length_ramp": "0=16, 1=32", "batch_ramp": "0=32, 1=64"}
     output = run(10**12, data=both, **ramp)

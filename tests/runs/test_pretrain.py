@@ -172,8 +172,8 @@ def test_help_has_the_flags(capsys):
 @pytest.mark.slow
 def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
     """Rows, predictions, FLOPs and held-out rows are those of the length of each step."""
-    given, fit = {}, pretrain_runs.loop.fit
-    monkeypatch.setattr(pretrain_runs.loop, "fit", lambda **more: given.update(more) or fit(**more))
+    given, fit = {}, pretrain_runs.train.fit
+    monkeypatch.setattr(pretrain_runs.train, "fit", lambda **more: given.update(more) or fit(**more))
     both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
     ramp = {"length_ramp": "0=16, 1=32, 3=16", "constant_tokens": True, "steps": 4, "eval.every": 2}
     ramp |= {"optimizer.warmup_steps": 1}

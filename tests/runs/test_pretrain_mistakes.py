@@ -7,7 +7,7 @@ from support import processes
 from support.processes import error_of
 
 from bert_jax import cli
-from bert_jax.training import loop
+from bert_jax.training import train
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
 def test_a_senseless_value_is_refused_by_name_before_anything_is_read(
     pretrain, monkeypatch, field, value, told
 ):
-    monkeypatch.setattr(loop, "fit", lambda **unused: pytest.fail("it would have compiled"))
+    monkeypatch.setattr(train, "fit", lambda **unused: pytest.fail("it would have compiled"))
     assert told in error_of(pretrain(data="/not/even/opened", **{field: value}))
 
 

@@ -304,7 +304,7 @@ class Best:
     def try_one(self, rng: random.Random) -> tuple[str, str]:
         """(the corruption, what came of it)."""
         from bert_jax.io import json_files
-        from bert_jax.training.best_checkpoint import read_best
+        from bert_jax.training.evaluators import read_best
 
         self.file.write_text(json.dumps(json_files.sealed(self.best), indent=2) + "\n")
         kind = damage_file(rng, self.file)

@@ -47,7 +47,7 @@ from bert_jax.tasks.readers.labels import infer_labels, parse_number
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tokenization.huggingface import read_tokenizer
-from bert_jax.training import best_checkpoint
+from bert_jax.training import evaluators
 from bert_jax.training.metrics import metrics_writer
 from bert_jax.workdir import run_directory
 from data_pipelines import readers, sentences
@@ -309,7 +309,7 @@ class Inputs:
         for read in (
             lambda: metrics_writer.read_metrics(folder),
             lambda: work_directory.FORMAT.read_config(folder),
-            lambda: best_checkpoint.read_best(folder),
+            lambda: evaluators.read_best(folder),
             lambda: grid.read_summary(str(folder)),
             lambda: model_card._scores(folder),
             lambda: run_directory.load_tokenizer(folder),

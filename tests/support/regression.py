@@ -17,7 +17,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import loop, train_program
+from bert_jax.training import step as step_module, train
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir
@@ -96,8 +96,8 @@ class Run:
                     every=self.config.eval.every,
                 )
                 config = config_fields.build(PretrainConfig, self.config)
-                with mock.patch.object(train_program, "make_optimizer", return_value=self.optimizer):
-                    return loop.fit(
+                with mock.patch.object(step_module, "make_optimizer", return_value=self.optimizer):
+                    return train.fit(
                         workdir=workdir, config=config, objective=self.task, train_data=self.train_data,
                         evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
                         initial_params=self.initial_params,

@@ -16,7 +16,7 @@ from bert_jax.tasks import evaluation
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.rows.outputs import Shapes
-from bert_jax.training.watchdog import Watchdog
+from bert_jax.training.preemption import Watchdog
 
 LIMIT = 0.2
 

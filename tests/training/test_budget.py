@@ -15,7 +15,7 @@ from bert_jax.settings.typed import finetune_config, pretrain_config
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.settings.typed.run_config import BudgetConfig
 from bert_jax.training import budget
-from bert_jax.training.train_run import TrainRun
+from bert_jax.training.train import TrainRun
 
 
 def config(**changes):
@@ -27,7 +27,7 @@ def config(**changes):
 
 def test_tokens_beyond_32_bits():
     """ModernBERT's 1.72 trillion tokens, in batches of 4,608 rows of 1,024 tokens."""
-    whole = budget.of(config(**{"budget.tokens": 1_720_000_000_000}))
+    whole = budget.from_config(config(**{"budget.tokens": 1_720_000_000_000}))
     step = jax.jit(whole.after)
     spent, start, rows = whole.initial(), 2**32 - 10_000_000, 4608 * 1024
     spent["tokens"][0] = start
@@ -46,7 +46,7 @@ def elapsed(clock, rows):
 def test_time_never_goes_back(monkeypatch):
     now = iter([50.0, 51.5, 60.0])
     monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
-    hours = budget.of(config(**{"budget.hours": 0.01}))
+    hours = budget.from_config(config(**{"budget.hours": 0.01}))
     assert hours == budget.Budget("milliseconds", 36_000)
     clock, spent = budget.Clock(9_000), hours.initial()
     batch = clock.added_to({"input_ids": np.zeros((3, 8), np.int32)})
@@ -65,13 +65,13 @@ def test_time_beyond_32_bits_is_the_largest_number():
 
 
 def test_no_budget():
-    assert budget.of(config()) is None
-    assert budget.of(finetune_config.FinetuneConfig()) is None
+    assert budget.from_config(config()) is None
+    assert budget.from_config(finetune_config.FinetuneConfig()) is None
 
 
 def test_two_budgets():
     with pytest.raises(UserError, match=r"budget.hours=2 and budget.tokens=5: a run has one budget"):
-        budget.of(PretrainConfig(budget=BudgetConfig(hours=2.0, tokens=5)))
+        budget.from_config(PretrainConfig(budget=BudgetConfig(hours=2.0, tokens=5)))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
 from bert_jax.io import json_files
 from bert_jax.parallel import sharding
-from bert_jax.training.best_checkpoint import BestCheckpoint, read_best
+from bert_jax.training.evaluators import BestCheckpoint, read_best
 from bert_jax.training.evaluators import Evaluations, Evaluator, RecordEvaluator
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir

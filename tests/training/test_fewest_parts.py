@@ -5,8 +5,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.parallel import device_memory, sharding
 from bert_jax.settings.typed.run_config import RunConfig
-from bert_jax.training import fewest_parts
-from bert_jax.training.fewest_parts import Attempt
+from bert_jax.training import auto_accumulation
+from bert_jax.training.auto_accumulation import CompileResult
 
 FIXED, GRADIENTS, ROWS = 100.0, 50.0, 800.0
 
@@ -21,11 +21,11 @@ class Compiler:
         self.tried.append(parts)
         needed = FIXED + GRADIENTS + ROWS / parts
         if self._refuses_above is not None and needed > self._refuses_above:
-            return Attempt(parts, needed if self._tells else None, None)
-        return Attempt(parts, needed, f"program of {parts}")
+            return CompileResult(parts, needed if self._tells else None, None)
+        return CompileResult(parts, needed, f"program of {parts}")
 
     def search(self, candidates, limit):
-        return fewest_parts.search(candidates, self, FIXED, limit)
+        return auto_accumulation.search(candidates, self, FIXED, limit)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ class Compiler:
 )
 def test_the_fewest_parts_that_fit(limit, parts):
     found = Compiler().search((1, 2, 4, 8, 16), limit)
-    assert (found.parts, found.program) == (parts, f"program of {parts}") and found.fits(limit)
+    assert (found.microbatches, found.program) == (parts, f"program of {parts}") and found.fits(limit)
 
 
 def test_a_device_holds_its_part_of_an_array():
@@ -60,7 +60,7 @@ def test_what_cannot_fit_is_not_compiled():
 def test_if_none_fits_the_last_is_known(limit):
     compiler = Compiler()
     found = compiler.search((1, 2, 4, 8, 16), limit)
-    assert found.parts == 16 and not found.fits(limit) and found.needed == 200
+    assert found.microbatches == 16 and not found.fits(limit) and found.needed == 200
     assert compiler.tried[-1] == 16 and len(compiler.tried) <= 3
 
 
@@ -68,7 +68,7 @@ def test_if_none_fits_the_last_is_known(limit):
 def test_programs_that_the_compiler_refuses_do_not_fit(tells):
     compiler = Compiler(refuses_above=300, tells=tells)
     found = compiler.search((1, 2, 4, 8, 16), 10_000)
-    assert found.parts == 8 and found.needed == 250
+    assert found.microbatches == 8 and found.needed == 250
     assert compiler.tried == [1, 2, 4, 8]  # the limit rules none out
 
 
@@ -83,10 +83,10 @@ class Stub:
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     abstract_state = jax.ShapeDtypeStruct((256,), "float32", sharding=sharding.batch_sharding(mesh))
 
-    def in_parts(self, parts):
+    def step_with(self, parts):
         return parts
 
-    def placed(self, rows):
+    def place(self, rows):
         return sharding.global_batch(rows, self.mesh)
 
 
@@ -102,19 +102,19 @@ def test_the_next_batch_is_in_memory_too(room, parts, tried, monkeypatch):
 
     def attempted(parts, platform, compile_):
         attempts.append(parts)
-        return Attempt(parts, STATE + BATCH + 800 / parts, ("program", None))
+        return CompileResult(parts, STATE + BATCH + 800 / parts, ("program", None))
 
-    monkeypatch.setattr(fewest_parts, "attempted", attempted)
+    monkeypatch.setattr(auto_accumulation, "try_to_compile", attempted)
     rows = {"input_ids": np.zeros((8, 16), np.int32)}
     limit = STATE + 2 * BATCH + room
 
     def choose():
         lines = []
-        chosen = fewest_parts._fitting(Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append)
+        chosen = auto_accumulation._fitting(Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append)
         return chosen, lines
 
     if room < 100:
-        with pytest.raises(UserError, match="a batch does not fit into the devices in any number of parts"):
+        with pytest.raises(UserError, match="a batch does not fit into the devices in any number of microbatches"):
             choose()
     else:
         (found, programs), (line,) = choose()
@@ -127,13 +127,13 @@ def refusing(message):
     def compile_():
         raise jax.errors.JaxRuntimeError(message)
 
-    return fewest_parts.attempted(2, "tpu", compile_)
+    return auto_accumulation.try_to_compile(2, "tpu", compile_)
 
 
 def test_errors_of_compilers():
     text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Used 20.50G of 15.75G hbm."
-    assert refusing(text) == Attempt(2, 20.5 * 2**30, None)
-    assert refusing("RESOURCE_EXHAUSTED: Out of memory while trying to allocate") == Attempt(2, None, None)
+    assert refusing(text) == CompileResult(2, 20.5 * 2**30, None)
+    assert refusing("RESOURCE_EXHAUSTED: Out of memory while trying to allocate") == CompileResult(2, None, None)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         refusing("INTERNAL: a bug")
 
@@ -170,5 +170,5 @@ def test_the_memory_that_is_free_is_that_of_the_fullest_device():
 
 def test_parts_divide_the_rows_of_each_device():
     mesh = sharding.make_mesh(data=4, fsdp=2)
-    assert fewest_parts.divisors((96,), mesh) == [1, 2, 3, 4, 6, 12]
-    assert fewest_parts.divisors((96, 64), mesh) == [1, 2, 4] and fewest_parts.divisors((8,), mesh) == [1]
+    assert auto_accumulation.divisors((96,), mesh) == [1, 2, 3, 4, 6, 12]
+    assert auto_accumulation.divisors((96, 64), mesh) == [1, 2, 4] and auto_accumulation.divisors((8,), mesh) == [1]

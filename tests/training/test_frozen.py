@@ -19,7 +19,7 @@ from bert_jax.parallel import sharding
 from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.settings.typed.run_config import CheckpointConfig, EvalConfig, MeshConfig, RunConfig
-from bert_jax.training import loop
+from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization import param_groups
@@ -98,7 +98,7 @@ def fit(path, steps, objective=None, said=None, **changes):
     )
     with WorkDir(path) as workdir:
         try:
-            return loop.fit(
+            return train.fit(
                 workdir=workdir, config=config, objective=objective, train_data=train_data,
                 evaluators=[evaluator], flops_per_step=0, writer=writer,
             )  # fmt: skip

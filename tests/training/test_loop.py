@@ -11,7 +11,7 @@ from support.regression import WEIGHTS, Run, assert_same, at, make_batch
 from bert_jax.checkpoint import saving
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.classification import Classification
-from bert_jax.training.train_run import check_initial_loss
+from bert_jax.training.train import check_initial_loss
 from bert_jax.workdir.run_directory import WorkDir
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

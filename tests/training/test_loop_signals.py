@@ -10,7 +10,7 @@ from support.regression import Recorder, Run, assert_same, at, send, stopping_at
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted
-from bert_jax.training import loop
+from bert_jax.training import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

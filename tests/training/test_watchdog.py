@@ -13,10 +13,10 @@ from support.regression import Regression, Run, at, make_batch
 
 from bert_jax.checkpoint import saving
 from bert_jax.parallel import sharding
-from bert_jax.training import loop
+from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.state import TrainState
-from bert_jax.training.watchdog import Watchdog
+from bert_jax.training.preemption import Watchdog
 
 LIMIT = 0.5
 

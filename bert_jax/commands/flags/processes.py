@@ -61,7 +61,7 @@ def start(flags: absl_flags.FlagValues) -> dict[str, Any]:
     """Joins the other processes of the run, if there are any.
 
     Returns:
-        The arguments of `loop.fit` that flags set: `stall_timeout` and `profile_steps`.
+        The arguments of `train.fit` that flags set: `stall_timeout` and `profile_steps`.
 
     Raises:
         UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.

@@ -83,7 +83,7 @@ def train(path, name, args, steps, mesh):
     with WorkDir(path) as workdir:
         try:
             with mock.patch.object(loop.sharding, "make_mesh", return_value=mesh):
-                return loop.fit(
+                return train.fit(
                     workdir=workdir, config=config, objective=Words(), train_data=batches, flops_per_step=0,
                     writer=writer,
                 )  # fmt: skip

@@ -1,0 +1,710 @@
+"""The train loop of pre-training and fine-tuning: set up, restore, step, log, evaluate, save, stop.
+
+All side effects of training are here. The loop reads values from the devices only at log steps and where a
+step is saved or evaluated; in a run with a budget, also the fraction that each step has spent, a few steps
+later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import checkpoint
+from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import files, json_files
+from bert_jax.io.wording import counted
+from bert_jax.kernels import check as kernel_check
+from bert_jax.kernels import dispatch
+from bert_jax.objectives.adapters import PARAMS, encoder_config, low_rank_name
+from bert_jax.objectives.base import Objective
+from bert_jax.objectives.low_rank import LowRank
+from bert_jax.parallel import collective, host_memory, sharding
+from bert_jax.settings.config_fields import INT32
+from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.training import budget as budgets
+from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
+from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.metrics.profiling import Profiler
+from bert_jax.training.metrics.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, StepMetrics
+from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
+from bert_jax.training.state import (
+    TrainState,
+    abstract_model,
+    init_state,
+    initial_counts,
+    place_frozen,
+    without_values,
+)
+from bert_jax.training.step import Programs, TrainSetup, lower_and_compile, shape_key
+from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
+
+# Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
+_MFU_FROM_FLOPS = 1e13
+
+
+def fit(
+    *,
+    workdir: WorkDir,
+    config: RunConfig,
+    objective: Objective,
+    train_data: Callable[[int, np.ndarray], Batches],
+    evaluators: Sequence[Evaluator] = (),
+    flops_per_step: float | Callable[[int], float],
+    writer: MetricsWriter,
+    initial_params: Any = None,
+    programs: Programs | None = None,
+    stall_timeout: float = 0.0,
+    profile_steps: tuple[int, int] | None = None,
+) -> TrainState:
+    """Trains to `config.steps`, starting from the newest checkpoint of the work directory, if there is one.
+
+    Args:
+        workdir: the work directory, held by this process.
+        config: the configuration of the run, with `accumulate_steps` resolved; see `auto_accumulation`.
+        objective: see `bert_jax.objectives.base`.
+        train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
+            of the batch of each step, beginning with the start step. Batches may have a few different shapes;
+            the train step is compiled for each.
+        evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
+        flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known. If batches have
+            different sizes, a function that maps the number of a step, counted from 1, to them.
+        writer: writes the metrics and the messages.
+        initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
+            others are initialized), or a function that maps its abstract parameters, with their shardings, to
+            such a dict. Ignored if the run resumes from a checkpoint.
+        programs: the train step, already compiled for some shapes of a batch.
+        stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
+            0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
+        profile_steps: the first and the last step to trace into profile/ in the work directory.
+
+    Returns:
+        The state after `config.steps`, or after the step at which an evaluator stopped the run. It has been
+        saved.
+
+    Raises:
+        UserError: the work directory is damaged or belongs to another run, or too many steps in a row were
+            skipped twice, or no step was trained, or the loss at the end is not finite.
+        StorageError: a save failed, or there is not enough space for one.
+        Preempted: the process received SIGTERM; the state has been saved.
+        KeyboardInterrupt: the process received SIGINT; the state has been saved.
+    """
+    setup = TrainSetup.from_config(config, objective)
+    sharding.check_batch_size(config.batch_size, setup.mesh, config.accumulate_steps)
+    _describe(setup.abstract_state, setup.mesh, writer.message)
+    if (model := encoder_config(objective)) is not None:
+        kernel_check.ensure(model, writer.message)
+    with contextlib.ExitStack() as cleanup:
+        guard = cleanup.enter_context(PreemptionGuard(writer.notice))
+        watchdog = Watchdog(stall_timeout)
+        checkpointer = checkpoint.Checkpointer(
+            workdir.checkpoints,
+            keep=config.checkpoint.keep,
+            keep_every=config.checkpoint.keep_every,
+            log=writer.message,
+            waiting=watchdog.paused,
+        )
+        cleanup.enter_context(_closing(checkpointer))
+        cleanup.enter_context(watchdog)
+        checkpointer.saved.check_space(setup.abstract_state)
+        run = _Run(
+            config=config,
+            workdir=workdir,
+            objective=objective,
+            setup=setup,
+            train_data=train_data,
+            initial_params=initial_params,
+            evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog)),
+            checkpointer=checkpointer,
+            flops_per_step=flops_per_step,
+            writer=writer,
+            guard=guard,
+            watchdog=watchdog,
+            ready_programs=dict(programs or {}),
+        )
+        cleanup.callback(run.close)
+        run.set_up()
+        if not run.is_finished():
+            run.open_batches()
+            run.compile()
+            run.start_clock()  # The compilation does not count.
+            profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
+            run.train(cleanup.enter_context(profiler))
+            checkpointer.wait()
+        run.check_result()
+        return run.state
+
+
+class TooManySkipped(Exception):
+    """Raised when consecutive steps, `first` to `last`, were skipped."""
+
+    def __init__(self, first: int, last: int):
+        super().__init__(f"steps {first} to {last} were skipped: {NOT_FINITE}, or a spike")
+        self.first, self.last = first, last
+
+
+@dataclasses.dataclass(frozen=True)
+class Recovery:
+    """The return to an earlier checkpoint after too many skipped steps, at most once in a run.
+
+    It is recorded in recovery.json, so that a restarted run trains on the same batches.
+
+    Attributes:
+        step: the step from which the run continued.
+        left_out: from `step` on, step s trains on the batch of step s + left_out of a run without a recovery.
+        complete: whether the checkpoints of later steps, from the failed attempt, have been renamed.
+    """
+
+    step: int
+    left_out: int
+    complete: bool = False
+
+    def batches(
+        self, train_data: Callable[[int, np.ndarray], Batches], step: int, rows: np.ndarray
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the batches of `step` and of each step after it; see `train_data` of `fit`."""
+        if step < self.step:
+            with contextlib.closing(train_data(step, rows)) as before:
+                yield from itertools.islice(before, self.step - step)
+        yield from train_data(max(step, self.step) + self.left_out, rows)
+
+
+_STEPS = range(INT32 + 1)
+_RECOVERY = {"step": _STEPS, "left_out": _STEPS, "complete?": bool}
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Run:
+    """The mutable state of one call of `fit`, whose arguments are the first attributes.
+
+    Attributes:
+        step: the number of steps done.
+        state: the train state after that step.
+        last: the last step of the run, which an exhausted budget moves.
+        save_due: whether the next step that is not skipped is saved.
+    """
+
+    config: RunConfig
+    workdir: WorkDir
+    objective: Objective
+    setup: TrainSetup
+    train_data: Callable[[int, np.ndarray], Batches]
+    initial_params: Any
+    evaluations: Evaluations
+    checkpointer: checkpoint.Checkpointer
+    flops_per_step: float | Callable[[int], float]
+    writer: MetricsWriter
+    guard: PreemptionGuard
+    watchdog: Watchdog
+    ready_programs: Programs
+
+    step: int = 0
+    state: TrainState = dataclasses.field(init=False)
+    last: int = dataclasses.field(init=False)
+    save_due: bool = False
+
+    def __post_init__(self):
+        self.last = self.config.steps
+        self._mesh, self._budget = self.setup.mesh, self.setup.budget
+        self._local_rows = sharding.local_rows(self._mesh, self.config.batch_size)
+        # A seed on the host would be transferred for every step.
+        self._seed = sharding.on_all_devices(np.uint32(self.config.seed), self._mesh)
+        self._train_step = self.setup.step_with(self.config.accumulate_steps)
+        self._programs: dict[tuple, Callable] = {}
+        self._logged_kernels: list[dispatch.Choice] = []
+        self._clock: budgets.Clock | None = None
+        self._batches: Iterator[dict[str, np.ndarray]]
+        self._open = contextlib.ExitStack()  # closes them
+        self._batch: dict[str, jax.Array] = {}  # of the next step
+        self._most_tokens = 0  # that a batch may have
+
+    # Before the first step
+
+    def set_up(self) -> None:
+        """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
+        self._recovery = self._read_recovery()
+        if self._recovery and not self._recovery.complete:  # The process was killed during the return.
+            self._complete_recovery()
+        self._restore()
+        self._first_step = self.step
+        self._from_scratch = self.step == 0 and self.initial_params is None
+        self.workdir.confirm_run()
+        self.writer.rewind(self.step)
+        self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
+        # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
+        self._step_metrics = StepMetrics(0.0, 0.0, self._goodput)
+        if self._budget_fraction() >= 1:
+            self.last = self.step
+        if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
+            with self._stopping():
+                self.evaluations.run(missed, self.step, self.state)
+
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to train. Logs the reason."""
+        if self.evaluations.should_stop(self.step):
+            self.writer.message("nothing to train: the run was stopped early")
+        elif self.step >= self.last < self.config.steps:
+            self.writer.message(f"nothing to train: the budget is spent, at step {self.step}")
+        elif self.step >= self.last:
+            self.writer.message(f"nothing to train: step {self.step} of {self.config.steps} is done")
+        else:
+            return False
+        return True
+
+    def open_batches(self) -> None:
+        """Opens the iterator over the batches, beginning with the next step."""
+        self.close()
+        self.start_clock()
+        if self._recovery:
+            batches = self._recovery.batches(self.train_data, self.step, self._local_rows)
+        else:
+            batches = self.train_data(self.step, self._local_rows)
+        self._batches = self._open.enter_context(contextlib.closing(batches))  # type: ignore[type-var]
+        self._feed()
+
+    def close(self) -> None:
+        """Closes the iterator over the batches."""
+        self._open.close()
+
+    def start_clock(self) -> None:
+        """Starts the clock of a budget of time at the time that the state has spent."""
+        if self._budget and self._budget.of_time and self.state.spent is not None:
+            self._clock = budgets.Clock(self._spent())
+
+    def compile(self, paused: Callable[[], Any] = contextlib.nullcontext) -> Callable:
+        """Returns the train step, compiled once for each shape of a batch: (state, batch, seed) -> ..."""
+        key = shape_key(self._batch)
+        if key not in self._programs:
+            began, is_ready = time.monotonic(), key in self.ready_programs
+            with paused(), self.watchdog.paused(), self.writer.stage("compiling the train step"):
+                program, kernels = self.ready_programs.pop(key, None) or lower_and_compile(
+                    self._train_step, self.setup.abstract_state, self._batch, self._seed, self.guard.compile
+                )
+            host_memory.keep_activations(program, jax.local_device_count())
+            self._programs[key] = program
+            if not is_ready:
+                again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
+                self.writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+            for choice in kernels if jax.default_backend() != "cpu" else []:
+                if choice not in self._logged_kernels:
+                    self.writer.message(str(choice))
+                    self._logged_kernels.append(choice)
+        return self._programs[key]
+
+    # The initial state: resumed, from another run, from given weights, or from scratch
+
+    def _restore(self) -> None:
+        """Sets the step and the state, from the first of the four sources that applies.
+
+        Raises:
+            UserError: a source does not fit the run, or the state of the other run is gone.
+        """
+        start = self._recovery.step if self._recovery else None
+        with self.watchdog.paused():
+            self._check_frozen()
+            if resumed := self.checkpointer.restore_latest(self._saved_form):
+                self.writer.message(f"resumed from step {resumed[0]} of {self.workdir.path}")
+                self.step, self.state = resumed[0], self._with_own_counts(resumed[1])
+            elif other := self._resume_from(start):
+                self.step, self.state = self._from_other_run(other)
+            else:
+                self.step, self.state = 0, self._new_state()
+
+    def _resume_from(self, start: int | None) -> str:
+        """Returns the path of the other run's state, or "" if the run starts from none.
+
+        Args:
+            start: the step at which this run started, if it goes back there: the other run may have saved
+                further steps since. None for the newest.
+        """
+        other = self.config.resume_from
+        if not other or start is None:
+            return other
+        if step := checkpoint.find_step(other, start):
+            return step
+        raise UserError(
+            f"resume_from={other} has no step {start} any more, from which this run started and to which it "
+            "goes back; restore it, or start another work directory"
+        )
+
+    def _from_other_run(self, other: str) -> tuple[int, TrainState]:
+        config, budget = self.config, self._budget
+        source, state = checkpoint.load_state(other, self._saved_form, log=self.writer.message)
+        state = self._with_own_counts(state)
+        step = int(state.step)
+        if step >= config.steps:
+            raise UserError(
+                f"resume_from={other} is at step {step}, and the run has steps={config.steps}; set more steps"
+            )
+        if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
+            field = "budget.hours" if budget.of_time else "budget.tokens"
+            raise UserError(f"resume_from={other} has spent {field} at step {step}; set a larger one")
+        self._check_scale(state)
+        self.writer.message(f"resumed from {source} at step {step}")
+        if config.init_from:
+            self.writer.message(
+                f"of {config.init_from} only the architecture is used, not the weights"
+            )
+        # Frozen values that the objective has, such as a teacher, come before those of the other run.
+        shardings = jax.tree.map(lambda x: x.sharding, state.frozen)
+        saved = flatten(state.frozen)
+        for name in saved.keys() - without_values(self.objective):
+            saved.pop(name).delete()  # A device may not have memory for two teachers.
+        return step, state.replace(frozen=place_frozen(self.objective, shardings, saved))
+
+    def _new_state(self) -> TrainState:
+        params = self.initial_params
+        if callable(params):
+            params = params(abstract_model(self.objective, self._mesh))
+        else:  # The train step deletes what it is given, and the run may come back here.
+            params = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, params)
+        weights = self.config.init_from
+        source = f"the weights of {weights}" if weights else "the weights given"
+        self.writer.message("started from scratch" if params is None else f"started from {source}")
+        setup, seed = self.setup, self.config.seed
+        return init_state(self.objective, setup.optimizer, self._mesh, seed, setup.abstract_state, params)
+
+    def _saved_form(self, saved: Mapping[str, checkpoint.Leaf]) -> TrainState:
+        """Returns the abstract state with the counts of a saved one, which `_with_own_counts` then replaces.
+
+        The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`.
+        Earlier versions saved no `skipped`.
+        """
+        abstract = self.setup.abstract_state
+        counts = dict.fromkeys(initial_counts(abstract))
+        leaves = {
+            name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=abstract.step.sharding)
+            for name, leaf in saved.items()
+            if name.partition("/")[0] in counts
+        }
+        return abstract.replace(**(counts | nest(leaves)))
+
+    def _with_own_counts(self, state: TrainState) -> TrainState:
+        for name, initial in initial_counts(self.setup.abstract_state).items():
+            if jax.tree.map(jnp.shape, getattr(state, name)) != jax.tree.map(jnp.shape, initial):
+                placed = jax.tree.map(lambda x: sharding.on_all_devices(x, self._mesh), initial)
+                state = state.replace(**{name: placed})
+        return state
+
+    def _check_frozen(self) -> None:
+        """Raises UserError if the objective's frozen parameters differ from those that the run has saved."""
+        frozen, without = self.setup.abstract_state.frozen, without_values(self.objective)
+        if len(without) == len(jax.tree.leaves(frozen)) or not self.checkpointer.saved.agreed_steps():
+            return
+        shardings = jax.tree.map(lambda x: x.sharding, frozen)
+        placed = place_frozen(self.objective, shardings, dict.fromkeys(without))
+        self.checkpointer.check_frozen(placed)
+        jax.tree.map(lambda x: x.delete(), placed)  # The saved ones are restored in their place.
+
+    def _check_scale(self, state: TrainState) -> None:
+        """Raises UserError if the low-rank updates of another run have another scale than this run's."""
+        if not isinstance(self.objective, LowRank):
+            return
+        saved, own = flatten(state.frozen), self.objective.scale
+        for name in self.objective.targets:
+            scale = float(saved[f"{PARAMS}/{low_rank_name(name, 'scale')}"])
+            if not math.isclose(scale, own, rel_tol=1e-5):
+                alpha = self.config.adapter.alpha * scale / own
+                raise UserError(
+                    f"resume_from={self.config.resume_from}: its updates have the scale of "
+                    f"--config.adapter.alpha={alpha:g}; set this"
+                )
+
+    # The steps
+
+    def train(self, profiler: Profiler) -> None:
+        """Trains to the last step, or until an evaluator stops the run."""
+        self._step_metrics = self._new_step_metrics()
+        self.guard.hold()
+        while self.step < self.last:
+            try:
+                self._dispatch(profiler)
+                self.checkpointer.poll()
+                self.workdir.check_held()
+                self._end_if_spent()
+                self._log()
+                if self._save_and_evaluate():
+                    self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
+                    self.checkpointer.save(self.step, self.state)
+                    return
+            except TooManySkipped as skipped:
+                self._go_back(skipped)
+        if self._budget and (spent := self._budget_fraction()) < 1:
+            self.writer.message(
+                f"warning: the run ends after its {counted(self.last, 'step')} with {spent:.1%} of its "
+                "budget spent, in the middle of its schedule; set more steps"
+            )
+
+    def _dispatch(self, profiler: Profiler) -> None:
+        """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
+        with self._stopping():
+            self.guard.check()
+            program = self.compile(functools.partial(self._step_metrics.paused, self.writer))
+        profiler.before(self.step + 1)
+        self.state, metrics = program(self.state, self._batch, self._seed)
+        self.step += 1
+        self.guard.step = self.step
+        self.writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
+        self._step_metrics.add(self.step, metrics)
+        profiler.after(self.step, metrics)
+        self.watchdog.heartbeat()
+        if self.step < self.last:
+            with self._step_metrics.timed("input"):
+                self._feed()
+
+    def _feed(self) -> None:
+        batch = next(self._batches)
+        if self._clock:
+            batch = self._clock.added_to(batch)
+        self._batch = sharding.global_batch(batch, self._mesh)
+        self._most_tokens = max(self._most_tokens, *(x.size for x in jax.tree.leaves(self._batch)))
+
+    def _spent(self) -> int:
+        """Returns how much of the budget has been spent, after waiting for the state."""
+        if self._budget is None or self.state.spent is None:
+            return 0
+        return self._budget.count(self.state.spent)
+
+    def _budget_fraction(self) -> float:
+        return self._spent() / self._budget.amount if self._budget else 0.0
+
+    def _end_if_spent(self) -> None:
+        """Ends the run at the first step after which its budget is spent.
+
+        To keep the devices busy, the last step is waited for only if the budget may be spent by the steps
+        whose end is not known yet. Those of a budget of time may exceed it, by `STEPS_AHEAD` steps at most.
+        """
+        if self._budget is None or self.step == self.last:
+            return
+        step, fraction = self._step_metrics.budget
+        # A row has no more tokens than its largest entry has elements. One batch more, as it is rounded.
+        ahead = 0 if self._budget.of_time else (self.step - step + 1) * self._most_tokens
+        if (1 - fraction) * self._budget.amount <= ahead and self._budget_fraction() >= 1:
+            self.writer.message(
+                f"the budget is spent, at step {self.step}: {self._spent():,} of {self._budget.amount:,} "
+                f"{self._budget.unit}"
+            )
+            self.last = self.step
+
+    # Logging, saving and evaluation
+
+    def _new_step_metrics(self) -> StepMetrics:
+        peak = 0.0
+        last, per_step = self.config.steps, self.flops_per_step
+        if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
+            device = self._mesh.devices.flat[0]
+            peak = flops.peak_flops(device, self.config.model.dtype) * self._mesh.size
+        budget = self.step, self._budget_fraction()
+        return StepMetrics(peak, per_step, self._goodput, budget=budget)
+
+    def _log(self) -> None:
+        """Writes the metrics of an interval one step after its end, when their values are available."""
+        self._step_metrics.write(self.writer, before=self.step)
+        self._check_skipped(*self._step_metrics.skipped)
+        if self._from_scratch and self.step == 2:
+            check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
+        if self.step == 1 or is_due(self.step, self.config.log_every, self.last):
+            self._step_metrics.close_interval()
+
+    def _save_and_evaluate(self) -> bool:
+        """Saves and evaluates where due at this step. Returns True if an evaluator stops the run.
+
+        If the step was skipped, the next step that is not skipped is saved in its place.
+        """
+        last = self.last
+        self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
+        evaluators = self.evaluations.due(self.step, last)
+        if not (self.save_due or evaluators):
+            return False
+        with self._step_metrics.paused(self.writer):
+            skipped = self._skipped()
+            if self.save_due and (self.step == last or not skipped):
+                self._save(skipped)
+            if evaluators:
+                with self._stopping(), self._step_metrics.timed("eval"):
+                    self.evaluations.run(evaluators, self.step, self.state)
+        return bool(evaluators) and self.evaluations.should_stop(self.step)
+
+    def _save(self, skipped: int) -> None:
+        if skipped:
+            self.writer.message(
+                f"warning: the last {counted(skipped, 'step was', 'steps were')} skipped; what is saved as "
+                f"step {self.step} has the parameters of step {self.step - skipped}"
+            )
+        self.writer.flush()
+        with self._step_metrics.timed("save"):
+            self.checkpointer.save(self.step, self.state)
+        self.save_due = False
+
+    @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Saves the state and ends the run if a stop request interrupts the block."""
+        try:
+            yield
+        except Interrupted:
+            self._save_and_stop()
+
+    def _save_and_stop(self) -> None:
+        with self.guard.saving():
+            try:
+                skipped = self._skipped()
+            except TooManySkipped as error:
+                # The next start repeats these steps from an earlier checkpoint, and goes back as here.
+                self.guard.stop(f"stopped at step {self.step}, which is not saved: {error}")
+            self._step_metrics.write(self.writer)
+            if self.step:
+                self._save(skipped)
+            self.checkpointer.wait()
+            saved = self.checkpointer.saved.steps()
+        self.guard.stop(
+            f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
+        )
+
+    def check_result(self) -> None:
+        """Warns if the run ends with a larger loss than an untrained model's.
+
+        Raises:
+            UserError: no step was trained, or the loss at the end is not finite.
+        """
+        skipped, loss = int(self.state.skipped), self._step_metrics.last_loss
+        steps = self.step - self._first_step or self.step
+        if skipped and (skipped >= steps or not math.isfinite(loss)):
+            raise UserError(
+                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}, or a spike; "
+                f"step {self.step} has the parameters of step {self.step - skipped}; check the initial "
+                "weights, the data and optimizer.learning_rate"
+            )
+        untrained = self.objective.initial_loss or 2 * self._step_metrics.first_loss  # of one batch alone
+        if loss > 1.05 * untrained:
+            self.writer.message(
+                f"warning: the run diverged: its loss is {loss:.3f} at the end, above the {untrained:.3f} "
+                "of an untrained model; lower optimizer.learning_rate"
+            )
+
+    # Recovery from divergence
+
+    def _skipped(self) -> int:
+        """Waits for the state, and returns the number of consecutive skipped steps up to it."""
+        skipped = int(self.state.skipped)
+        self._check_skipped(self.step, skipped)
+        return skipped
+
+    def _check_skipped(self, step: int, skipped: int) -> None:
+        """Raises TooManySkipped if the limit is reached, since which all steps up to `step` were skipped."""
+        if skipped >= self.config.max_skipped_steps:
+            first = step - skipped + 1
+            raise TooManySkipped(first, first + self.config.max_skipped_steps - 1)
+
+    def _go_back(self, skipped: TooManySkipped) -> None:
+        """Restores a good checkpoint and continues without the batches of the failed attempt.
+
+        The newest checkpoint is chosen whose next step was not skipped. The state just before the first
+        skipped step may itself be the problem, so it is chosen only if there is no other checkpoint. A run
+        that was stopped while steps were skipped has saved this state as a later step. Without any
+        checkpoint, the run starts again.
+
+        Raises:
+            UserError: the run has already gone back once, or what it started from is gone.
+        """
+        if self._recovery:
+            raise UserError(
+                f"{skipped}; the run had gone back to step {self._recovery.step} once already, and trained "
+                "on other data from there. All checkpoints are finite, but the newest may come from a "
+                "diverging run: lower optimizer.learning_rate, look at the data, or start another run from "
+                "an earlier step by resume_from"
+            ) from skipped
+        self.checkpointer.wait()
+        saved = self.checkpointer.saved.agreed_steps()
+        good = [step for step in saved if step < skipped.first - 1]
+        step = (good or saved or [self._first_step])[-1]
+        if step not in saved:
+            self._resume_from(step)  # raises an error before the other checkpoints are renamed
+        self._recovery = Recovery(step, skipped.last - step)
+        self.writer.message(
+            f"warning: {skipped}; going back to step {step}, without the next "
+            f"{counted(skipped.last - step, 'batch', 'batches')}"
+        )
+        self._write_recovery()
+        self._complete_recovery()
+        jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
+        self._restore()
+        self._first_step = self.guard.step = self.step
+        self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
+        self.save_due = False
+        self.writer.rewind(self.step)
+        self._goodput.rewind(read_metrics(self.workdir.path, "train"))
+        self.open_batches()
+        self._step_metrics = self._new_step_metrics()
+
+    def _read_recovery(self) -> Recovery | None:
+        path = os.path.join(self.workdir.path, RECOVERY_FILE)
+        content = collective.call_in_primary(
+            lambda: json_files.read(path, _RECOVERY) if files.exists(path) else {}
+        )
+        return Recovery(**content) if content else None
+
+    def _write_recovery(self) -> None:
+        assert self._recovery is not None
+        self.workdir.write_json(RECOVERY_FILE, dataclasses.asdict(self._recovery))
+
+    def _complete_recovery(self) -> None:
+        """Renames the checkpoints of the failed attempt, after recovery.json has been written."""
+        assert self._recovery is not None
+        self.checkpointer.abandon_after(self._recovery.step)
+        self._recovery = dataclasses.replace(self._recovery, complete=True)
+        self._write_recovery()
+
+
+def check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
+    """Logs a warning if the loss of the first step is not chance level.
+
+    The weights of a head, with standard deviation r, turn normalized states of H numbers into logits with
+    variance H r^2, which raises the cross-entropy above that of equal logits by up to half the variance.
+    """
+    expected, config = objective.initial_loss, encoder_config(objective)
+    if expected is None:
+        return
+    of_logits = config.hidden_size * config.initializer_range**2 / 2 if config else 0.0
+    if not -0.05 * expected <= loss - expected <= 0.05 * expected + of_logits:
+        log(
+            f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "
+            "the vocabulary, the labels or the initialization may be wrong"
+        )
+
+
+def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:
+    trained = sum(x.size for x in jax.tree.leaves(abstract_state.params))
+    frozen = sum(x.size for x in jax.tree.leaves(abstract_state.frozen))
+    axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    device = mesh.devices.flat[0]
+    hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
+    also = f" and {frozen:,} frozen ones" if frozen else ""
+    log(
+        f"{trained:,} parameters{also}; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; "
+        f"mesh {axes}"
+    )
+
+
+@contextlib.contextmanager
+def _closing(checkpointer: checkpoint.Checkpointer):
+    """Closes the checkpointer. If the block raised an error, an error of the last save is suppressed."""
+    try:
+        yield checkpointer
+    except BaseException:
+        with contextlib.suppress(StorageError):
+            checkpointer.close()
+        raise
+    checkpointer.close()
