@@ -17,8 +17,8 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.training import auto_accumulation
-from bert_jax.training.step import Programs
 from bert_jax.training.evaluators import Batches
+from bert_jax.training.step import Programs
 from bert_jax.workdir.run_directory import WorkDir
 
 _ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0

@@ -3,4 +3,8 @@
 A recorded run that has another value in such a field cannot resume with this version.
 """
 
-REMOVED: dict[str, object] = {}
+REMOVED: dict[str, object] = {
+    "optimizer.cooldown_fraction": 0.0,
+    "spikes.metric": "loss",
+    "spikes.window": 128,
+}

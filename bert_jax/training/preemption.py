@@ -97,8 +97,8 @@ class PreemptionGuard:
                 return
             self._signal = number
             raise KeyboardInterrupt(
-                f"stopped at step {self.step} without saving it; run the same command to resume from the last "
-                "saved step"
+                f"stopped at step {self.step} without saving it; run the same command to resume from the "
+                "last saved step"
             )
 
     def requested(self) -> bool:

@@ -290,9 +290,13 @@ class _Run:
         if key not in self._programs:
             began, is_ready = time.monotonic(), key in self.ready_programs
             with paused(), self.watchdog.paused(), self.writer.stage("compiling the train step"):
-                program, kernels = self.ready_programs.pop(key, None) or lower_and_compile(
-                    self._train_step, self.setup.abstract_state, self._batch, self._seed, self.guard.compile
-                )
+                if is_ready:
+                    program, kernels = self.ready_programs.pop(key)
+                else:
+                    state = self.setup.abstract_state
+                    program, kernels = lower_and_compile(
+                        self._train_step, state, self._batch, self._seed, self.guard.compile
+                    )
             host_memory.keep_activations(program, jax.local_device_count())
             self._programs[key] = program
             if not is_ready:
@@ -355,9 +359,7 @@ class _Run:
         self._check_scale(state)
         self.writer.message(f"resumed from {source} at step {step}")
         if config.init_from:
-            self.writer.message(
-                f"of {config.init_from} only the architecture is used, not the weights"
-            )
+            self.writer.message(f"of {config.init_from} only the architecture is used, not the weights")
         # Frozen values that the objective has, such as a teacher, come before those of the other run.
         shardings = jax.tree.map(lambda x: x.sharding, state.frozen)
         saved = flatten(state.frozen)

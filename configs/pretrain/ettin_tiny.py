@@ -23,7 +23,7 @@ def get_config():
     c.optimizer.clip_norm = 0.0
     c.optimizer.schedule = "wsd"
     c.optimizer.warmup_steps = 200
-    c.optimizer.cooldown_fraction = 0.2
+    c.optimizer.cooldown_steps = 800
     c.optimizer.cooldown = "sqrt"
     c.masking.prob, c.masking.count, c.masking.never_chosen = 0.3, "bernoulli", "special"
     c.eval_masking.prob = 0.15

@@ -299,7 +299,7 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding,
         ("max_steps", "did you mean steps?"),
         (
             "optimizer.zzz",
-            "optimizer has args, b1, b2, clip_norm, cooldown, cooldown_fraction, cooldown_steps, decay_steps",
+            "optimizer has args, b1, b2, clip_norm, cooldown, cooldown_steps, decay_steps",
         ),
         ("optimizer.learning_rat", "did you mean optimizer.learning_rate?"),
         ("modle.hidden_size", "did you mean model.hidden_size?"),

@@ -151,7 +151,7 @@ def test_another_run_with_another_scale_is_not_gone_on_from(pretrain, trained, t
         error = error_of(pretrain(**go_on | changes))
         assert f"its updates have the scale of --config.adapter.alpha={alpha}; set this" in error
     code, output, _ = pretrain(**go_on | {"adapter.rslora": True, "adapter.alpha": 8.0})
-    assert code == 0 and "went on from" in output
+    assert code == 0 and "resumed from" in output
 
 
 @pytest.mark.long

@@ -206,7 +206,7 @@ def test_the_command_times_the_step_of_a_run_with_a_budget_that_skips_spikes(mon
         return {}
 
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    limits = ["--config.budget.hours=1.0", "--config.spikes.factor=9.0", "--config.spikes.window=4"]
+    limits = ["--config.budget.hours=1.0", "--config.spikes.factor=9.0"]
     limits += ["--config.optimizer.warmup_steps=0"]
     assert cli.main(["bench", "--config=pretrain/tiny", "--batch_size=8", "--json", *limits]) == 0
     assert timed == [((4,), True, True)] and capsys.readouterr().out

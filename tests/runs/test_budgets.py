@@ -65,7 +65,7 @@ def test_another_run_whose_budget_is_spent_is_not_gone_on_from(pretrain, tmp_pat
     fields["resume_from"] = tmp_path / "first"
     assert "where budget.tokens of the run is spent; set a larger one" in error_of(pretrain(**fields))
     code, output, _ = pretrain(**fields | {"budget.tokens": 2500, "steps": 4})
-    assert code == 0 and "went on from" in output
+    assert code == 0 and "resumed from" in output
 
 
 @pytest.mark.long

@@ -104,7 +104,7 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
 @pytest.mark.long
 def test_going_on_from_another_run(pretrain, trained):
     code, output, _ = pretrain(steps=7, resume_from=trained)
-    assert code == 0 and f"went on from {trained}/checkpoints/6, step 6" in output
+    assert code == 0 and f"resumed from {trained}/checkpoints/6 at step 6" in output
 
 
 @pytest.mark.long

@@ -193,7 +193,7 @@ def test_another_run_that_has_done_all_steps_is_not_gone_on_from(pretrain, train
     message = f"resume_from={trained} is at step 6, and the run has steps=6; set more steps"
     assert message in error_of(pretrain(tmp_path / "run", steps=6, resume_from=trained))
     code, output, _ = pretrain(tmp_path / "run", steps=7, resume_from=trained)
-    assert code == 0 and "went on from" in output
+    assert code == 0 and "resumed from" in output
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def test_a_run_that_has_a_pooler_keeps_it(pretrain, single, tmp_path, monkeypatc
     assert code == 0 and groups(run) == {"encoder", "mlm", "pooler", "nsp"}
     monkeypatch.undo()
     code, output, _ = pretrain(tmp_path / "next", single, steps=12, resume_from=run / "checkpoints" / "2")
-    assert code == 0 and "went on from" in output
+    assert code == 0 and "resumed from" in output
     assert groups(tmp_path / "next") == groups(run)
     code, output, _ = pretrain(run, single, steps=8)
     assert code == 0 and "resumed from step 8" in output

@@ -121,12 +121,3 @@ def test_what_may_change_on_resume(command, name, rule):
 def test_the_field_that_is_meant(given, found):
     known = [name for name, _ in config_fields.flatten(defaults.pretrain())]
     assert config_fields.closest(given, known) == found
-
-
-def test_a_rule_for_spikes_that_is_off_has_no_settings():
-    config = defaults.pretrain("tiny")
-    config.spikes.window = 50
-    with pytest.raises(UserError, match=r"spikes.window=50: spikes.factor=0 is no rule; leave it at 128"):
-        pretrain_config.pretraining(config)
-    config.spikes.factor = 3.0
-    pretrain_config.pretraining(config)

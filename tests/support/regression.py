@@ -17,7 +17,8 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.training import step as step_module, train
+from bert_jax.training import step as step_module
+from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir

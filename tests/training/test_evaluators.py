@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import os
-import random
 import shutil
 import signal
 import types
@@ -12,7 +11,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.experimental import multihost_utils
 from support import together
@@ -21,10 +19,8 @@ from support.regression import Recorder, Run, at, send
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
-from bert_jax.io import json_files
 from bert_jax.parallel import sharding
-from bert_jax.training.evaluators import BestCheckpoint, read_best
-from bert_jax.training.evaluators import Evaluations, Evaluator, RecordEvaluator
+from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, RecordEvaluator, read_best
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -65,13 +61,6 @@ def test_an_evaluator_ends_the_run_and_it_stays_ended(tmp_path):
     assert run.logged("stopped early, at step 6 of 12") and run.steps_of("recorder") == [3, 6]
     run.evaluators = [Recorder(every=3, until=0)]
     assert int(run.fit().step) == 6 and run.logged("nothing to train: the run was stopped early")
-
-
-def test_two_evaluators_of_one_name_are_refused(tmp_path):
-    run = Run(tmp_path / "run")
-    run.evaluators = [Recorder(), Recorder()]
-    with pytest.raises(ValueError, match="expected different names"):
-        run.fit()
 
 
 def test_all_processes_make_up_for_the_evaluations_that_process_0_misses(monkeypatch, tmp_path):
@@ -189,35 +178,6 @@ def test_the_old_best_step_is_deleted_last(tmp_path, monkeypatch):
     assert checkpoint.list_steps(str(run.path / "best")) == [4]
 
 
-def test_damage_of_best_json_is_detected(tmp_path):
-    """Each byte is changed; only white space and the name of the digest are not part of the content."""
-    path, rng = tmp_path / "best.json", random.Random(0)
-    best = {"step": 4, "metric": "accuracy", "scores": {"accuracy": 0.7, "f1": 0.5}, "degenerate": False}
-    best |= {"since_best": 2, "last_step": 8}
-    content = json.dumps(json_files.sealed(best), indent=2).encode()
-    for place in range(len(content)):
-        path.write_bytes(
-            content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
-        )
-        with contextlib.suppress(UserError):
-            assert read_best(tmp_path) == best
-        path.write_bytes(content[:place])
-        with contextlib.suppress(UserError):
-            assert read_best(tmp_path) == best
-    path.write_text(json.dumps(best))  # of an older version
-    assert read_best(tmp_path) == best
-    path.write_text(json.dumps(json_files.sealed(best) | {"step": 2}))
-    with pytest.raises(UserError, match=r"best\.json"):
-        read_best(tmp_path)
-
-
-def test_a_lower_score_may_be_the_better_one(tmp_path):
-    run = Run(tmp_path / "run", steps=4)
-    best = best_of(run, {2: 0.5, 4: 0.7}, lower_is_better=True)
-    run.fit()
-    assert best.best["step"] == 2 and best.best["since_best"] == 1
-
-
 @pytest.mark.parametrize("every", [0, 4])
 def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path, every):
     """Killed after step 6, the run begins anew, or goes on from the step of the best checkpoint."""
@@ -255,68 +215,8 @@ def test_the_best_step_is_the_best_again_when_its_evaluation_is_repeated(tmp_pat
     assert (best.best["step"], best.best["since_best"]) == (4, 2)
 
 
-@pytest.mark.parametrize("every", [0, 2])
-def test_an_early_stop_that_was_not_saved_is_made_up_for(tmp_path, every):
-    """Killed between best.json of the last evaluation and the checkpoint of that step."""
-    run = Run(tmp_path / "run", checkpoint__every=every)
-    scores = {2: 0.9, 4: 0.6, 6: 0.7}
-    best_of(run, scores, patience=2)
-    run.fit()
-    shutil.rmtree(run.path / "checkpoints" / "6")
-    run.output.clear()
-    best_of(run, scores, patience=2)
-    assert int(run.fit().step) == 6 and run.saved()[-1] == 6 and run.steps_of("scores") == [2, 4, 6]
-    assert run.logged("stopped early, at step 6 of 12") and not run.logged("nothing to train")
-
-
-@pytest.mark.parametrize("again, kept", [({2: 0.5, 4: 0.9}, "4"), ({2: 0.9, 4: 0.5}, "2")])
-def test_of_steps_that_come_again_the_best_checkpoint_has_the_weights_that_scored(tmp_path, again, kept):
-    """On another number of devices a step may have other weights, and another score."""
-    run = Run(tmp_path / "run", steps=4, checkpoint__every=0)
-    best_of(run, {2: 0.5, 4: 0.7})
-    run.fit()
-    before = checkpoint.describe(run.path / "best" / "4")
-    shutil.rmtree(run.path / "checkpoints")
-    run.optimizer = optax.trace(0.5), lambda step: 0.02
-    best = best_of(run, again)
-    run.fit()
-    assert best.best["step"] == int(kept)
-    assert [path.name for path in (run.path / "best").iterdir() if path.name.isdigit()] == [kept]
-    assert checkpoint.describe(run.path / "best" / kept) != before
-
-
-def test_a_best_checkpoint_that_is_gone_is_replaced(tmp_path):
-    run = Run(tmp_path / "run", steps=2)
-    best_of(run, {2: 0.9})
-    run.fit()
-    shutil.rmtree(run.path / "best")
-    run.config.steps = 4
-    best = best_of(run, {2: 0.9, 4: 0.5})
-    run.fit()
-    assert run.logged("best lacks step 2; the next evaluation counts as the best")
-    assert best.best["step"] == 2 and (run.path / "best" / "2").exists()  # it was evaluated once more
-
-
 def test_a_score_that_is_not_a_number_is_not_the_best_for_ever(tmp_path):
     run = Run(tmp_path / "run", steps=4)
     best = best_of(run, {2: float("nan"), 4: 0.1})
     run.fit()
     assert best.best["step"] == 4
-
-
-def test_of_scores_that_are_not_numbers_the_first_one_is_the_best(tmp_path):
-    run = Run(tmp_path / "run", steps=12)
-    best = best_of(run, dict.fromkeys(range(2, 13, 2), float("nan")), patience=2)
-    assert int(run.fit().step) == 6 and best.best["step"] == 2
-
-
-def test_a_best_checkpoint_by_another_metric_counts_as_none(tmp_path):
-    run = Run(tmp_path / "run", steps=2)
-    best_of(run, {2: 0.9})
-    run.fit()
-    best = {"step": 2, "metric": "matthews", "scores": {"matthews": 1.0}, "since_best": 0, "last_step": 2}
-    (run.path / "best.json").write_text(json.dumps(best))
-    best = best_of(run, {2: 0.9})
-    run.fit()
-    assert run.logged("best.json has the best step by matthews, and this run compares accuracy")
-    assert best.best["scores"] == {"accuracy": 0.9}

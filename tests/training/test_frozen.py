@@ -1,7 +1,6 @@
 """Frozen parameters in a work directory: saved once, checked when the run goes on, and read back."""
 
 import json
-import shutil
 
 import flax.linen as nn
 import jax
@@ -168,22 +167,6 @@ def test_others_are_refused_and_nothing_is_lost(tmp_path):
     checkpoint.verify(tmp_path / "checkpoints" / "4")
 
 
-def test_another_teacher_is_refused_beside_parameters_without_values(tmp_path):
-    fit(tmp_path, 2, Taught(2))
-    with pytest.raises(UserError, match="frozen/teacher: the frozen parameters are not those"):
-        fit(tmp_path, 4, Taught(3, values=False))
-    fit(tmp_path, 4, Taught(2, values=False))
-
-
-def test_those_that_no_step_was_saved_with_are_replaced(tmp_path):
-    """Killed between the first save of the frozen parameters and that of the step."""
-    fit(tmp_path, 2)
-    shutil.rmtree(tmp_path / "checkpoints" / "2")
-    straight = fit(tmp_path, 4, Head(seed=2))
-    assert_same(fit(tmp_path, 4, Head(seed=2)), straight)
-    checkpoint.verify(tmp_path / "checkpoints" / "4")
-
-
 def test_damage_sets_no_step_aside(tmp_path):
     fit(tmp_path, 4)
     for file in (tmp_path / "checkpoints" / "frozen").rglob("*"):
@@ -203,11 +186,3 @@ def test_another_run_goes_on_from_the_state(tmp_path):
     said = []
     second = fit(tmp_path / "second", 6, said=said, resume_from=str(tmp_path / "first"))
     assert_same(second, fit(tmp_path / "whole", 6))
-
-
-def test_another_run_goes_on_with_its_own_teacher(tmp_path):
-    first = fit(tmp_path / "first", 4, Taught(2))
-    second = fit(tmp_path / "second", 6, Taught(3, values=False), resume_from=str(tmp_path / "first"))
-    assert_same(second.frozen["layer"], first.frozen["layer"])
-    assert_same(second.frozen["teacher"], Taught(3).frozen()["teacher"].value)
-    assert_same(second, fit(tmp_path / "second", 6, Taught(3, values=False)))  # it is saved

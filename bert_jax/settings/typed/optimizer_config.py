@@ -12,7 +12,7 @@ SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "warmup_then_decay": ("final_rate",),
     "cosine": ("final_rate",),
     "triangle": ("initial_rate", "final_rate"),
-    "wsd": ("cooldown_steps", "cooldown_fraction", "cooldown", "final_rate"),
+    "wsd": ("cooldown_steps", "cooldown", "final_rate"),
 }
 WITHOUT_END = ("constant", "inverse_square_root")  # schedules that do not depend on the number of steps
 
@@ -57,9 +57,6 @@ class OptimizerConfig(Part):
         "`warmup_then_decay`, `cosine`, `triangle` and `wsd`",
     )
     cooldown_steps: int = option(0, "the last steps of the schedule `wsd`, in which the learning rate falls")
-    cooldown_fraction: float = share(
-        0.0, "those steps as a fraction of all steps, in place of `optimizer.cooldown_steps`"
-    )
     cooldown: str = option(
         "linear",
         "how the learning rate falls in them: `linear`, or `sqrt`: by 1 - sqrt(n / cooldown_steps) at the "

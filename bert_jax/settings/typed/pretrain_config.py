@@ -229,8 +229,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):
-                instead = {"warmup_steps": "warmup_fraction", "cooldown_steps": "cooldown_fraction"}.get(name)
-                hint = f" and set optimizer.{instead}" if instead else ""
+                hint = " and set optimizer.warmup_fraction" if name == "warmup_steps" else ""
                 raise UserError(
                     f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
                     f"has been spent and has no steps; set it to 0{hint}"

@@ -25,20 +25,13 @@ from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, WITHOUT_EN
 
 @dataclasses.dataclass(frozen=True)
 class SpikesConfig(Part):
-    """Which steps are skipped because of their loss or gradient."""
+    """Which steps are skipped because of their loss."""
 
     factor: float = amount(
         0.0,
-        "a step is a spike, and skipped, if `spikes.metric` is above this many times the median of the last "
-        "`spikes.window` steps that were not skipped; 0 for no such rule",
+        "a step is a spike, and skipped, if its loss is above this many times the median of the last 128 "
+        "accepted steps; 0 for no such rule",
     )
-    window: int = option(
-        128,
-        "steps; no step is a spike until the run has done this many",
-        minimum=2,
-        maximum=10_000,
-    )
-    metric: str = option("loss", "`loss`, or `grad_norm`: the norm of the gradient before clipping")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +160,6 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field of every run that has no effect in the configured one."""
     if not config.init_from:
         yield "init_ignore", "there is no init_from"
-    if not config.spikes.factor:
-        for name in ("spikes.window", "spikes.metric"):
-            yield name, "spikes.factor=0 is no rule"
     used = SCHEDULE_FIELDS.get(config.optimizer.schedule, ())
     for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
         if name not in used:

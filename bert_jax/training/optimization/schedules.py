@@ -174,44 +174,22 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
         )
     warmup = config.warmup_fraction * total_steps or config.warmup_steps
     if warmup >= total_steps > 0:
-        if config.decay_steps:
-            raise UserError(
-                f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
-                f"{config.decay_steps}; set fewer, or a later end of the decay"
-            )
-        shorter = total_steps // 10
         raise UserError(
             f"optimizer.warmup_steps={config.warmup_steps}: expected less than the "
-            f"{counted(total_steps, 'step')} of the run; add --config.optimizer.warmup_steps={shorter} for "
-            f"{'a tenth of them' if shorter else 'no warm-up'}, or train for longer by --config.steps or, in "
-            "fine-tuning, --config.epochs"
+            f"{counted(total_steps, 'step')} of the schedule; set --config.optimizer.warmup_steps="
+            f"{total_steps // 10}, or train for longer by --config.steps or, in fine-tuning, --config.epochs"
         )
     further = {name: getattr(config, name) for name in SCHEDULE_FIELDS.get(config.schedule, ())}
     if config.schedule == "wsd":
-        further["cooldown_steps"] = _cooldown_steps(config, warmup, total_steps)
-        del further["cooldown_fraction"]
+        if not config.cooldown_steps:
+            raise UserError("optimizer.cooldown_steps=0: the schedule wsd needs more")
+        if config.cooldown not in COOLDOWNS:
+            known = ", ".join(COOLDOWNS)
+            raise UserError(f"optimizer.cooldown={config.cooldown!r} is unknown; choose one of {known}")
+        if warmup + config.cooldown_steps > total_steps > 0:
+            raise UserError(
+                f"optimizer.cooldown_steps={config.cooldown_steps}: with a warm-up of {warmup:g} steps it is "
+                f"longer than the {total_steps} steps of the schedule; set fewer, or train for longer"
+            )
     options = {"learning_rate": config.learning_rate, "warmup_steps": warmup, "total_steps": total_steps}
     return functools.partial(SCHEDULES[config.schedule], **options, **further)
-
-
-def _cooldown_steps(config: OptimizerConfig, warmup: float, total_steps: int) -> float:
-    """Returns the steps of the cooldown of `wsd`."""
-    steps, fraction = config.cooldown_steps, config.cooldown_fraction
-    if bool(steps) == bool(fraction):
-        raise UserError(
-            f"optimizer.cooldown_steps={steps} and optimizer.cooldown_fraction={fraction:g}: the schedule "
-            "wsd needs one of them for its last part, and the other at 0; without that part it is `constant`"
-        )
-    if config.cooldown not in COOLDOWNS:
-        raise UserError(
-            f"optimizer.cooldown={config.cooldown!r} is unknown; choose one of {', '.join(COOLDOWNS)}"
-        )
-    length = fraction * total_steps or steps
-    # Fractions that add up to 1 may round to more steps than there are.
-    if round(warmup + length, 6) > total_steps > 0:
-        given = f"cooldown_steps={steps}" if steps else f"cooldown_fraction={fraction:g}"
-        raise UserError(
-            f"optimizer.{given}: with a warm-up of {warmup:g} steps it is longer than the {total_steps} "
-            "steps of the schedule; set a shorter one, or train for longer"
-        )
-    return length

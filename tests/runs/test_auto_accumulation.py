@@ -59,8 +59,8 @@ def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_p
     with pytest.raises(UserError) as refused:
         run(1)
     assert re.fullmatch(
-        r"accumulate_steps=0: a batch does not fit into the devices in any number of parts: 1 of 8 rows at a "
-        r"time on each device take 0.00 of 0.00 GiB of memory; try --config.model.remat=full, .*",
+        r"accumulate_steps=0: a batch does not fit into the devices in any number of microbatches: 1 of 8 "
+        r"rows at a time on each device take 0.00 of 0.00 GiB of memory; try --config.model.remat=full, .*",
         str(refused.value),
     )
     assert recorded(tmp_path / "run") == 0 and not run_directory.has_started(tmp_path / "run")
@@ -102,26 +102,6 @@ def test_the_number_does_not_change_the_run(run, needed, tmp_path):
     lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "several")]
     for one, several in zip(*lines, strict=True):
         assert json.loads(one)["mlm_loss"] == pytest.approx(json.loads(several)["mlm_loss"], rel=1e-6)
-
-
-@pytest.mark.long
-def test_of_several_shapes_the_largest_decides(run, records, monkeypatch, tmp_path):
-    shapes = []
-    compile_ = auto_accumulation.lower_and_compile
-
-    def noted(step, state, batch, seed, *options):
-        shapes.append(batch["input_ids"].shape)
-        return compile_(step, state, batch, seed, *options)
-
-    monkeypatch.setattr(auto_accumulation, "lower_and_compile", noted)
-    both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
-    ramp = {"length_ramp": "0=16, 1=32", "batch_ramp": "0=32, 1=64"}
-    output = run(10**12, data=both, **ramp)
-    assert shapes == [(64, 32), (32, 16)]  # for the choice, and then for the first step
-    assert len(re.findall("compiled the train step", output)) == 1 and recorded(tmp_path / "run") == 1
-    # 32 rows, the fewest, allow at most 4 parts on 8 devices.
-    with pytest.raises(UserError, match="2 of 8 rows at a time"):
-        run(1, tmp_path / "none", data=both, **ramp)
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.parallel import device_memory, sharding
+from bert_jax.parallel import sharding
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import auto_accumulation
 from bert_jax.training.auto_accumulation import CompileResult
@@ -36,32 +36,12 @@ def test_the_fewest_parts_that_fit(limit, parts):
     assert (found.microbatches, found.program) == (parts, f"program of {parts}") and found.fits(limit)
 
 
-def test_a_device_holds_its_part_of_an_array():
-    mesh = sharding.make_mesh(2, 2, 2)
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp", ("data", "tensor")))
-    tree = {
-        "split": jax.ShapeDtypeStruct((6, 8), np.float32, sharding=split),
-        "whole": jax.ShapeDtypeStruct(
-            (5,), np.float16, sharding=sharding.on_all_devices(np.zeros(5), mesh).sharding
-        ),
-    }
-    assert device_memory.bytes_on_device(tree) == 3 * 2 * 4 + 5 * 2
-
-
 def test_what_cannot_fit_is_not_compiled():
     compiler = Compiler()
-    assert compiler.search((1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 48), 250).parts == 8
+    assert compiler.search((1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 48), 250).microbatches == 8
     # A fourth of the 850 bytes beyond the arguments is more than 150, and a sixth is not. Six parts need 183
     # bytes each; six sevenths of that are more than 150, too.
     assert compiler.tried == [1, 6, 8]
-
-
-@pytest.mark.parametrize("limit", [0, 60, 160, 199])
-def test_if_none_fits_the_last_is_known(limit):
-    compiler = Compiler()
-    found = compiler.search((1, 2, 4, 8, 16), limit)
-    assert found.microbatches == 16 and not found.fits(limit) and found.needed == 200
-    assert compiler.tried[-1] == 16 and len(compiler.tried) <= 3
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -70,11 +50,6 @@ def test_programs_that_the_compiler_refuses_do_not_fit(tells):
     found = compiler.search((1, 2, 4, 8, 16), 10_000)
     assert found.microbatches == 8 and found.needed == 250
     assert compiler.tried == [1, 2, 4, 8]  # the limit rules none out
-
-
-def test_a_program_for_a_smaller_limit_than_the_devices():
-    compiler = Compiler(refuses_above=600, tells=False)
-    assert compiler.search((1, 2, 4, 8, 16), 300).parts == 8
 
 
 class Stub:
@@ -110,11 +85,15 @@ def test_the_next_batch_is_in_memory_too(room, parts, tried, monkeypatch):
 
     def choose():
         lines = []
-        chosen = auto_accumulation._fitting(Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append)
+        chosen = auto_accumulation._fitting(
+            Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append
+        )
         return chosen, lines
 
     if room < 100:
-        with pytest.raises(UserError, match="a batch does not fit into the devices in any number of microbatches"):
+        with pytest.raises(
+            UserError, match="a batch does not fit into the devices in any number of microbatches"
+        ):
             choose()
     else:
         (found, programs), (line,) = choose()
@@ -133,7 +112,9 @@ def refusing(message):
 def test_errors_of_compilers():
     text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Used 20.50G of 15.75G hbm."
     assert refusing(text) == CompileResult(2, 20.5 * 2**30, None)
-    assert refusing("RESOURCE_EXHAUSTED: Out of memory while trying to allocate") == CompileResult(2, None, None)
+    assert refusing("RESOURCE_EXHAUSTED: Out of memory while trying to allocate") == CompileResult(
+        2, None, None
+    )
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         refusing("INTERNAL: a bug")
 
@@ -141,11 +122,6 @@ def test_errors_of_compilers():
 class Analysis:
     argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes = 100, 80, 70
     temp_size_in_bytes, generated_code_size_in_bytes, peak_memory_in_bytes = 1000, 5, 600
-
-
-def test_the_memory_of_a_program():
-    assert device_memory.program_bytes(Analysis, "gpu") == 100 + 80 - 70 + 1000 + 5
-    assert device_memory.program_bytes(Analysis, "tpu") == 600 + 5
 
 
 class Device:
@@ -160,15 +136,9 @@ def mesh_of(*stats):
     return type("Mesh", (), {"local_devices": [Device(each) for each in stats]})()
 
 
-def test_the_memory_that_is_free_is_that_of_the_fullest_device():
-    stats = {"bytes_limit": 1000, "bytes_in_use": 400}, {"bytes_limit": 1000, "bytes_in_use": 300}
-    assert device_memory.available(mesh_of(*stats)) == 600
-    assert device_memory.available(mesh_of({"bytes_limit": 1000})) == 1000
-    assert device_memory.available(mesh_of(None, {})) is None
-    assert device_memory.available(sharding.make_mesh()) is None  # CPUs
-
-
 def test_parts_divide_the_rows_of_each_device():
     mesh = sharding.make_mesh(data=4, fsdp=2)
     assert auto_accumulation.divisors((96,), mesh) == [1, 2, 3, 4, 6, 12]
-    assert auto_accumulation.divisors((96, 64), mesh) == [1, 2, 4] and auto_accumulation.divisors((8,), mesh) == [1]
+    assert auto_accumulation.divisors((96, 64), mesh) == [1, 2, 4] and auto_accumulation.divisors(
+        (8,), mesh
+    ) == [1]

@@ -1,0 +1,205 @@
+"""Runs that are stopped by a signal or a stall: what is saved, and how they resume."""
+
+import itertools
+import signal
+import threading
+import time
+import types
+
+import jax
+import pytest
+from jax.experimental import multihost_utils
+from support.regression import Recorder, Regression, Run, assert_same, at, make_batch, send, stopping_at_once
+
+from bert_jax import checkpoint
+from bert_jax.checkpoint import saving
+from bert_jax.errors import Preempted
+from bert_jax.training import train
+from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+_HANDLERS = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+
+
+@pytest.mark.parametrize("step", [1, 8, 11])
+def test_sigterm_saves_the_step_and_the_same_command_goes_on(whole, tmp_path, step):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(step, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match=f"stopped at step {step}, saved; run the same command"):
+        run.fit()
+    assert run.saved()[-1] == step and run.steps_of("train") == list(range(1, step + 1))
+    assert_same(run.fit(), whole[1])
+    assert run.logged(f"resumed from step {step} of")
+    assert run.steps_of("train") == list(range(1, 13)) and run.steps_of("eval") == [6, 12]
+
+
+def test_a_signal_before_the_first_step_stops_at_once(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(0, lambda: send(signal.SIGTERM))
+    with stopping_at_once(), pytest.raises(Preempted, match="stopped with nothing to save"):
+        run.fit()
+    assert run.saved() == []
+    assert_same(run.fit(), whole[1])
+
+
+def test_sigint_says_so_and_saves_too(whole, tmp_path, capfd):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(7, lambda: send(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 7, saved; run the same command to resume"):
+        run.fit()
+    assert "stopping: step 7 will be saved; press Ctrl-C again to stop without" in capfd.readouterr().err
+    assert run.saved()[-1] == 7
+    assert_same(run.fit(), whole[1])
+
+
+@pytest.mark.parametrize("more, saved", [(1, [4, 7]), (2, [4])])
+def test_a_second_sigint_in_a_save_is_answered_and_a_third_ends_it(tmp_path, capfd, monkeypatch, more, saved):
+    """The first comes before batch 7, the others while step 7 is being saved."""
+    run = Run(tmp_path / "run")
+    run.before_batch = at(7, lambda: send(signal.SIGINT))
+    save = checkpoint.Checkpointer.save
+
+    def interrupted(self, step, state):
+        if step == 7:
+            for _ in range(more):
+                send(signal.SIGINT)
+        save(self, step, state)
+
+    monkeypatch.setattr(checkpoint.Checkpointer, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="step 7, saved" if more == 1 else "step 7 without saving"):
+        run.fit()
+    assert run.saved() == saved
+    assert "step 7 is being saved; press Ctrl-C again to stop without it" in capfd.readouterr().err
+
+
+def test_a_signal_after_the_last_step_reaches_the_process(tmp_path):
+    """Else the next run of a queue would begin as if nobody had asked to stop."""
+    run, received = Run(tmp_path / "run", eval__every=0, checkpoint__every=0), []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        run.evaluators = [Recorder(lambda: send(signal.SIGTERM))]
+        run.fit()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert received == [signal.SIGTERM] and run.saved() == [12]
+
+
+def test_handlers_are_given_back(whole):
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == _HANDLERS
+
+
+def test_sigterm_in_an_evaluation_leaves_it_for_later(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_eval_batch = at(1, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped at step 6, saved"):
+        run.fit()
+    assert run.steps_of("eval") == []
+    assert_same(run.fit(), whole[1])
+    assert run.lines("eval") == whole[0].lines("eval")
+
+
+def test_a_stop_request_does_not_wait_for_a_compilation():
+    released = threading.Event()
+    with PreemptionGuard() as guard:
+        guard.hold()
+        threading.Timer(0.1, send, [signal.SIGTERM]).start()
+        with pytest.raises(Interrupted):
+            guard.compile(types.SimpleNamespace(compile=lambda: released.wait(30)))
+    released.set()
+
+
+def test_programs_that_are_compiled_in_the_loop_are_traced_in_the_contexts_of_the_caller(tmp_path):
+    """Those of evaluations, and that of the train step for batches of another shape."""
+    seen = {}
+
+    class Noting(Regression):
+        def loss(self, params, batch, rngs):
+            contexts = jax.config.jax_default_matmul_precision, jax.config.jax_numpy_dtype_promotion
+            seen.setdefault(len(batch["x"]), set()).add(contexts)
+            return super().loss(params, batch, rngs)
+
+    run = Run(tmp_path / "run", steps=6)
+    run.task = Noting()
+    run.train_data = lambda step, own: (make_batch(n, 8 if n > 2 else 16) for n in itertools.count(step))
+    run.eval_data = lambda own, step: (make_batch(1000 + n, 24) for n in range(2))
+    with jax.default_matmul_precision("highest"), jax.numpy_dtype_promotion("strict"):
+        run.fit()
+    assert seen == {rows: {("highest", "strict")} for rows in (8, 16, 24)}
+    assert run.steps_of("train") == list(range(1, 7)) and run.steps_of("eval") == [6]
+
+
+def test_a_run_without_progress_is_ended():
+    ended = threading.Event()
+    said = []
+    with Watchdog(0.05, lambda message: (said.append(message), ended.set())):
+        assert ended.wait(10)
+    assert len(said) == 1 and "no step for" in said[0] and "--stall_timeout=0.05" in said[0]
+
+
+def test_beats_and_pauses_keep_it_quiet():
+    said = []
+    with Watchdog(0.2, said.append) as watchdog:
+        for _ in range(20):
+            threading.Event().wait(0.02)
+            watchdog.heartbeat()
+        with watchdog.paused():
+            threading.Event().wait(0.5)
+    assert said == []
+
+
+LIMIT = 0.5
+
+
+@pytest.fixture
+def limited(whole, monkeypatch, tmp_path):
+    """A run with a limit that is shorter than the delays of the tests, and the messages of its watchdog."""
+    ended = []
+    monkeypatch.setattr(train, "Watchdog", lambda seconds: Watchdog(4 * LIMIT, ended.append))
+    return Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2), ended
+
+
+def slowed(function):
+    def slow(*args, **kwargs):
+        time.sleep(8 * LIMIT)
+        return function(*args, **kwargs)
+
+    return slow
+
+
+@pytest.mark.long
+def test_restoring_and_saving_may_take_longer_than_the_limit(monkeypatch, limited):
+    run, ended = limited
+    handler = saving.ocp.PyTreeCheckpointHandler
+    monkeypatch.setattr(handler, "finalize", slowed(handler.finalize))  # orbax calls it in the background
+    monkeypatch.setattr(saving, "read_state", slowed(saving.read_state))
+    run.fit()
+    run.config.steps = 6
+    run.fit()
+    assert ended == [] and run.logged("resumed from step 4") and run.saved()[-1] == 6
+
+
+@pytest.mark.long
+def test_a_step_that_does_not_come_ends_a_run(limited):
+    run, ended = limited
+    run.before_batch = at(3, lambda: time.sleep(8 * LIMIT))
+    run.fit()
+    assert len(ended) == 1
+
+
+def test_a_sigterm_between_two_runs_of_several_processes_stops_the_second(monkeypatch):
+    """The stand-in answers as JAX does: yes to the number after all that it has seen before the signal."""
+    seen, is_received = [], False
+
+    def reached(number):
+        seen.append(number)
+        return is_received and number == after + 1
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", reached)
+    with PreemptionGuard() as first:
+        assert [first.requested() for _ in range(3)] == [False] * 3
+    is_received, after = True, max(seen)
+    with PreemptionGuard() as second:
+        assert second.requested()
+    assert seen == list(range(seen[0], seen[0] + 4))
