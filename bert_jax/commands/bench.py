@@ -29,7 +29,7 @@ with epy.lazy_imports():
     from bert_jax.data import loader
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
-    from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
+    from bert_jax.runs import benchmark, distillation, pretrain
     from bert_jax.settings import defaults
     from bert_jax.settings.typed import pretrain_config
     from bert_jax.training import step as step_module
@@ -73,7 +73,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         )
     dataset = None
     if given := flags.data_dir or config.data.dir:
-        dataset = pretraining_records.open_longest(given, config, progress.log)
+        dataset = pretrain.open_training_set(given, config, progress.log)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
@@ -125,9 +125,9 @@ def measure(
     def time_steps(batches, length, next_sentence=True):
         benchmark.check_length(model, length)
         task = benchmark.make_task(model, length, config.masking.options(length, config.steps), next_sentence)
-        learned = pretraining_objectives.taught(config, task, max_seq_length=length)
-        learned = pretraining_objectives.read_teacher(learned, config, "", progress.log)
-        objective = pretraining_objectives.trained(config, learned)
+        learned = pretrain.make_objective(config, task, length)
+        learned = distillation.read_teacher(learned, config, pretrain.HEAD, "", progress.log)
+        objective = pretrain.trainable(config, learned)
         return benchmark.time_train_step(
             task,
             step_module.TrainSetup.from_config(config, objective),

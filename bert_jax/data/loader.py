@@ -7,9 +7,6 @@ s: s * B if each has B rows. These positions run through epochs of n rows. Each 
 in its own random order, which is computed and never stored. A process reads only the rows of the global batch
 that its devices hold, so the batches are the same for any number of processes and after any restart.
 
-The length of the rows may change at given steps: each length has records and a numbering of its own, in which
-b(s) counts the rows of the steps with this length.
-
 A share of the positions may be those of replay, rows of other records (`Replay`): their own numbering runs
 through epochs of these, and the other positions have a numbering of their own, too.
 """
@@ -20,7 +17,6 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -28,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.records import Dataset
-from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.settings.ramps import Ramp
 
 _ROUNDS = 6
@@ -73,11 +68,6 @@ def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
     return value.astype(np.int64).reshape(np.shape(index))
 
 
-def _positions(step: int, sizes: Ramp) -> np.ndarray:
-    """Returns the global positions of the rows of a batch, int64 [B]."""
-    return sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)
-
-
 def _rows(positions: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row indices of positions in epochs of n rows, and their epochs, int64 [B] each."""
     epochs, inside = np.divmod(positions, n)
@@ -93,11 +83,11 @@ class Replay:
     """Records of which every batch takes a share of its rows.
 
     Attributes:
-        dataset: the rows, or those of each length; see `train_batches`.
+        dataset: the rows.
         share: the share of the rows, above 0 and below 1, with a denominator of at most a million.
     """
 
-    dataset: Dataset | Mapping[int, Dataset]
+    dataset: Dataset
     share: Fraction
 
 
@@ -144,80 +134,13 @@ def mask_keys(rows: np.ndarray, copies: np.ndarray, seed: int) -> np.ndarray:
     return np.stack((keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)), axis=1).astype(np.uint32)
 
 
-def _ramp(batch_size: int | Ramp) -> Ramp:
-    return batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
-
-
-class CorruptRows:
-    """Replaces corrupt rows by the rows that follow them, up to a budget.
-
-    A run over terabytes of data therefore does not fail at one flipped bit. The replacement is deterministic,
-    so the batches are the same after a restart.
-
-    Args:
-        budget: the number of distinct rows that may be corrupt; 0 allows none.
-        log: called with one line for each corrupt row.
-    """
-
-    def __init__(self, budget: int, log: Callable[[str], None] = print):
-        self._budget, self._log = budget, log
-        self._found: set[tuple[str, int]] = set()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        """Returns the number of distinct corrupt rows found so far."""
-        return len(self._found)
-
-    def batch(self, dataset: Dataset, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns `dataset.batch(indices)`, with corrupt rows replaced.
-
-        Raises:
-            CorruptRecordError: the number of corrupt rows exceeds the budget.
-        """
-        try:
-            return dataset.batch(indices)
-        except CorruptRecordError:
-            if not self._budget:
-                raise
-        return dataset.batch(np.array([self._sound(dataset, int(index)) for index in indices], np.int64))
-
-    def _sound(self, dataset: Dataset, index: int) -> int:
-        first = index
-        while index >= 0:
-            try:
-                dataset.batch(np.array([index], np.int64))
-                break
-            except CorruptRecordError as error:
-                self._count(error)
-                index = (index + 1) % len(dataset)
-                if index == first:  # a budget larger than the dataset would loop forever
-                    raise
-        return index
-
-    def _count(self, error: CorruptRecordError) -> None:
-        # The path is part of the key, since the training and the evaluation set share a budget.
-        place = error.path, error.offset
-        with self._lock:
-            if place in self._found:
-                return
-            if len(self._found) >= self._budget:
-                raise error
-            self._found.add(place)
-            self._log(
-                f"warning: {error.path} is corrupt at byte {error.offset} ({error.reason}); the next row is "
-                f"read in its place ({len(self._found)} of at most {self._budget})"
-            )
-
-
 def train_batches(
-    dataset: Dataset | Mapping[int, Dataset],
+    dataset: Dataset,
     batch_size: int | Ramp,
     seed: int,
     start_step: int,
     own: np.ndarray | Callable[[int], np.ndarray] | None = None,
     prefetch: int = 4,
-    corrupt: CorruptRows | None = None,
-    lengths: Ramp | None = None,
     mask_copies: int = 0,
     marks: Mapping[str, Ramp] | None = None,
     replay: Replay | None = None,
@@ -225,58 +148,48 @@ def train_batches(
     """Returns an endless iterator over this process's rows of each global training batch.
 
     Args:
-        dataset: the rows, or those of each length if there are `lengths`.
+        dataset: the rows.
         batch_size: the size of the global batch, of every step or by step.
         seed: the seed of the order of the rows.
         start_step: the step of the first batch.
         own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`), or a
             function that maps the size of a batch to them; None for all of them.
         prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
-        corrupt: the budget of corrupt rows; None allows none.
-        lengths: the tokens of a row by step; None if all rows have the same length.
         mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
             `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
-            function `mask_keys`. A row that is read in place of a corrupt one has the key of the latter.
+            function `mask_keys`.
         marks: {name: 0 or 1 by step}: entries, int32 [b], that the batches of the steps with 1 have.
-        replay: records that take a share of the rows of each batch; None for none. They are of the lengths of
-            `dataset`, and their batches have the same shapes.
+        replay: records that take a share of the rows of each batch; None for none. Their
+            batches have the same shapes as those of `dataset`.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
         of the rows in the global batch. Its `close()` ends the threads.
     """
-    lengths = lengths or Ramp.constant(0)
-    datasets, replayed = _by_length(dataset), _by_length(replay.dataset) if replay else {}
-    sizes = {length: _ramp(batch_size).where(lengths, length) for length in datasets}
+    sizes = batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
     own = np.arange if own is None else own
-    corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def read(dataset: Dataset, numbers: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         rows, epochs = _rows(numbers, len(dataset), seed)
-        batch = corrupt.batch(dataset, rows)
+        batch = dataset.batch(rows)
         return batch | ({"mask_keys": mask_keys(rows, epochs % mask_copies, seed)} if mask_copies else {})
 
     def assemble(step: int) -> dict[str, np.ndarray]:
-        length = lengths.at(step)
-        positions = _positions(step, sizes[length])
+        positions = sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)
         here = own(len(positions)) if callable(own) else own
         if replay is None:
-            batch = read(datasets[length], positions[here], seed)
+            batch = read(dataset, positions[here], seed)
         else:
             is_replay, numbers = divide(positions[here], replay.share)
             batch = _joined(
-                (~is_replay, read(datasets[length], numbers[~is_replay], seed)),
-                (is_replay, read(replayed[length], numbers[is_replay], replay_seed(seed))),
+                (~is_replay, read(dataset, numbers[~is_replay], seed)),
+                (is_replay, read(replay.dataset, numbers[is_replay], replay_seed(seed))),
             )
         marked = [name for name, steps in (marks or {}).items() if steps.at(step)]
         ones = {name: np.ones(len(here), np.int32) for name in marked}
         return batch | {"row_ids": here.astype(np.int32)} | ones
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
-
-
-def _by_length(dataset: Dataset | Mapping[int, Dataset]) -> Mapping[int, Dataset]:
-    return dataset if isinstance(dataset, Mapping) else {0: dataset}
 
 
 def _joined(*parts: tuple[np.ndarray, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -290,7 +203,6 @@ def eval_batches(
     batch_size: int,
     own: np.ndarray | None = None,
     max_batches: int = 0,
-    corrupt: CorruptRows | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an iterator over batches that visits every row once, in order.
 
@@ -302,17 +214,15 @@ def eval_batches(
         batch_size: the size of the global batch.
         own: the positions in the global batch that this process feeds, as in `train_batches`.
         max_batches: the number of batches after which to stop; 0 for no limit.
-        corrupt: the budget of corrupt rows; None allows none.
     """
     own = np.arange(batch_size) if own is None else own
     batches = -(-len(dataset) // batch_size)
     if max_batches:
         batches = min(batches, max_batches)
-    corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(number: int) -> dict[str, np.ndarray]:
         rows = number * batch_size + own
-        batch = corrupt.batch(dataset, np.where(rows < len(dataset), rows, -1))
+        batch = dataset.batch(np.where(rows < len(dataset), rows, -1))
         return batch | {"row_ids": own.astype(np.int32)}
 
     return _prefetched(assemble, range(batches), prefetch=2)

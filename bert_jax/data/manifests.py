@@ -184,15 +184,12 @@ def vocabulary_path(directory: str, settings: Mapping[str, Any]) -> str:
     return file if files.is_remote(file) else os.path.join(directory, file)
 
 
-def check_alike(
-    directories: Sequence[tuple[str, dict[str, Any]]], split: str, ramp: str = ", or set length_ramp"
-) -> None:
+def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> None:
     """Checks that record directories can be used as one dataset.
 
     Args:
         directories: (directory, manifest) pairs.
         split: the name of the split; at least one directory must have it.
-        ramp: what else to do if the lengths differ, for the message.
 
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
@@ -205,8 +202,6 @@ def check_alike(
                 raise UserError(
                     f"the records {first_name} and {name} have {setting} {first[setting]} and "
                     f"{manifest[setting]}; make them anew with the same one"
-                    + ramp
-                    * (setting == "max_seq_length")
                 )
     pairs = {manifest["nsp"]: name for name, manifest in directories if manifest.get("nsp", "none") != "none"}
     if len(pairs) > 1:

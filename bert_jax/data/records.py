@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,40 +31,6 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             and no vocabulary is given, or a vocabulary is given for records that contain one.
     """
     return _open(_directories(data_dir, vocab, index_dir), split, index_dir)
-
-
-def open_by_length(
-    data_dir: str, split: str, lengths: Iterable[int], vocab: str = "", index_dir: str = ""
-) -> dict[int, Dataset]:
-    """Opens one split of record directories with rows of several lengths, as one dataset for each length.
-
-    Args:
-        data_dir: the record directories, separated by commas.
-        split: the name of the split.
-        lengths: the lengths.
-        vocab: see `open_dataset`.
-        index_dir: see `open_dataset`.
-
-    Raises:
-        UserError: as for `open_dataset`; or there are no records of one of the lengths, or some of another.
-    """
-    by_length: dict[int, list[tuple[str, dict[str, Any]]]] = {length: [] for length in sorted(set(lengths))}
-    directories = _directories(data_dir, vocab, index_dir)
-    for name, manifest in directories:
-        if manifest["max_seq_length"] not in by_length:
-            raise UserError(
-                f"{name} has rows of {manifest['max_seq_length']} tokens, which length_ramp does not have; "
-                "leave it out, or add the length"
-            )
-        by_length[manifest["max_seq_length"]].append((name, manifest))
-    for length, found in by_length.items():
-        if not found:
-            raise UserError(
-                f"length_ramp has rows of {length} tokens, and none of the records {data_dir} does; make "
-                f"some with `bert-jax data --max_seq_length={length}` and name them there, too"
-            )
-    manifests.check_vocabularies(directories)
-    return {length: _open(found, split, index_dir) for length, found in by_length.items()}
 
 
 def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:

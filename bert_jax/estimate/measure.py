@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.runs import layer_runs
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit
-from bert_jax.settings.ramps import Ramp
 from bert_jax.training.metrics import peaks
 
 _GIB = 2.0**30
@@ -169,9 +167,8 @@ def figures(
         heads=step.chip_heads,
         scanned=_is_scanned(step),
     )
-    # The time of a step is taken to grow with its tokens.
-    tokens = config.batch_sizes.combine(config.lengths or Ramp.constant(step.rows.length), operator.mul)
-    steps = tokens.total_before(config.steps) / (config.batch_size * step.rows.length)
+    # The time of a step is taken to grow with its rows.
+    steps = config.batch_sizes.total_before(config.steps) / config.batch_size
     hours = steps * by_compiler / 3600
     rows_per_second = config.batch_size / by_compiler
     return {

@@ -14,9 +14,11 @@ import numpy as np
 from bert_jax.data import loader, packed
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
+from bert_jax.objectives.adapters import encoder_config
+from bert_jax.objectives.replaced_tokens import ReplacedTokens
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
-from bert_jax.runs import benchmark, pretraining_objectives, pretraining_records
+from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.training import auto_accumulation, budget
 from bert_jax.training.metrics import flops
@@ -42,10 +44,10 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
     Args:
         config: the pre-training config.
-        length: tokens per row; None for the longest of `length_ramp`, or the model's number of positions.
+        length: tokens per row; None for the model's number of positions.
     """
     positions = config.model.max_position_embeddings - config.model.position_offset
-    length = length or (max(config.lengths.values) if config.lengths else positions)
+    length = length or positions
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size, mask_copies=config.masking.copies)
     # Rows of records have room for more sequences than the one that these rows have.
@@ -57,9 +59,9 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
 
 def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
-    """Returns the rows of `data.dir`, the longest if there are several, with the means in its manifest."""
-    dataset = pretraining_records.open_longest(config.data.dir, config, log)
-    split = dataset.manifest["splits"][config.data.train_split]
+    """Returns the rows of `data.dir`, with the means in its manifest."""
+    dataset = pretrain.open_training_set(config.data.dir, config, log)
+    split = dataset.manifest["splits"][pretrain.TRAIN]
     first = np.zeros(1, np.int64)
     batch = dataset.batch(first)
     if config.masking.copies:
@@ -127,12 +129,13 @@ class TrainStep:
         self.predictions = rows.length if config.objective == "causal_lm" else masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
-        learned = pretraining_objectives.taught(config, masked_lm, max_seq_length=rows.length)
-        task = pretraining_objectives.trained(config, learned)
+        learned = pretrain.make_objective(config, masked_lm, rows.length)
+        task = pretrain.trainable(config, learned)
         program = TrainSetup.from_config(config, task, devices)
         self.mesh, self.state, self._budget = program.mesh, program.abstract_state, program.budget
         self._flops = flops.row_flops(task)
-        self.encoders = pretraining_objectives.encoders(learned)
+        parts = [learned, learned.generator] if isinstance(learned, ReplacedTokens) else [learned]
+        self.encoders = [config for part in parts if (config := encoder_config(part)) is not None]
         self._step: Any = program.step_with(config.accumulate_steps)
 
     @property

@@ -123,7 +123,7 @@ def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_siz
     paths = comma_lists.paths(data_dir)
     own = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
     if own and len(own) == len(paths):
-        manifests.check_alike(own, split, ramp="")
+        manifests.check_alike(own, split)
 
 
 class _Predicted(NamedTuple):

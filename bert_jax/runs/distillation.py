@@ -1,20 +1,19 @@
-"""The teacher of a run: its architecture, its parameters, and a student that starts with its layers."""
+"""The teacher of a run: its architecture and its parameters."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
 from bert_jax.convert import families, surgery
-from bert_jax.convert.formats.base import place
 from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
     Distillation,
@@ -28,18 +27,16 @@ from bert_jax.objectives.distillation.objective import Taught
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed.distillation_config import DistillationConfig
-from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
-SPREAD = "spread"  # the value of `distillation.init_layers` for layers at equal distances
 _RECORD = "teacher"  # the entry of config.json with the teacher's architecture
 _PLACES = ("tokens", "masked")
 
 
-def distill(
+def add_distillation(
     objective: Objective,
     config: RunConfig,
     head: str,
@@ -142,9 +139,9 @@ def read_teacher(
     A teacher of another path than that of the run is read, so that it is compared with the saved one.
 
     Args:
-        objective: a result of `distill`.
+        objective: a result of `add_distillation`.
         config: the configuration of the run.
-        head: see `distill`.
+        head: see `add_distillation`.
         workdir: the work directory.
         log: called with a line that describes the teacher.
         labels: the labels of the data, which the teacher must have in this order; empty for none.
@@ -188,83 +185,3 @@ def _has_saved(workdir: os.PathLike | str, path: str) -> bool:
         return False
     recorded = dict(config_fields.flatten(run_directory.read_started(workdir)["config"]))
     return recorded.get("distillation.teacher") == path
-
-
-def adopt_widths(
-    config: PretrainConfig, explicit: Collection[str], tokenizer: Tokenizer | None
-) -> tuple[PretrainConfig, str]:
-    """Returns the configuration of a student that starts with layers of its teacher, and a message about it.
-
-    The student has the teacher's architecture, except for its family, its number of layers and its token
-    types, the fields that a run sets, and those that the user set.
-
-    Args:
-        config: a configuration with `distillation.init_layers`.
-        explicit: the fields of `config.model` that the user set.
-        tokenizer: the tokenizer of the records.
-    """
-    part, before = config.distillation, config.model.to_dict()
-    theirs, vocabulary = convert.load_architecture(part.teacher)
-    if tokenizer is not None:
-        vocabularies.check("distillation.teacher", part.teacher, vocabulary, tokenizer)
-    own = ("model_type", "num_hidden_layers", "type_vocab_size", *RUN_FIELDS, *HEAD_FIELDS, *explicit)
-    fields = theirs.to_dict() | {name: before[name] for name in own}
-    layers = student_layers(part.init_layers, fields["num_hidden_layers"], theirs)
-    fields["num_hidden_layers"] = len(layers)
-    message = (
-        f"the model starts with layers {', '.join(map(str, layers))} of the {theirs.num_hidden_layers} of "
-        f"{part.teacher}, {fields['hidden_size']} wide"
-    )
-    return dataclasses.replace(config, model=ModelConfig(**fields)), message
-
-
-def student_layers(text: str, count: int, teacher: EncoderConfig) -> tuple[int, ...]:
-    """Returns the layers of the teacher that a student starts with.
-
-    Args:
-        text: the value of `distillation.init_layers`.
-        count: the number of layers of the student.
-        teacher: the architecture of the teacher.
-    """
-    many = teacher.num_hidden_layers
-    if text != SPREAD:
-        return parse_layers(text, "init_layers")
-    if count > many:
-        raise UserError(
-            f"distillation.init_layers=spread: the student has {counted(count, 'layer')} and the teacher "
-            f"{many}; set --config.model.num_hidden_layers={max(1, many // 2)}"
-        )
-    # 0, 2, 4, 7, 9 and 11 of 12 layers, as in DistilBERT.
-    return tuple(round(i * (many - 1) / max(1, count - 1)) for i in range(count))
-
-
-def load_student(
-    config: PretrainConfig, abstract_params: Mapping[str, Any], log: Callable[[str], None]
-) -> tuple[dict, checkpoint.Report]:
-    """Returns the parameters of the teacher that a student starts with.
-
-    The teacher's token types are dropped, and so are its pooler and other heads than the student's.
-
-    Args:
-        config: a configuration with `distillation.init_layers`.
-        abstract_params: the parameters of the student, with shardings.
-        log: called with one line for each notice.
-
-    Raises:
-        UserError: the teacher lacks a parameter of the student, or has another shape of it.
-    """
-    part = config.distillation
-    model = convert.load(part.teacher, log=log)
-    if "mlm" in abstract_params and "mlm" not in model.groups:
-        model = surgery.change_head(model, "masked_lm")  # that of a generator
-    layers = student_layers(part.init_layers, config.model.num_hidden_layers, model.config)
-    model = surgery.select_layers(model, layers)
-    wanted = flatten(abstract_params)
-    if missing := [name for name in wanted if name not in model.params]:
-        raise UserError(
-            f"distillation.init_layers={part.init_layers}: the teacher has no {missing[0]}, which the "
-            "student has; choose a student of the teacher's kind, or leave it empty"
-        )
-    check_shapes(model.source, model.params, wanted)
-    report = checkpoint.Report.of(model.source, wanted, model.params)
-    return nest({name: place(model.params[name], like) for name, like in wanted.items()}), report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +22,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import encoder_config, stacked_parameters
@@ -29,23 +30,25 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.parallel import collective, distributed, sharding
-from bert_jax.runs import distillation, finetuning_batches
+from bert_jax.runs import distillation
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import assembly, batches, outputs, windows
+from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
-from bert_jax.training import train
-from bert_jax.training.evaluators import BestCheckpoint
+from bert_jax.training import auto_accumulation, train
+from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
+
+_ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
 
 
 def finetune(
@@ -129,14 +132,26 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
     best = None
     if "dev" in data:
-        of_dev = examples["dev"], data["dev"]
-        best = _best_checkpoint(config, task, objective, *of_dev, mesh, workdir, log)
-    config, programs, training_batches = finetuning_batches.choose(
-        config, task, objective, data["train"], mesh, costs, workdir, log, limit=memory_limit
+        best = _best_checkpoint(config, task, objective, examples["dev"], data["dev"], mesh, workdir, log)
+    # A run that resumes may have other devices, and its batches are those of its start.
+    row_length = workdir.recorded(_ROW_LENGTH)
+
+    def in_microbatches(count: int) -> TrainingBatches:
+        divided = dataclasses.replace(config, accumulate_steps=count)
+        return TrainingBatches(divided, task, data["train"], mesh, costs, row_length)
+
+    chosen, programs = auto_accumulation.choose(
+        config, objective, workdir, lambda count: in_microbatches(count).largest(), log, limit=memory_limit
     )
+    training_batches = in_microbatches(chosen.accumulate_steps)
+    packed = training_batches.packing
+    workdir.record(_ROW_LENGTH, packed.length if packed else 0)
+    if packed:
+        rows = f"{alternatives(packed.rows)} rows of {packed.length} tokens"
+        log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")
     return dict(
         workdir=workdir,
-        config=config,
+        config=chosen,
         objective=objective,
         train_data=training_batches,
         evaluators=[best] if best else [],
@@ -227,7 +242,7 @@ def prepare(
 
 def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Objective:
     """Returns the objective of the task, with the shapes of its teacher if there is one."""
-    learned = distillation.distill(
+    learned = distillation.add_distillation(
         task.objective(),
         config,
         task.export_head,
@@ -244,6 +259,89 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
                 f"{given}: the task {config.task} has no distribution over classes; leave logits out"
             )
     return learned
+
+
+class TrainingBatches:
+    """The batches of a training file: packed if that saves computation, otherwise grouped by length.
+
+    Args:
+        config: the configuration of the run.
+        task: the task that is trained.
+        data: the encoded rows of the training file.
+        mesh: the device mesh that the batches are placed on.
+        costs: the costs of a train step.
+        row_length: the length of the packed rows of a run that resumes; see `packing.plan`.
+    """
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        task: FinetuneTask,
+        data: batches.EncodedRows,
+        mesh: jax.sharding.Mesh,
+        costs: Costs,
+        row_length: int | None = None,
+    ):
+        self._config, self._task, self._data, self._mesh = config, task, data, mesh
+        self._row_flops = costs.row_flops
+        self.packing: packing.Packing | None = None
+        if task.packs:
+            devices = mesh.shape["data"] * mesh.shape["fsdp"]
+            self.packing = packing.plan(
+                data,
+                config.batch_size,
+                config.steps,
+                devices,
+                costs.row_flops,
+                config.accumulate_steps,
+                costs.compilation,
+                row_length,
+            )
+        size = config.batch_size
+        epochs = config.steps / batches.steps_per_epoch(len(data.group_lengths), size)
+        self._buckets = batches.bucket_lengths(
+            data.group_lengths, size, data.max_seq_length, config.steps, costs.least_saved(data, epochs)
+        )
+
+    def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
+        """Yields the rows of each batch that this process feeds; see `train.fit`."""
+        config, data = self._config, self._data
+        if self.packing:
+            # The number of rows differs between packed batches, and so do the rows that this process feeds.
+            rows_of = functools.partial(sharding.local_rows, self._mesh)
+            return packing.train_batches(
+                data, self.packing, config.batch_size, config.seed, start_step, rows_of
+            )
+        return batches.train_batches(
+            data, config.batch_size, config.seed, start_step,
+            group_by_length=config.group_by_length, buckets=self._buckets, local_rows=local_rows,
+        )  # fmt: skip
+
+    def largest(self) -> dict[str, np.ndarray]:
+        """Returns the rows that this process feeds of a batch of the largest shape, all of them padding."""
+        data, size = self._data, self._config.batch_size
+        rows_of = functools.partial(sharding.local_rows, self._mesh)
+        nothing = np.full(size, -1)
+        if self.packing is None:
+            return batches.make_batch(data, nothing, self._buckets[-1:], rows_of(size))
+        largest = dataclasses.replace(self.packing, rows=self.packing.rows[-1:])
+        return packing.make_batch(data, batches.expand(nothing, data.rows_per_example), largest, rows_of)
+
+    def flops_per_step(self) -> float:
+        """Returns the mean model FLOPs of a batch; 0 if the encoder is not trained."""
+        if self._task.freeze:
+            return 0.0
+        data = self._data
+        if self.packing:
+            return self.packing.mean_rows * self._row_flops(self.packing.length)
+        # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
+        widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
+        row_widths = self._task.objective().row_widths
+        of_width = {
+            int(width): sum(map(self._row_flops, row_widths(data.rows_per_example, int(width))))
+            for width in np.unique(widths)
+        }
+        return self._config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
 
 
 def _describe_run(
@@ -321,33 +419,21 @@ def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[s
     """Returns the names of the parameters that `init_keep` matches; empty if it is not set.
 
     Raises:
-        UserError: it is no regular expression, or matches no parameter or only some layers of one.
+        UserError: it matches no parameter, or only some layers of one.
     """
     if not config.init_keep:
         return ()
-    given = f"init_keep={config.init_keep!r}"
-    try:
-        pattern = re.compile(config.init_keep)
-    except re.error as error:
-        raise UserError(f"{given} is no regular expression ({error})") from error
-    boxed = objective.init_model_shapes
-    layers = stacked_parameters(boxed, encoder_config(objective))
-    names = {
-        name: layers[name].names if name in layers else (name,)
-        for name in parameter_shapes(boxed)
-        if name.split("/")[0] not in new_groups
-    }
-    matches = {name: [bool(pattern.fullmatch(one)) for one in each] for name, each in names.items()}
-    if not any(map(any, matches.values())):
-        like = ", ".join(each[0] for each in list(names.values())[:2])
-        raise UserError(f"{given} matches none of the tensors of the encoder; names are like {like}")
-    for name, of_layers in matches.items():
-        if any(of_layers) and not all(of_layers):
-            raise UserError(
-                f"{given} matches {names[name][of_layers.index(True)]} and not "
-                f"{names[name][of_layers.index(False)]}; a tensor is kept in all layers or in none"
-            )
-    return tuple(name for name, of_layers in matches.items() if all(of_layers))
+    pattern, boxed = re.compile(config.init_keep), objective.init_model_shapes
+    layers, kept = stacked_parameters(boxed, encoder_config(objective)), []
+    for name in parameter_shapes(boxed):
+        if name.split("/")[0] not in new_groups:
+            matches = [bool(pattern.fullmatch(x)) for x in (layers[name].names if name in layers else [name])]
+            if any(matches) != all(matches):
+                raise UserError(f"init_keep={config.init_keep!r} matches {name} in some layers only")
+            kept += [name] * all(matches)
+    if not kept:
+        raise UserError(f"init_keep={config.init_keep!r} matches no parameter of the encoder")
+    return tuple(kept)
 
 
 def _summary(names: Iterable[str]) -> str:

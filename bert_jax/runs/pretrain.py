@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import functools
+import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 
 from bert_jax import checkpoint, convert
-from bert_jax.convert import families
-from bert_jax.data import loader, token_counts, vocabularies
+from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
+from bert_jax.convert import families, surgery
+from bert_jax.convert.formats.base import place
+from bert_jax.data import cache, google, loader, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
+from bert_jax.inference import engine, fill_mask, shapes
+from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import HEAD_FIELDS, RUN_FIELDS, EncoderConfig
+from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
+from bert_jax.objectives.distillation import Distillation, parse_layers
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary
+from bert_jax.objectives.masking import Vocabulary
+from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.parallel import collective, distributed, sharding
-from bert_jax.runs import distillation, fills, pretraining_objectives, pretraining_records, pretraining_start
-from bert_jax.runs.pretraining_records import RunRecords, eval_batches
+from bert_jax.runs import distillation
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed import pretrain_config
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.typed.model_config import ModelConfig
+from bert_jax.settings.typed.pretrain_config import PretrainConfig, PretrainEvalConfig
+from bert_jax.tasks.rows import outputs
+from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import auto_accumulation, budget, train
-from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
+from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import describe
+from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import agreement, run_directory
-from bert_jax.workdir.run_directory import WorkDir
+from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
+
+FILLS = "eval/fills"  # the table with the fills of `eval.sentences`
+TRAIN = "train"  # the split of the records to train on
+HEAD = "masked_lm"  # the head of a teacher; a key of `convert.HEADS`
+
+_SPREAD = "spread"  # the value of `distillation.init_layers` for evenly spaced layers
+_CANDIDATES = 5  # tokens that are shown for each mask
+# More epochs than these may be a mistake, which a warning says; the second number is for a run with
+# `init_from`. The paper trains for 40 epochs.
+_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED = 50, 20
 
 
 def pretrain(
@@ -81,69 +106,58 @@ def pretrain(
 
 def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup) -> dict[str, Any]:
     """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `pretrain`."""
+    # Everything that can be wrong with the run is found before there is a work directory.
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
     agreement.check_run({"config": config.to_dict()}, declared)
-    records = pretraining_records.open_records(config, workdir, log)
-    tokenizer = records.tokenizer
-    config, adopted = pretraining_start.adopt_architecture(config, explicit, workdir, tokenizer)
-    config = _resolve(config, records, workdir, log)
-    model = config.model.encoder()
+    data = open_records(config, workdir, log)
+    config, adopted = adopt_architecture(config, explicit, workdir, data.tokenizer)
+    config = _resolve(config, data, workdir, log)
     if not (config.init_from or config.resume_from or run_directory.read_started(workdir)):
         if config.requires:
             raise UserError(f"give --config.{config.requires}: this config continues another run or model")
-        families.check_known(model)
-        families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
-    task = _masked_lm(config, model, records, workdir)
-    learned = pretraining_objectives.taught(
-        config,
-        task,
-        max_seq_length=records.longest.max_seq_length,
-        tokenizer=tokenizer,
-        workdir=workdir,
-    )
-    learned = pretraining_objectives.read_teacher(learned, config, workdir, log)
-    objective = pretraining_objectives.trained(config, learned)
-    # Mistakes are refused before there is a work directory.
-    sentences = fills.Sentences.of(config, learned, tokenizer)
+        families.check_known(config.model.encoder())
+        families.check_rows(data.tokenizer, config.model.encoder(), f"data.dir={config.data.dir}")
+    task = _masked_lm(config, data, workdir)
+    length = data.train.max_seq_length
+    learned = make_objective(config, task, length, tokenizer=data.tokenizer, workdir=workdir)
+    learned = distillation.read_teacher(learned, config, HEAD, workdir, log)
+    objective = trainable(config, learned)
+    sentences = _fillable_sentences(config, learned, data.tokenizer)
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
     mesh = sharding.mesh_of(config.mesh)
     for size in config.batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    _check_unlearned_head(config, task)
-    flops_per_step = _flops_per_step(config, objective, task.masking, records)
 
     primary = jax.process_index() == 0
     total = 0 if budget.from_config(config) else config.steps  # The number of steps of a budget is not known.
     writer = MetricsWriter(
         workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
     )
-    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, distributed.log_of_each(writer.message))
-    held = cleanup.enter_context(WorkDir(workdir, primary=primary, log=writer.message))
+    log = writer.message
+    held = cleanup.enter_context(WorkDir(workdir, primary=primary, log=log))
     cleanup.enter_context(contextlib.closing(writer))
-    held.open_run(
-        _describe_run(config, records) | distillation.record(learned),
-        declared,
-        allow_changes=allow_changes,
-    )
-    held.copy_vocabulary(tokenizer.path)
-    if adopted:
-        writer.message(adopted)
-    records.describe(config, writer.message)
-    if records.held_out:
-        sentences.describe(writer.message)
-    _describe_objective(config, task, objective, writer.message)
+    run = {
+        "command": "pretrain",
+        "config": config.to_dict(),
+        "records": {"fingerprint": data.fingerprint, "max_seq_length": length},
+        "vocabulary": data.tokenizer.settings(),
+    }
+    held.open_run(run | distillation.record(learned), declared, allow_changes=allow_changes)
+    held.copy_vocabulary(data.tokenizer.path)
+    for line in filter(None, (adopted, *_describe_data(config, data), describe(objective))):
+        log(line)
     if config.resume_from and not held.has_steps:
         theirs = convert.load_architecture(config.resume_from)[1]
-        vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
+        vocabularies.check("resume_from", config.resume_from, theirs, data.tokenizer)
     config, programs = auto_accumulation.choose(
         config,
         objective,
         held,
-        lambda _: records.largest_batch(config, local_rows),
-        writer.message,
+        lambda _: data.largest_batch(config, local_rows),
+        log,
         batch_sizes=config.batch_sizes.values,
         limit=memory_limit,
     )
@@ -151,207 +165,596 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         workdir=held,
         config=config,
         objective=objective,
-        train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
-        evaluators=[
-            *_evaluators(config, objective, records, sentences, mesh, corrupt_rows),
-            *evaluators,
-        ],
-        flops_per_step=flops_per_step,
+        train_data=lambda step, _: data.train_batches(config, step, local_rows),
+        evaluators=[*_evaluators(config, objective, data, sentences, mesh), *evaluators],
+        flops_per_step=_flops_per_step(config, objective, task, data),
         writer=writer,
-        initial_params=pretraining_start.load_function(config, objective, held, writer.message),
+        initial_params=_initial_params(config, objective, held, log),
         programs=programs,
     )
 
 
-def _describe_objective(
-    config: PretrainConfig, task: MaskedLM, objective: Objective, log: Callable[[str], None]
-) -> None:
-    """Logs what the first steps learn, which parameters are trained, and which labels are not used."""
-    if config.causal_steps:
-        log(
-            f"the first {counted(config.causal_steps, 'step learns', 'steps learn')} from left to "
-            "right, the others masked LM"
+# Records
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """The records that a run is trained and evaluated on.
+
+    Attributes:
+        train: the training set.
+        held_out: the evaluation set, or None.
+        tokenizer: the tokenizer of all of them.
+        replay: the training set from which each batch takes `replay_share` of its rows, or None.
+        replay_held_out: the evaluation set of the same records, or None.
+        replay_share: the fraction of the rows that are replay.
+    """
+
+    train: Dataset
+    held_out: Dataset | None
+    tokenizer: Tokenizer
+    replay: Dataset | None = None
+    replay_held_out: Dataset | None = None
+    replay_share: Fraction = Fraction(0)
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns the digest of the records."""
+        own = self.train.manifest["fingerprint"]
+        return f"{own}, replay {self.replay.manifest['fingerprint']}" if self.replay else own
+
+    @property
+    def next_sentence(self) -> bool:
+        """Returns whether there are next-sentence labels."""
+        return any(x.manifest.get("nsp") != "none" for x in (self.train, self.replay) if x)
+
+    def mean(self, of_dataset: Callable[[Dataset], Any]) -> Any:
+        """Returns the mean of a value over the two training sets, weighted by their fractions of a batch."""
+        if not self.replay:
+            return of_dataset(self.train)
+        return (1 - self.replay_share) * of_dataset(self.train) + self.replay_share * of_dataset(self.replay)
+
+    def token_counts(self) -> np.ndarray:
+        """Returns how often each token occurs, in the proportion of the batches: [V]."""
+        size = self.tokenizer.vocab_size
+        own = token_counts.count(self.train, size)
+        if not self.replay:
+            return own
+        replay, share = token_counts.count(self.replay, size), float(self.replay_share)
+        return (1 - share) * own + share * replay * (own.sum() / replay.sum())
+
+    def train_batches(
+        self, config: PretrainConfig, start_step: int, own: Callable[[int], np.ndarray]
+    ) -> Generator[dict[str, np.ndarray], None, None]:
+        """Returns an iterator over the batches of a run; see `loader.train_batches`."""
+        return loader.train_batches(
+            self.train,
+            config.batch_sizes,
+            config.seed,
+            start_step,
+            own,
+            mask_copies=config.masking.copies,
+            marks={LEFT_TO_RIGHT: config.left_to_right},
+            replay=loader.Replay(self.replay, self.replay_share) if self.replay else None,
         )
-    if described := describe(objective):
-        log(described)
-    if unused := _unused_labels(config, task):
-        log(f"the next-sentence labels of the records are not used: {unused}")
+
+    def largest_batch(
+        self, config: PretrainConfig, own: Callable[[int], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Returns the rows that this process feeds of a batch with the most rows.
+
+        Args:
+            config: the configuration of the run.
+            own: maps the number of rows of a global batch to the rows that this process feeds.
+        """
+        sizes, phases = config.batch_sizes, config.left_to_right
+        starts = [step for step in {*sizes.starts, *phases.starts} if step < max(config.steps, 1)]
+        largest = max(starts, key=lambda step: (sizes.at(step), phases.at(step)))
+        with contextlib.closing(self.train_batches(config, largest, own)) as batches:
+            return next(batches)
 
 
-def _resolve(config: PretrainConfig, records: RunRecords, workdir: os.PathLike | str, log) -> PretrainConfig:
+def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:
+    """Opens the records in `config.data.dir` and `config.data.replay`.
+
+    Raises:
+        UserError: there are none, they are not valid, or those of replay are of another kind.
+    """
+    data = config.data
+    if not data.dir:
+        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
+    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
+    train, held_out = _open_splits(config, cache.localize(data.dir, log), data.vocab, index_dir)
+    tokenizer = vocabularies.of_records(train)
+    if not data.replay:
+        return Records(train, held_out, tokenizer)
+    replay_dir = cache.localize(data.replay, log)
+    # Records of other programs come without a vocabulary, and only one of the two may be theirs.
+    foreign = any(map(records.foreign_files, comma_lists.paths(replay_dir)))
+    replay, replay_held_out = _open_splits(config, replay_dir, data.vocab if foreign else "", index_dir)
+    schemas = train.manifest["schema"], replay.manifest["schema"]
+    if schemas[0] != schemas[1]:
+        raise UserError(
+            f"data.dir={data.dir} has {schemas[0]} records and data.replay={data.replay} {schemas[1]} ones: "
+            "a run reads one schema"
+        )
+    pairs = [(data.dir, train.manifest), (data.replay, replay.manifest)]
+    manifests.check_alike(pairs, TRAIN)
+    every = [dataset for dataset in (train, replay, held_out, replay_held_out) if dataset]
+    most = max(dataset.max_sequences_per_row for dataset in every)
+    for dataset in every:  # batches of both have the same shape
+        dataset.max_sequences_per_row = most
+    return Records(train, held_out, tokenizer, replay, replay_held_out, data.replay_fraction)
+
+
+def open_training_set(data_dir: str, config: PretrainConfig, log: Callable[[str], None]) -> Dataset:
+    """Opens the training set of record directories, which may differ from `config.data.dir`."""
+    directory = cache.localize(data_dir, log)
+    return records.open_dataset(directory, TRAIN, config.data.vocab)
+
+
+def _open_splits(
+    config: PretrainConfig, directory: str, vocab: str, index_dir: str
+) -> tuple[Dataset, Dataset | None]:
+    """Returns the training set and the evaluation set, or None without evaluation.
+
+    Packed records have held-out documents by default. Google records, like the reference's, have none.
+    """
+    split = config.data.eval_split
+    train = records.open_dataset(directory, TRAIN, vocab, index_dir)
+    splits, optional = train.manifest["splits"], train.manifest["schema"] == google.SCHEMA
+    if not split or not splits.get(split, {"rows": not optional})["rows"]:
+        return train, None
+    if split not in splits:
+        raise UserError(
+            f"the records {directory} have no split {split!r} to evaluate on; --config.data.eval_split= "
+            "trains without evaluation"
+        )
+    return train, records.open_dataset(directory, split, vocab, index_dir)
+
+
+def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
+    """Yields lines about the rows and epochs of a run, and its evaluation."""
+    total = config.batch_sizes.total_before(config.steps)
+    limit = "at most " if budget.from_config(config) else ""
+    most = _MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS
+    length = data.train.max_seq_length
+    yield f"{limit}{counted(config.steps, 'step')}, {counted(total, 'row')} of {length} tokens"
+    replayed = loader.replayed_before(total, data.replay_share)
+    for name, dataset, used in (
+        (config.data.dir, data.train, total - replayed),
+        (config.data.replay, data.replay, replayed),
+    ):
+        if dataset:
+            epochs = used / len(dataset)
+            yield f"{counted(len(dataset), 'row')} in {name}: {epochs:,.3g} epochs"
+            if epochs > most and not limit:
+                yield (
+                    f"warning: the model will see every row of {name} {epochs:,.0f} times; 3 epochs are "
+                    f"--config.steps={max(2, 3 * config.steps // round(epochs))}"
+                )
+    if copies := config.masking.copies:
+        yield f"each row has {counted(copies, 'set')} of masks, one an epoch in turn"
+    if config.causal_steps:
+        yield f"the first {counted(config.causal_steps, 'step')} train left to right, the others masked LM"
+    if not data.held_out:
+        yield "no evaluation: the records have no split for it, or data.eval_split is empty"
+    for name, held_out in ((config.data.dir, data.held_out), (config.data.replay, data.replay_held_out)):
+        if held_out:
+            used = min(_eval_batches(config, held_out) * config.batch_size, len(held_out))
+            yield f"evaluating on {used:,} of {counted(len(held_out), 'held-out row')} of {name}"
+
+
+# The model
+
+
+def adopt_architecture(
+    config: PretrainConfig,
+    explicit: Collection[str],
+    workdir: os.PathLike | str = "",
+    tokenizer: Tokenizer | None = None,
+) -> tuple[PretrainConfig, str]:
+    """Returns the configuration with the architecture of the checkpoint that the model starts with, if any.
+
+    It is `config.init_from`, or the teacher of which the model takes layers.
+
+    Args:
+        config: the configuration of a pre-training run.
+        explicit: see `pretrain`.
+        workdir: the work directory. If a run from the same checkpoint has already started there, its
+            architecture is taken from the work directory, and the checkpoint is not read.
+        tokenizer: the tokenizer of the records, which must have the checkpoint's vocabulary.
+
+    Returns:
+        The configuration, and a line about the architecture; "" if the checkpoint was not read.
+
+    Raises:
+        UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size; or
+            a field is set that only fine-tuning reads.
+    """
+    # The pooling is saved with the model, and read by the fine-tunings that start from it.
+    structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
+    before, message = config.model.to_dict(), ""
+    field, of_teacher = "init_from", bool(config.distillation.init_layers)
+    path = config.init_from
+    if of_teacher:
+        field, path = "distillation.teacher", config.distillation.teacher
+    fields = before
+    if path:
+        if (recorded := _recorded_model(workdir, field, path)) is not None:
+            recorded = {name: value for name, value in recorded.items() if name in before}
+            fields = before | recorded | {name: before[name] for name in (*RUN_FIELDS, *explicit)}
+        elif of_teacher:
+            theirs, vocabulary = convert.load_architecture(path)
+            own = ("model_type", "num_hidden_layers", "type_vocab_size", *RUN_FIELDS, *HEAD_FIELDS, *explicit)
+            fields = theirs.to_dict() | {name: before[name] for name in own}
+            layers = _student_layers(config, fields["num_hidden_layers"], theirs)
+            fields["num_hidden_layers"] = len(layers)
+            message = f"the model starts with layers {', '.join(map(str, layers))} of {path}"
+            _check_vocabulary(field, path, vocabulary, tokenizer)
+        else:
+            fields, vocabulary = convert.adopt_architecture(path, before, explicit)
+            message = convert.describe_architecture(path, fields)
+            _check_vocabulary(field, path, vocabulary, tokenizer)
+    adapter = config.adapter.model_fields(fields["hidden_size"])
+    return dataclasses.replace(config, model=ModelConfig(**fields | adapter)), message
+
+
+def _check_vocabulary(field: str, path: str, theirs: Tokenizer, tokenizer: Tokenizer | None) -> None:
+    if tokenizer is not None:
+        vocabularies.check(field, path, theirs, tokenizer)
+
+
+def _recorded_model(workdir: os.PathLike | str, field: str, path: str) -> dict[str, Any] | None:
+    """Returns the fields of the model of a run that has started from the same checkpoint, or None."""
+    started = run_directory.read_started(workdir) if workdir else {}
+    recorded = dict(config_fields.flatten(started.get("config", {})))
+    return started["config"]["model"] if recorded.get(field) == path else None
+
+
+def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
     """Returns the configuration with the vocabulary size, the number of predictions and the dtype filled in.
 
     Raises:
         UserError: the model has too few positions for the records, or too small a vocabulary.
     """
-    tokenizer, length = records.tokenizer, records.longest.max_seq_length
-    positions = config.model.max_position_embeddings - config.model.position_offset
+    model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
+    positions = model.max_position_embeddings - model.position_offset
     if length > positions:
-        enlarge = f", or set --config.model.max_position_embeddings={length + config.model.position_offset}"
         raise UserError(
-            f"the records {config.data.dir} have rows of {length} tokens and the model has "
-            f"{positions} positions; make records with a --max_seq_length of at "
-            f"most that{'' if config.init_from else enlarge}"
+            f"the records {config.data.dir} have rows of {length} tokens and the model has {positions} "
+            "positions; make records with a shorter --max_seq_length, or set "
+            f"--config.model.max_position_embeddings={length + model.position_offset} for a new model"
         )
-    vocab_size = config.model.vocab_size or tokenizer.vocab_size
+    vocab_size = model.vocab_size or tokenizer.vocab_size
     if vocab_size < tokenizer.vocab_size:
         raise UserError(
-            f"model.vocab_size={vocab_size} is less than the {tokenizer.vocab_size} of the "
-            f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
+            f"model.vocab_size={vocab_size} is less than the {tokenizer.vocab_size} of the records' "
+            "vocabulary; leave it at 0"
         )
-    masking = config.masking
-    if static := getattr(records.longest, "max_predictions", 0):
-        _check_static_masks(config)
-    max_predictions = static or masking.options(length, config.steps).max_predictions
-    dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
+    static = getattr(data.train, "max_predictions", 0)
+    if static:
+        for part in ("masking", "eval_masking"):
+            if getattr(config, part) != getattr(PretrainConfig(), part):
+                raise UserError(
+                    f"{part} is set, and the records {config.data.dir} come with their masks; leave it at "
+                    "its defaults, or make records with `bert-jax data --schema=packed`"
+                )
+    most = static or config.masking.options(length, config.steps).max_predictions
+    dtype = run_directory.resolve_dtype(model.dtype, workdir, platform.target(), log)
     return dataclasses.replace(
         config,
-        model=config.model.replace(vocab_size=vocab_size, dtype=dtype),
-        masking=dataclasses.replace(masking, max_predictions=max_predictions),
+        model=model.replace(vocab_size=vocab_size, dtype=dtype),
+        masking=dataclasses.replace(config.masking, max_predictions=most),
     )
 
 
-def _check_static_masks(config: PretrainConfig) -> None:
-    """Raises UserError if options of masks are set, which records with masks do not use."""
-    for part in ("masking", "eval_masking"):
-        given = getattr(config, part)
-        for name, field in config_fields.fields(type(given)()):
-            if (value := getattr(given, name)) != field.default:
-                raise UserError(
-                    f"{part}.{name}={value}: the records {config.data.dir} come with their masks; leave it "
-                    f"at {field.default!r}, or make records with `bert-jax data --schema=packed`"
-                )
+def _initial_params(
+    config: PretrainConfig, objective: Objective, workdir: WorkDir, log: Callable[[str], None]
+) -> Callable[[Any], Any] | None:
+    """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither.
+
+    The function takes the abstract parameters and returns the arrays. It also writes what it loaded to
+    `REPORT_FILE` in the work directory, and logs it.
+    """
+    if not (config.init_from or config.distillation.init_layers):
+        return None
+
+    def load(abstract_params):
+        if config.distillation.init_layers:
+            params, report = load_student(config, abstract_params, log)
+        else:
+            params, report = load_initial(config, objective, abstract_params, log)
+        log(str(report))
+        workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
+        return params
+
+    return load
 
 
-def _masked_lm(
-    config: PretrainConfig, model: EncoderConfig, records: RunRecords, workdir: os.PathLike | str
-) -> MaskedLM:
-    """Returns masked LM with the model, the masks and the vocabulary of a run.
+def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) -> tuple[int, ...]:
+    """Returns the layers of the teacher that a student of `count` layers starts with."""
+    many = teacher.num_hidden_layers
+    if config.distillation.init_layers != _SPREAD:
+        return parse_layers(config.distillation.init_layers, "init_layers")
+    if count > many:
+        raise UserError(
+            f"distillation.init_layers=spread: the student has {counted(count, 'layer')} and the teacher "
+            f"{many}; set --config.model.num_hidden_layers"
+        )
+    # 0, 2, 4, 7, 9 and 11 of 12 layers, as in DistilBERT.
+    return tuple(round(i * (many - 1) / max(1, count - 1)) for i in range(count))
 
-    Other objectives take these from it; see `pretraining_objectives.make`.
+
+def load_student(
+    config: PretrainConfig, abstract_params: Mapping[str, Any], log: Callable[[str], None]
+) -> tuple[dict, checkpoint.Report]:
+    """Returns the parameters of the teacher that a student starts with.
+
+    The teacher's token types, its pooler, and heads that the student lacks are dropped.
 
     Args:
-        config: the configuration of the run, resolved.
-        model: the architecture.
-        records: the records of the run.
-        workdir: the work directory, which may have a state with a next-sentence head.
+        config: a configuration with `distillation.init_layers`.
+        abstract_params: the parameters of the student, with shardings.
+        log: called with one line for each notice.
+
+    Raises:
+        UserError: the teacher lacks a parameter of the student, or has another shape of it.
     """
-    family, tokenizer = families.of(model), records.tokenizer
-    masking, eval_masking = config.mask_options(records.longest.max_seq_length)
-    counts = None
-    if masking.smoothing or (eval_masking and eval_masking.smoothing):
-        path = config.masking.token_counts
-        counts = token_counts.read(path, tokenizer.vocab_size) if path else records.token_counts()
+    model = convert.load(config.distillation.teacher, log=log)
+    if "mlm" in abstract_params and "mlm" not in model.groups:
+        model = surgery.change_head(model, HEAD)  # a generator's head
+    layers = _student_layers(config, config.model.num_hidden_layers, model.config)
+    model = surgery.select_layers(model, layers)
+    shapes_of = flatten(abstract_params)
+    if missing := [name for name in shapes_of if name not in model.params]:
+        raise UserError(
+            f"distillation.init_layers={config.distillation.init_layers}: the teacher has no {missing[0]}, "
+            "which the student has; choose a student of the teacher's kind, or leave it empty"
+        )
+    check_shapes(model.source, model.params, shapes_of)
+    report = checkpoint.Report.of(model.source, shapes_of, model.params)
+    return nest({name: place(model.params[name], like) for name, like in shapes_of.items()}), report
+
+
+# The objective
+
+
+def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str) -> MaskedLM:
+    """Returns masked LM with the model, the masks and the vocabulary of a run."""
+    model = config.model.encoder()
+    family = families.of(model)
+    masking, eval_masking = config.mask_options(data.train.max_seq_length)
+    smoothed = masking.smoothing or (eval_masking and eval_masking.smoothing)
     # Without labels, a next-sentence head and its pooler would only decay. A run that has them keeps them.
-    next_sentence = records.next_sentence
-    return MaskedLM(
+    states = (os.path.join(workdir, "checkpoints"), config.resume_from)
+    saved = [name for path in states if path for name in checkpoint.parameter_names(path) or ()]
+    labeled = data.next_sentence or any(name.startswith("nsp/") for name in saved)
+    task = MaskedLM(
         model,
-        Vocabulary.of(tokenizer, counts),
+        Vocabulary.of(data.tokenizer, data.token_counts() if smoothed else None),
         masking,
-        next_sentence=next_sentence,
-        token_types=tokenizer.layout.types,
+        next_sentence=data.next_sentence,
+        token_types=data.tokenizer.layout.types,
         head=family.masked_lm,
-        next_sentence_head="pretraining" in family.heads
-        and (next_sentence or _saved_next_sentence_head(config, workdir)),
+        next_sentence_head="pretraining" in family.heads and labeled,
         eval_masking=eval_masking,
     )
-
-
-def _check_unlearned_head(config: PretrainConfig, task: MaskedLM) -> None:
-    """Raises UserError if the optimizer would shrink the next-sentence head while it has no gradient.
-
-    LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
-    """
-    optimizer = config.optimizer
-    shrinks = optimizer.name in WITH_TRUST_RATIO and optimizer.weight_decay
+    # LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
+    shrinks = config.optimizer.name in WITH_TRUST_RATIO and config.optimizer.weight_decay
     if config.causal_steps and task.next_sentence_head and shrinks:
         raise UserError(
-            f"causal_steps={config.causal_steps}: optimizer.name={optimizer.name} would shrink the "
+            f"causal_steps={config.causal_steps}: optimizer.name={config.optimizer.name} would shrink the "
             "next-sentence head, which learns nothing in these steps; choose another optimizer, or records "
             "without next-sentence labels"
         )
+    return task
 
 
-def _unused_labels(config: PretrainConfig, task: MaskedLM) -> str:
-    """Returns why next-sentence labels of the records are not used; "" if there are none or they are."""
-    if not task.next_sentence:
-        return ""
-    if config.objective == "causal_lm":
-        return "[CLS] sees no other token from left to right"
-    return "" if task.next_sentence_head else "the model's family has no head for them"
+def make_objective(
+    config: PretrainConfig,
+    task: MaskedLM,
+    max_seq_length: int,
+    *,
+    tokenizer: Tokenizer | None = None,
+    workdir: os.PathLike | str = "",
+) -> Objective:
+    """Returns the objective of a configuration, with its teacher if it has one.
 
+    Args:
+        config: the configuration of a pre-training run.
+        task: masked LM for the configured model, with the masks and the vocabulary of the run.
+        max_seq_length: the number of tokens of the longest row.
+        tokenizer: the tokenizer of the records; None without records.
+        workdir: the work directory; "" if there is none.
 
-def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str) -> bool:
-    """Returns whether the state from which the run goes on has a next-sentence head."""
-    for path in (os.path.join(workdir, "checkpoints"), config.resume_from):
-        if path and (names := checkpoint.parameter_names(path)):
-            return any(name.startswith("nsp/") for name in names)
-    return False
-
-
-def _evaluators(
-    config, objective: Objective, records: RunRecords, sentences: fills.Sentences, mesh, corrupt_rows
-) -> Iterator[Evaluator]:
-    """Yields the evaluators of the held-out records: `eval`, and `eval_replay` for those of replay.
-
-    The first also fills the masks of the sentences.
+    Raises:
+        UserError: the objective is unknown, or the model or the teacher does not fit it.
     """
-    eval_step = EvalStep(objective, config.seed, mesh)
-    evaluator = functools.partial(
-        _evaluator, config=config, length_of=records.length_of, eval_step=eval_step, corrupt=corrupt_rows
+    name, causal = config.objective, task.config.causal
+    if name not in ("masked_lm", "causal_lm", "replaced_tokens"):
+        raise UserError(f"objective={name!r}: expected masked_lm, causal_lm or replaced_tokens")
+    if causal != (name == "causal_lm"):
+        raise UserError(
+            f"objective={name} and model.causal={str(causal).lower()}: set both --config.objective=causal_lm "
+            "and --config.model.causal=true, or neither"
+        )
+    objective: Objective = task
+    if name == "causal_lm":
+        objective = CausalLM(task.config, task.token_types, task.head)
+    elif name == "replaced_tokens":
+        objective = _replaced_tokens(config, task)
+    elif config.causal_steps:
+        objective = CausalThenMasked(task)
+    return distillation.add_distillation(
+        objective, config, HEAD, tokenizer=tokenizer, max_seq_length=max_seq_length, workdir=workdir
     )
-    if records.held_out:
-        own = evaluator("eval", held_out=records.held_out)
-        yield fills.FillsMasks(own, objective, sentences, mesh) if sentences.rows else own
-    if records.replay_held_out:
-        yield evaluator("eval_replay", held_out=records.replay_held_out)
 
 
-def _evaluator(
-    name: str, *, config, held_out: Mapping[int, Dataset], length_of: Callable[[int], int], eval_step, corrupt
-) -> RecordEvaluator:
-    return RecordEvaluator(
-        eval_step,
-        lambda local_rows, step: loader.eval_batches(
-            held_out[length_of(step)],
-            config.batch_size,
-            local_rows,
-            max_batches=config.eval.batches,
-            corrupt=corrupt,
-        ),
-        batch_size=config.batch_size,
-        every=config.eval.every,
-        total=lambda step: eval_batches(config, held_out[length_of(step)]),
-        name=name,
+def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
+    options, family = config.replaced_tokens, families.of(task.config)
+    if "replaced_tokens" not in family.heads:
+        raise UserError(
+            f"objective=replaced_tokens: a {family.name} has no such head; set "
+            "--config.model.model_type=electra"
+        )
+    small = generator_config(task.config, options.generator_hidden_size)
+    generator = dataclasses.replace(task, config=small, next_sentence_head=False)
+    return ReplacedTokens(
+        task.config, generator, options.variant, options.weight, options.temperature, options.disallow_correct
     )
+
+
+def trainable(config: PretrainConfig, learned: Objective) -> Objective:
+    """Returns an objective with the parameters frozen that the optimizer and the adapter do not train."""
+    return adapt(freeze(learned, config.optimizer.freeze), config.adapter)
 
 
 def _flops_per_step(
-    config, objective: Objective, masking: MaskingOptions, records: RunRecords
+    config: PretrainConfig, objective: Objective, task: MaskedLM, data: Records
 ) -> Callable[[int], float]:
-    """Returns the function that returns the model FLOPs of a step, counted from 1.
+    """Returns the function that maps a step, counted from 1, to its model FLOPs."""
+    length = data.train.max_seq_length
+    predictions = getattr(data.train, "max_predictions", 0) or task.masking.predictions(length)
+    sequences = math.ceil(data.mean(_sequences_per_row))
+    of_row = [
+        flops.row_flops(objective, left_to_right=phase)(length, predictions, sequences)
+        for phase in ((False, True) if config.causal_steps else (False,))
+    ]
+    rows, phases = config.batch_sizes, config.left_to_right
+    return lambda step: rows.at(step - 1) * of_row[phases.at(step - 1)]
 
-    The mean number of sequences of a row is rounded up.
+
+def _sequences_per_row(dataset: Dataset) -> Fraction:
+    return Fraction(dataset.manifest["splits"][dataset.split]["sequences"], len(dataset))
+
+
+# Evaluation
+
+
+def _eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
+    batches = -(-len(dataset) // config.batch_size)
+    return min(batches, config.eval.batches or batches)
+
+
+def _evaluators(
+    config: PretrainConfig, objective: Objective, data: Records, sentences: Sentences, mesh
+) -> Iterator[Evaluator]:
+    """Yields the evaluators of the held-out records, `eval` and `eval_replay`."""
+    eval_step = EvalStep(objective, config.seed, mesh)
+    for name, dataset in (("eval", data.held_out), ("eval_replay", data.replay_held_out)):
+        if dataset is None:
+            continue
+        batches = functools.partial(
+            loader.eval_batches, dataset, config.batch_size, max_batches=config.eval.batches
+        )
+        total = _eval_batches(config, dataset)
+        options: dict[str, Any] = dict(
+            eval_step=eval_step,
+            batches=lambda own, step, batches=batches: batches(own=own),
+            batch_size=config.batch_size,
+            every=config.eval.every,
+            total=lambda step, total=total: total,
+            name=name,
+        )
+        if name == "eval" and sentences.rows:
+            yield _FillingEvaluator(objective, sentences, mesh, **options)
+        else:
+            yield RecordEvaluator(**options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Texts with masks, and their tokens."""
+
+    tokenizer: Tokenizer
+    texts: list[str]
+    rows: list[engine.Row]
+    limit: int  # positions of the model
+
+
+def _fillable_sentences(config: PretrainConfig, objective: Objective, tokenizer: Tokenizer) -> Sentences:
+    """Returns the sentences of `eval.sentences` whose masks the model can fill.
+
+    A sentence most of whose words are [UNK] is skipped, and so is a default one that is too long.
+
+    Raises:
+        UserError: a sentence that the user gave has no mask, or more tokens than the model has positions.
     """
-    phases = {0: flops.row_flops(objective)}
-    if config.causal_steps:
-        phases[1] = flops.row_flops(objective, left_to_right=True)
-    found = {}
-    for length, dataset in records.train.items():
-        predictions = getattr(dataset, "max_predictions", 0) or masking.predictions(length)
-        for phase, row_flops in phases.items():
-            found[length, phase] = row_flops(length, predictions, records.sequences_per_row(length))
-    rows, lengths, phase_of = config.batch_sizes, records.lengths, config.left_to_right
-    return lambda step: rows.at(step - 1) * found[lengths.at(step - 1), phase_of.at(step - 1)]
+    text, limit = config.eval.sentences, config.model.encoder().max_seq_length
+    found = Sentences(tokenizer, [], [], limit)
+    has_no_head = isinstance(objective, Distillation) and not objective.uses_heads
+    if config.objective == "causal_lm" or has_no_head:
+        return found
+    mask = tokenizer.special_tokens["mask"]
+    texts = [each.strip().replace(SPECIAL_TOKENS["mask"], mask) for each in text.split(";") if each.strip()]
+    special = [tokenizer.special_ids[role] for role in SPECIAL_TOKENS if role != "unk"]
+    rows = engine.text_rows(tokenizer, texts, limit, special=(mask,))
+    for each, row in zip(texts, rows, strict=True):
+        problem = fill_mask.problem_of(each, row, mask, limit)
+        if problem and text != PretrainEvalConfig().sentences:
+            raise UserError(f"eval.sentences: {problem}")
+        words = row.token_ids[~np.isin(row.token_ids, special)]
+        if not problem and 2 * np.count_nonzero(words == tokenizer.unk_id) <= len(words):
+            found.texts.append(each)
+            found.rows.append(row)
+    return found
 
 
-def _describe_run(config, records: RunRecords) -> dict[str, Any]:
-    return {
-        "command": "pretrain",
-        "config": config.to_dict(),
-        "records": {
-            "fingerprint": records.fingerprint,
-            "max_seq_length": records.longest.max_seq_length,
-        },
-        "vocabulary": records.tokenizer.settings(),
-    }
+class _FillingEvaluator(RecordEvaluator):
+    """Evaluates on records, and also writes a table with the most likely tokens for the masks of sentences.
+
+    Args:
+        objective: the training objective, which predicts as `MaskedLM.predict` does.
+        sentences: at least one sentence.
+        mesh: the device mesh of the train state.
+        **options: the arguments of `RecordEvaluator`.
+    """
+
+    def __init__(self, objective: Objective, sentences: Sentences, mesh: jax.sharding.Mesh, **options: Any):
+        super().__init__(**options)
+        self._sentences, self._mesh = sentences, mesh
+        self._predict = outputs.make_predict(objective, mesh, rows=len(sentences.rows))
+        self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
+
+    def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
+        """Returns the metrics of the records. Every process takes part in the computation."""
+        metrics = super().evaluate(step, state, context)
+        with context.watchdog.paused():
+            local = self._batch(self._mesh.shape["data"] * self._mesh.shape["fsdp"])
+            batch = sharding.global_batch(local, self._mesh)
+            args = state.params, batch, state.frozen
+            probabilities = jax.device_get(context.dispatch(self._predict, *args, compiled=self._compiled))
+        header = ["sentence", *map(str, range(1, _CANDIDATES + 1))]
+        context.writer.write_table(step, FILLS, header, list(self._table(probabilities)))
+        return metrics
+
+    def _batch(self, parts: int) -> dict[str, np.ndarray]:
+        """Returns this process's rows of the sentences, in the form of the loader; see `MaskedLM.predict`."""
+        texts, tokenizer = self._sentences, self._sentences.tokenizer
+        size = -(-len(texts.rows) // parts) * parts
+        lengths = shapes.padded_lengths(texts.limit)
+        longest = max(len(row.token_ids) for row in texts.rows)
+        batch = engine.padded(
+            texts.rows, tokenizer.pad_id, size, lengths[bisect.bisect_left(lengths, longest)]
+        )
+        batch |= {
+            "starts": np.zeros((size, 1), np.int32),
+            "first_lengths": batch["lengths"][:, None],
+            "masked_positions": fill_mask.mask_positions(texts.rows, tokenizer.mask_id, size),
+        }
+        own = sharding.local_rows(self._mesh, size)
+        return {name: x[own] for name, x in batch.items()}
+
+    def _table(self, probabilities: np.ndarray) -> Iterator[list[str]]:
+        """Yields a row for each mask, from probabilities, float32 [sentences, P, V]."""
+        tokenizer = self._sentences.tokenizer
+        for text, row, of_row in zip(
+            self._sentences.texts, self._sentences.rows, probabilities, strict=False
+        ):
+            masks = len(fill_mask.masks_of(row, tokenizer.mask_id))
+            for number in range(masks):
+                candidates = fill_mask.most_likely(tokenizer, of_row[number], _CANDIDATES)
+                cells = [f"{each.token} {each.probability:.1%}" for each in candidates]
+                which = f" (mask {number + 1})" if masks > 1 else ""
+                yield [text + which, *cells, *[""] * (_CANDIDATES - len(cells))]

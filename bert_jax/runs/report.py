@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError, hide_secrets
 from bert_jax.io import files, fonts
 from bert_jax.plots import curves
-from bert_jax.runs import fills
+from bert_jax.runs import pretrain
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
@@ -122,7 +122,7 @@ def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _fills(directory: str) -> list[str]:
     """Returns a table for each mask of the last evaluation, with its fills at steps at equal distances."""
-    tables = read_tables(directory, f"eval/{fills.NAME}")
+    tables = read_tables(directory, pretrain.FILLS)
     if not tables:
         return []
     chosen = np.unique(np.linspace(0, len(tables) - 1, _FILLS).round().astype(int))

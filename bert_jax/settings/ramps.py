@@ -1,11 +1,10 @@
-"""A number that changes at given steps of a run, such as the rows of a batch or their length."""
+"""A number that changes at given steps of a run, such as the rows of a batch."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable
 
 from bert_jax.errors import UserError
 
@@ -52,15 +51,6 @@ class Ramp:
         if starts[0] != 0 or any(one >= other for one, other in itertools.pairwise(starts)):
             raise UserError(f"{field}={text!r}: expected steps that begin with 0 and ascend")
         return cls(tuple(starts), tuple(value for _, value in pairs))
-
-    def combine(self, other: Ramp, function: Callable[[int, int], int]) -> Ramp:
-        """Returns function(value of this ramp, value of the other) at each step, as a ramp."""
-        starts = tuple(sorted({*self.starts, *other.starts}))
-        return Ramp(starts, tuple(function(self.at(step), other.at(step)) for step in starts))
-
-    def where(self, other: Ramp, value: int) -> Ramp:
-        """Returns the ramp with 0 at all steps at which another ramp has another value than the given one."""
-        return self.combine(other, lambda own, found: own if found == value else 0)
 
     def at(self, step: int) -> int:
         """Returns the value of a step."""

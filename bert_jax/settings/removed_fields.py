@@ -4,6 +4,10 @@ A recorded run that has another value in such a field cannot resume with this ve
 """
 
 REMOVED: dict[str, object] = {
+    "constant_tokens": False,
+    "data.max_corrupt_rows": 100,
+    "data.train_split": "train",
+    "length_ramp": "",
     "optimizer.cooldown_fraction": 0.0,
     "spikes.metric": "loss",
     "spikes.window": 128,

@@ -19,7 +19,7 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
 from bert_jax.parallel import sharding
-from bert_jax.runs import benchmark, pretraining_start
+from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings import defaults
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -124,7 +124,7 @@ def starts_pretraining(folder, tmp_path):
     """The parameters of the encoder and of the masked LM head are those of the checkpoint."""
     config = defaults.pretrain("tiny")
     config.init_from = str(folder)
-    config, _ = pretraining_start.adopt_architecture(pretrain_config.pretraining(config), ())
+    config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(config), ())
     task = benchmark.make_task(config.model.encoder(), 8, next_sentence=False)
     optimizer, _ = make_optimizer(config.optimizer, 20_000, task)
     abstract = abstract_state(task, optimizer, sharding.make_mesh()).params

@@ -2,17 +2,14 @@
 restart."""
 
 import itertools
-import shutil
 import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import corruption
 
 from bert_jax.data import loader, records
-from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.errors import UserError
 from bert_jax.settings.ramps import Ramp
 
@@ -202,69 +199,6 @@ def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
     assert not loader_threads()
 
 
-def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
-    directory, _ = make_records()
-    whole = records.open_dataset(directory, "train")
-    rows = len(whole)
-    expected = [whole.batch(np.array([index])) for index in range(rows)]
-    corruption.damage_rows(directory, [1, 2])
-    dataset = records.open_dataset(directory, "train")
-
-    said = []
-    corrupt = loader.CorruptRows(2, said.append)
-    batch = corrupt.batch(dataset, np.array([0, 1, 2, -1]))
-    for place, row in enumerate([0, 3, 3]):
-        assert (batch["input_ids"][place] == expected[row]["input_ids"][0]).all()
-    assert batch["lengths"][3] == 0
-    assert len(corrupt) == 2 and len(said) == 2
-    path, offset = dataset.locate(1)
-    assert f"{path} is corrupt at byte {offset} " in said[0] and "(1 of at most 2)" in said[0]
-    corrupt.batch(dataset, np.array([1, 2]))  # known by now
-    assert len(said) == 2
-
-    with pytest.raises(CorruptRecordError, match=r"corrupt record in .* at byte"):
-        loader.CorruptRows(1, said.append).batch(dataset, np.array([0, 1, 2]))
-    with pytest.raises(CorruptRecordError):
-        loader.CorruptRows(0).batch(dataset, np.array([1]))
-
-
-def test_nothing_but_corrupt_rows_ends(make_records):
-    directory, _ = make_records()
-    count = len(records.open_dataset(directory, "train"))
-    corruption.damage_rows(directory, range(count))
-    dataset = records.open_dataset(directory, "train")
-    corrupt = loader.CorruptRows(count + 1, lambda line: None)
-    with pytest.raises(CorruptRecordError):
-        corrupt.batch(dataset, np.array([1]))
-    assert len(corrupt) == count
-
-
-def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
-    directory, _ = make_records()
-    other = shutil.copytree(directory, tmp_path / "other")
-    said = []
-    corrupt = loader.CorruptRows(2, said.append)
-    for place in (directory, str(other)):
-        corruption.damage_rows(place, [1])
-        corrupt.batch(records.open_dataset(place, "train"), np.array([1]))
-    assert len(corrupt) == len(said) == 2
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_batches_go_on_over_corrupt_rows(make_records, prefetch):
-    directory, _ = make_records()
-    corruption.damage_rows(directory, [0, 4])
-    dataset = records.open_dataset(directory, "train")
-    said = []
-    corrupt = loader.CorruptRows(5, said.append)
-    batches = loader.train_batches(dataset, 4, 3, 0, prefetch=prefetch, corrupt=corrupt)
-    list(itertools.islice(batches, len(dataset)))
-    batches.close()
-    assert len(corrupt) == len(said) == 2
-    assert sum(1 for _ in loader.eval_batches(dataset, 4, corrupt=corrupt)) == -(-len(dataset) // 4)
-    assert len(said) == 2
-
-
 def test_batches_of_growing_size_are_slices_of_one_order(dataset):
     """Every row once an epoch, whatever the sizes of the batches are, from any step and in any process."""
     ramp = Ramp((0, 3, 7), (4, 8, 16))
@@ -285,19 +219,6 @@ def test_batches_of_growing_size_are_slices_of_one_order(dataset):
         np.testing.assert_array_equal(odd["row_ids"], np.arange(1, len(whole["row_ids"]), 2))
 
 
-def test_rows_of_each_length_are_slices_of_an_order_of_their_own(make_records):
-    directories = ",".join(make_records(f"records{n}", length=n, seed=n)[0] for n in (16, 32))
-    datasets = records.open_by_length(directories, "train", (16, 32))
-    lengths, rows = Ramp((0, 3, 5), (16, 32, 16)), Ramp((0, 1), (8, 4))
-    straight = take(loader.train_batches(datasets, rows, 3, 0, lengths=lengths), 8)
-    assert_same(straight[4:], take(loader.train_batches(datasets, rows, 3, 4, lengths=lengths), 4))
-    for length, steps, sizes in ((16, (0, 1, 2, 5, 6, 7), (8, 4, 4, 4, 4, 4)), (32, (3, 4), (4, 4))):
-        alone = Ramp(tuple(range(len(sizes))), sizes)
-        expected = take(loader.train_batches(datasets[length], alone, 3, 0), len(steps))
-        assert_same([straight[step] for step in steps], expected)
-        assert {batch["input_ids"].shape[1] for batch in expected} == {length}
-
-
 def test_marked_batches_have_an_entry_more(dataset):
     marks = {"first": Ramp((0, 3), (1, 0)), "never": Ramp.constant(0)}
     plain, marked = (take(loader.train_batches(dataset, 8, 3, 0, marks=each), 5) for each in (None, marks))
@@ -306,18 +227,3 @@ def test_marked_batches_have_an_entry_more(dataset):
         assert (mark is not None) == (step < 3)
         assert mark is None or (mark.dtype, mark.tolist()) == (np.int32, [1] * 8)
         assert_same([batch], [other])
-
-
-@pytest.mark.parametrize(
-    "lengths, message",
-    [
-        ((16,), "records32 has rows of 32 tokens, which length_ramp does not have"),
-        ((16, 32, 64), "length_ramp has rows of 64 tokens, and none of the records"),
-    ],
-)
-def test_lengths_that_are_not_those_of_the_records(make_records, lengths, message):
-    directories = ",".join(make_records(f"records{n}", length=n)[0] for n in (16, 32))
-    with pytest.raises(UserError, match=message):
-        records.open_by_length(directories, "train", lengths)
-    with pytest.raises(UserError, match=r"max_seq_length 16 and 32.*or set length_ramp"):
-        records.open_dataset(directories, "train")

@@ -87,15 +87,3 @@ def test_keys_do_not_depend_on_the_start_the_processes_or_the_sizes_of_batches(d
         own = take(7, dataset, ramp, 3, 5, lambda size, k=k: np.arange(k, size, 2), mask_copies=2)
         for batch, all_rows in zip(own, whole[5:], strict=True):
             np.testing.assert_array_equal(batch["mask_keys"], all_rows[k::2])
-
-
-def test_rows_of_each_length_have_epochs_of_their_own(make_records):
-    directories = ",".join(make_records(f"records{n}", length=n, seed=n)[0] for n in (16, 32))
-    datasets = records.open_by_length(directories, "train", (16, 32))
-    count = len(datasets[16])
-    lengths = Ramp((0, 1, 3), (16, 32, 16))
-    batches = take(5, datasets, count, 3, 0, lengths=lengths, mask_copies=2)
-    for step, epoch in ((0, 0), (3, 1), (4, 2)):
-        rows = loader.permute(np.arange(count), count, 3, epoch)
-        expected = loader.mask_keys(rows, np.full(count, epoch % 2), 3)
-        np.testing.assert_array_equal(batches[step]["mask_keys"], expected)

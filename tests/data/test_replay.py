@@ -109,28 +109,3 @@ def test_any_start_any_processes_and_any_sizes_of_batches(both):
         part = take(12, batch_size=ramp, own=lambda size, k=k: np.arange(size)[k::4], **options)
         expected = [{name: array[k::4] for name, array in batch.items()} for batch in whole]
         assert_same(part, expected)
-
-
-def test_each_length_has_numberings_of_its_own(both):
-    own, general = both
-    share, lengths = Fraction(1, 4), Ramp((0, 2, 4), (16, 32, 16))
-    mixed = take(7, dataset=own, batch_size=8, lengths=lengths, replay=loader.Replay(general, share))
-    for length, steps in ((16, (0, 1, 4, 5, 6)), (32, (2, 3))):
-        alone = take(
-            len(steps), dataset=own[length], batch_size=8, replay=loader.Replay(general[length], share)
-        )
-        assert_same([mixed[step] for step in steps], alone)
-
-
-def test_corrupt_rows_of_replay_are_replaced(both):
-    own, general = (datasets[32] for datasets in both)
-    path, offset = general.locate(1)
-    with open(path, "r+b") as file:
-        file.seek(offset + 20)
-        byte = file.read(1)[0]
-        file.seek(offset + 20)
-        file.write(bytes([byte ^ 1]))
-    corrupt = loader.CorruptRows(1, lambda line: None)
-    half = loader.Replay(general, Fraction(1, 2))
-    take(12, dataset=own, batch_size=8, replay=half, corrupt=corrupt)
-    assert len(corrupt) == 1

@@ -9,8 +9,7 @@ from support import fine_tuned, processes
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.parallel import device_memory
-from bert_jax.runs import finetune, finetuning_batches, pretrain
+from bert_jax.runs import finetune, pretrain
 from bert_jax.training import auto_accumulation
 from bert_jax.workdir import run_directory
 
@@ -89,13 +88,6 @@ def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_p
 
 
 @pytest.mark.long
-def test_devices_without_a_limit_compute_a_batch_at_once(run, tmp_path):
-    output = run(None)
-    assert "accumulate_steps=1: the devices (cpu) report no limit of memory" in output
-    assert "compiled the train step" in output and recorded(tmp_path / "run") == 1
-
-
-@pytest.mark.long
 def test_the_number_does_not_change_the_run(run, needed, tmp_path):
     run(10**12, tmp_path / "one")
     run(needed[1] - 1, tmp_path / "several")
@@ -105,20 +97,11 @@ def test_the_number_does_not_change_the_run(run, needed, tmp_path):
 
 
 @pytest.mark.long
-def test_the_command_tells_what_to_try(pretrain, monkeypatch):
-    monkeypatch.setattr(device_memory, "available", lambda mesh: 1.0)
-    code, _, error = pretrain(batch_size=ROWS, accumulate_steps=0)
-    assert code == 2 and error.count("\n") == 1 and "remat=full" in error and "mesh.fsdp" in error
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("pack", [True, False])
 def test_fine_tuning(files, pretrained, tmp_path, capsys, monkeypatch, pack, needed):
     """Packed or not, the batch that decides has the largest shape of those that are trained."""
-    made, largest = [], finetuning_batches.TrainingBatches.largest
-    monkeypatch.setattr(
-        finetuning_batches.TrainingBatches, "largest", lambda self: made.append(self) or largest(self)
-    )
+    made, largest = [], finetune.TrainingBatches.largest
+    monkeypatch.setattr(finetune.TrainingBatches, "largest", lambda self: made.append(self) or largest(self))
     flags = ("--config.batch_size=32", "--config.epochs=2", "--config.max_seq_length=16")
     flags += (f"--config.pack={str(pack).lower()}", "--config.accumulate_steps=0", *fine_tuned.NO_DROPOUT)
     flags += ("--config.optimizer.warmup_steps=0",)

@@ -38,27 +38,6 @@ def test_a_run_left_to_right(causal):
     assert not any("mlm" in name or "nsp" in name for line in processes.metrics(causal) for name in line)
 
 
-@pytest.mark.long
-def test_what_is_said_of_labels(pretrain):
-    code, output, _ = pretrain(steps=1, **CAUSAL)
-    assert code == 0 and "labels of the records are not used: [CLS] sees no other token" in output
-    assert "clm_loss 4." in output and "warning" not in output
-    assert output.endswith("checkpoints/1\n")
-
-
-@pytest.mark.long
-def test_masks_are_not_filled(causal, capsys):
-    assert cli.main(["fill-mask", f"--checkpoint={causal}", "word1 [MASK]"]) == 2
-    error = capsys.readouterr().err
-    assert "reads left to right and predicts the next token" in error and error.count("\n") == 1
-
-
-def test_the_picture_has_its_loss(causal):
-    assert cli.main(["plot", f"--workdir={causal}", f"--output={causal}/curves.svg"]) == 0
-    drawn = (causal / "curves.svg").read_text()
-    assert "<!-- Causal LM loss -->" in drawn and "<!-- Loss -->" not in drawn
-
-
 @pytest.mark.slow
 def test_masked_lm_goes_on_from_its_weights(causal, pretrain, tmp_path):
     fields = {"init_from": causal, "init_ignore": "(nsp|pooler)/.*", "model.causal": False}
@@ -75,7 +54,7 @@ def test_masked_lm_goes_on_from_its_weights(causal, pretrain, tmp_path):
     [
         (
             {"model.causal": False},
-            "objective=causal_lm needs left-to-right attention; set --config.model.causal",
+            "objective=causal_lm and model.causal=false: set both",
         ),
         ({"masking.prob": 0.3}, "masking.prob=0.3: the objective causal_lm has no masks; leave it at 0.15"),
         ({"eval_masking.prob": 0.2}, "eval_masking.prob=0.2: the objective causal_lm has no masks"),
@@ -104,15 +83,6 @@ def test_fine_tuning_reads_the_last_token(causal, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["evaluate", f"--workdir={workdir}", f"--input={table}", "--json"]) == 0
     assert f'"accuracy": {accuracy}' in capsys.readouterr().out
-
-
-def test_other_formats_refuse_its_model(causal, tmp_path, capsys):
-    for to, told in (
-        ("huggingface", "transformers' BERT has no causal=True, only False"),
-        ("tensorflow", "has no left-to-right attention (causal)"),
-    ):
-        assert cli.main(["convert", f"--input={causal}", f"--output={tmp_path / to}", f"--to={to}"]) == 2
-        assert told in capsys.readouterr().err
 
 
 # The run of two phases: the border is within an interval of the log, and each phase has several checkpoints.
@@ -174,7 +144,7 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
     assert cli.main(processes.command(workdir, records, **PHASES)) == 0
     output = capsys.readouterr().out
     assert f"resumed from step {last} " in output
-    assert "the first 5 steps learn from left to right, the others masked LM" in output
+    assert "the first 5 steps train left to right, the others masked LM" in output
     assert len(re.findall("compiled the train step", output)) == (2 if last < BORDER else 1)
     mine, reference = convert.load(workdir).params, convert.load(phases).params
     assert mine.keys() == reference.keys()
@@ -195,8 +165,8 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
             {"spikes.factor": 2},
             "causal_steps=5 and spikes.factor=2: the loss after these steps is another one",
         ),
-        ({"model.causal": True}, "model.causal=true: masked tokens are predicted from both sides"),
-        ({"distillation.teacher": "x"}, "causal_steps=5 and distillation.teacher=x: only masked LM has a"),
+        ({"model.causal": True}, "objective=masked_lm and model.causal=true: set both"),
+        ({"distillation.teacher": "x"}, "distillation.teacher=x: objective=masked_lm has no teacher"),
         (CAUSAL, "causal_steps=5: the objective causal_lm has one phase; leave it at 0"),
         ({"objective": "replaced_tokens"}, "causal_steps=5: the objective replaced_tokens has one phase"),
         (

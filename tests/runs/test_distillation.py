@@ -13,9 +13,8 @@ from bert_jax import checkpoint, cli, convert
 from bert_jax.convert import parity
 from bert_jax.convert.formats import work_directory
 from bert_jax.estimate import program
-from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.runs import distillation, pretraining_start
+from bert_jax.runs import pretrain
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
@@ -121,23 +120,11 @@ def test_mistakes(run, records, trained, pretrained, tmp_path, capsys):
         assert message in error and error.count("\n") == 1, (fields, error)
 
 
-def test_half_of_the_layers():
-    for count, many, layers in (
-        (6, 12, (0, 2, 4, 7, 9, 11)),
-        (3, 6, (0, 2, 5)),
-        (1, 2, (0,)),
-        (2, 4, (0, 3)),
-    ):
-        teacher = EncoderConfig(num_hidden_layers=many)
-        assert distillation.student_layers("spread", count, teacher) == layers
-    assert distillation.student_layers("1,3", 6, EncoderConfig()) == (1, 3)
-
-
 def test_an_estimate_includes_the_teacher(trained):
     """Of its architecture alone: its forward pass, and the memory of its parameters."""
     fields = config_files.load("pretrain/distilbert")
     fields.distillation.teacher, fields.model.num_hidden_layers = str(trained), 1
-    config, message = pretraining_start.adopt_architecture(pretrain_config.pretraining(fields), ())
+    config, message = pretrain.adopt_architecture(pretrain_config.pretraining(fields), ())
     assert message == f"the model starts with layers 0 of the 2 of {trained}, 32 wide"
     step = program.TrainStep(config, program.synthetic_rows(config, 32), jax.devices()[:1])
     student, teacher = (

@@ -2,17 +2,15 @@
 
 import json
 import shutil
-import types
 
 import numpy as np
 import pytest
 from support import lowering, processes
 
 from bert_jax import cli, convert
-from bert_jax.commands import serve
 from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
-from bert_jax.runs import pretraining_objectives
+from bert_jax.runs import pretrain
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics import flops
@@ -95,12 +93,6 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_the_server_fills_masks_with_the_generator(run):
-    flags = types.SimpleNamespace(checkpoint=str(run), workdir=None, dtype="auto")
-    assert [service.name for service in serve._services(flags)] == ["embed", "fill-mask"]
-
-
-@pytest.mark.long
 def test_fine_tuning_takes_the_discriminator(run, finetuned):
     model = convert.load(finetuned)
     assert (model.head, model.config.model_type) == ("sequence_classification", "electra")
@@ -144,7 +136,7 @@ def test_the_configs_have_the_published_parameters(size, counts):
     fields.model.vocab_size = 30522
     config = pretrain_config.pretraining(fields)
     model = config.model.encoder()
-    objective = pretraining_objectives.make(config, MaskedLM(model, None, None, next_sentence_head=False))
+    objective = pretrain.make_objective(config, MaskedLM(model, None, None, next_sentence_head=False), 128)
     assert parameters.count(jax.eval_shape(objective.init, jax.random.key(0))) == counts
     row = flops.row_flops(objective)(128, 19, 1)
     alone = flops.RowFlops.of(MaskedLM(model, None, None, next_sentence_head=False))(128, 0, 0)
@@ -160,7 +152,7 @@ def test_mistakes(records, tmp_path, capsys):
         ({"model.model_type": "bert"}, "objective=replaced_tokens: a BERT has no such head; set"),
         (
             {"objective": "electra", "replaced_tokens.generator_hidden_size": 0},
-            "objective='electra' is unknown; choose one of masked_lm, causal_lm, replaced_tokens",
+            "objective='electra': expected masked_lm, causal_lm or replaced_tokens",
         ),
     ):
         assert cli.main(command(tmp_path / "run", records, **fields)) == 2

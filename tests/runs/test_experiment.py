@@ -9,7 +9,7 @@ import pytest
 from bert_jax import cli, convert
 from bert_jax.commands import sweep as sweep_command
 from bert_jax.errors import UserError
-from bert_jax.runs import pretraining_start
+from bert_jax.runs import pretrain
 from bert_jax.runs.experiment import finetunings, report, runner
 from bert_jax.settings import config_files, defaults, experiments
 from bert_jax.settings.config_files import ArmConfig
@@ -261,7 +261,7 @@ def test_an_arm_that_starts_from_a_checkpoint_keeps_the_fields_that_it_changes(
 
     def adopt(config, directory, explicit):
         typed = pretrain_config.pretraining(config)
-        models.append(pretraining_start.adopt_architecture(typed, explicit)[0].model)
+        models.append(pretrain.adopt_architecture(typed, explicit)[0].model)
 
     monkeypatch.setattr(runner.pretrain, "pretrain", adopt)
     monkeypatch.setattr(runner, "spent_by_step", lambda directory: ([3], [1.0], [9.0]))

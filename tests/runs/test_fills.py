@@ -4,16 +4,9 @@ import shutil
 
 import pytest
 from support import processes, tensorboard
-from support.processes import error_of
 
-from bert_jax import cli, tokenization
+from bert_jax import cli
 from bert_jax.inference.fill_mask import MaskFiller
-from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.runs.fills import Sentences
-from bert_jax.settings import defaults
-from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.metrics.metrics_writer import read_tables
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -93,50 +86,3 @@ def test_objectives_that_wrap_masked_lm(pretrain, filled, tmp_path, fields):
     (table,) = read_tables(tmp_path / "run", "eval/fills")
     best = [mask[0].token for text in expected for mask in text]
     assert [row[1].split(" ")[0] for row in table["rows"]] == best
-
-
-@pytest.mark.long
-def test_sentences_of_unknown_words_are_left_out_and_that_is_said(pretrain, tmp_path):
-    fields = {"steps": 2, "eval.every": 0, "optimizer.warmup_steps": 1}
-    code, output, _ = pretrain(**fields | {"eval.sentences": GIVEN})
-    assert code == 0 and "1 of 3 sentences in eval.sentences is not filled: the vocabulary lacks" in output
-    assert [table["step"] for table in read_tables(tmp_path / "run", "eval/fills")] == [2]
-    code, output, _ = pretrain(tmp_path / "default", **fields)
-    assert code == 0 and "4 of 4 sentences in eval.sentences are not filled" in output
-    assert not (tmp_path / "default" / "tables.jsonl").exists()
-
-
-def test_mistakes(pretrain):
-    for given, message in (
-        ("word1 word2", "eval.sentences: no [MASK] in 'word1 word2'"),
-        ("[MASK]" + " word1" * 40, "more tokens than the 32 positions"),
-    ):
-        assert message in error_of(pretrain(**{"eval.sentences": given}))
-    for more, reason in (
-        ({"data.eval_split": ""}, "data.eval_split is empty"),
-        ({"objective": "causal_lm", "model.causal": True}, "the objective causal_lm fills no masks"),
-    ):
-        error = error_of(pretrain(**{"eval.sentences": GIVEN} | more))
-        assert f"eval.sentences={GIVEN}: {reason}" in error
-
-
-def configured(sentences):
-    config = defaults.pretrain("tiny")
-    config.eval.sentences, config.model.vocab_size = sentences, 7
-    return pretrain_config.pretraining(config)
-
-
-def test_which_runs_fill_masks(tmp_path):
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "."]))
-    tokenizer = tokenization.load(str(vocabulary))
-    config = configured("the [MASK].; the [MASK]. ; [MASK] the;")
-    objective = MaskedLM(config.model.encoder(), Vocabulary.of(tokenizer), MaskingOptions(max_predictions=2))
-    assert Sentences.of(config, objective, tokenizer).texts == ["the [MASK].", "[MASK] the"]
-    assert not Sentences.of(configured(""), objective, tokenizer).rows
-    states_alone = Distillation(objective, objective, {"hidden": 1.0})
-    with pytest.raises(Exception, match="trains no head that fills masks; leave it out"):
-        Sentences.of(config, states_alone, tokenizer)
-    default = pretrain_config.PretrainConfig().eval.sentences
-    found = Sentences.of(configured(default), states_alone, tokenizer)
-    assert not found.rows and not found.left_out

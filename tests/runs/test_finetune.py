@@ -84,7 +84,7 @@ def test_evaluations_pack_rows_where_predictions_do(files, pretrained, tmp_path,
         found.append(best._evaluator._shapes)
         return types.SimpleNamespace(step=1)
 
-    monkeypatch.setattr(finetune.loop, "fit", fit)
+    monkeypatch.setattr(finetune.train, "fit", fit)
     lines = (files / "dev.csv").read_text().splitlines()
     (tmp_path / "dev.csv").write_text("\n".join([lines[0], *lines[1:] * 20]))
     flags = (f"--config.data.eval={tmp_path}/dev.csv", f"--config.pack={pack}", "--config.max_seq_length=32")
@@ -264,7 +264,7 @@ def test_only_the_first_of_several_processes_prints(files, pretrained, tmp_path,
     def stop(**arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune.loop, "fit", stop)
+    monkeypatch.setattr(finetune.train, "fit", stop)
     for process, lines in ((0, 2), (1, 0)):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
         capsys.readouterr()

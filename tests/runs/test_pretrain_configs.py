@@ -6,7 +6,7 @@ from support import processes
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.sizes import MODERN
-from bert_jax.runs import pretraining_start
+from bert_jax.runs import pretrain
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 
@@ -129,7 +129,7 @@ def test_the_hour_for_rows_and_for_pairs():
     rows, pairs = (load_config("hour", forms) for forms in ("", "pairs"))
     same = {"model_type", "type_vocab_size", "classifier_pooling"}
     assert {name for name in rows.model if rows.model[name] != pairs.model[name]} == same
-    config, _ = pretraining_start.adopt_architecture(pretrain_config.pretraining(rows), ())
+    config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(rows), ())
     assert config.model.classifier_pooling == "mean"
     with pytest.raises(UserError, match="expected some of pairs, left_to_right, two_layers"):
         load_config("hour", "packed")

@@ -45,11 +45,10 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
             {"data.eval_split": "dev"},
             "no split 'dev' to evaluate on; --config.data.eval_split= trains without",
         ),
-        ({"data.train_split": "dev"}, "have no split 'dev', only 'train', 'eval'"),
         ({"model.max_position_embeddings": 16}, "rows of 32 tokens and the model has 16 positions"),
         ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),
         ({"model.num_attention_heads": 3}, "hidden_size=32 must be a multiple of num_attention_heads=3"),
-        ({"model.causal": True}, "model.causal=true: masked tokens are predicted from both sides"),
+        ({"model.causal": True}, "objective=masked_lm and model.causal=true: set both"),
         (
             {
                 "objective": "replaced_tokens",
@@ -145,11 +144,11 @@ def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
 
 
 def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
-    directory, changed = shutil.copytree(trained, tmp_path / "copy"), {"steps": 6, "data.train_split": "eval"}
-    assert "data.train_split is 'train' there and 'eval' here" in error_of(pretrain(directory, **changed))
+    directory, changed = shutil.copytree(trained, tmp_path / "copy"), {"steps": 6, "optimizer.clip_norm": 2.0}
+    assert "optimizer.clip_norm is 1.0 there and 2.0 here" in error_of(pretrain(directory, **changed))
     code, output, _ = pretrain(directory, more=["--allow_changes"], **changed)
     assert code == 0 and "resumed from step 6" in output
-    assert run_directory.read_run(directory)["config"]["data"]["train_split"] == "eval"
+    assert run_directory.read_run(directory)["config"]["optimizer"]["clip_norm"] == 2
 
 
 def test_allowed_changes_do_not_reach_the_shapes(pretrain, trained):

@@ -8,7 +8,6 @@ import pytest
 from support import processes
 
 from bert_jax import checkpoint, cli, convert
-from bert_jax.runs import pretrain as pretraining
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -51,21 +50,6 @@ def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     assert groups(tmp_path / "tuned") == {"encoder", "pooler", "classifier"}
     report = json.loads((tmp_path / "tuned" / "initialized.json").read_text())
     assert "pooler/dense/kernel" in report["new"]
-
-
-@pytest.mark.slow
-def test_a_run_that_has_a_pooler_keeps_it(pretrain, single, tmp_path, monkeypatch):
-    """Earlier versions trained one even without labels."""
-    run = tmp_path / "run"
-    monkeypatch.setattr(pretraining, "_saved_next_sentence_head", lambda config, workdir: True)
-    code, *_ = pretrain(run, single, steps=8, **{"checkpoint.every": 2, "checkpoint.keep": 9})
-    assert code == 0 and groups(run) == {"encoder", "mlm", "pooler", "nsp"}
-    monkeypatch.undo()
-    code, output, _ = pretrain(tmp_path / "next", single, steps=12, resume_from=run / "checkpoints" / "2")
-    assert code == 0 and "resumed from" in output
-    assert groups(tmp_path / "next") == groups(run)
-    code, output, _ = pretrain(run, single, steps=8)
-    assert code == 0 and "resumed from step 8" in output
 
 
 @pytest.mark.slow

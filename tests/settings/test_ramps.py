@@ -35,37 +35,3 @@ def test_mistakes(text, size, message):
     config.update(batch_ramp=text, batch_size=size)
     with pytest.raises(UserError, match=f"batch_ramp={text!r}.*{message}"):
         pretrain_config.pretraining(config)
-
-
-def test_lengths_with_as_many_tokens_in_every_batch():
-    config = defaults.pretrain("tiny")
-    config.update(batch_size=8, batch_ramp="0=4, 6=8", length_ramp="0=128, 9=512, 20=256")
-    plain = pretrain_config.pretraining(config)
-    assert [plain.batch_sizes.at(step) for step in (0, 6, 9, 20)] == [4, 8, 8, 8]
-    config.constant_tokens = True
-    typed = pretrain_config.pretraining(config)
-    assert typed.batch_sizes == Ramp((0, 6, 9, 20), (16, 32, 8, 16))
-    assert typed.batch_sizes.where(typed.lengths, 512) == Ramp((0, 6, 9, 20), (0, 0, 8, 0))
-    masks, _ = typed.mask_options(512)
-    assert [masks.predictions(length) for length in (128, 256, 512)] == [20, 40, 80]
-    config.masking.max_predictions = 30
-    masks, _ = pretrain_config.pretraining(config).mask_options(512)
-    assert [masks.predictions(length) for length in (128, 256, 512)] == [20, 30, 30]
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"length_ramp": "1=128"}, "length_ramp='1=128': expected steps that begin with 0"),
-        (
-            {"length_ramp": "0=200, 5=512", "constant_tokens": True},
-            "8 rows of 512 tokens cannot be divided into rows of",
-        ),
-        ({"constant_tokens": True}, "constant_tokens=True: length_ramp is empty"),
-    ],
-)
-def test_mistakes_of_lengths(fields, message):
-    config = defaults.pretrain("tiny")
-    config.update(batch_size=8, **fields)
-    with pytest.raises(UserError, match=message):
-        pretrain_config.pretraining(config)

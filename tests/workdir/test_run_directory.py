@@ -82,7 +82,7 @@ def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
         ("config__batch_size", 8, "batch_size is 256 there and 8 here"),
         ("config__masking__strategy", "span", "masking.strategy is 'token' there and 'span' here"),
         ("config__init_from", "x", "init_from is '' there and 'x' here"),
-        ("config__data__train_split", "x", "data.train_split is 'train' there and 'x' here"),
+        ("config__data__eval_split", "x", "data.eval_split is 'eval' there and 'x' here"),
         (
             "records__fingerprint",
             "ab" * 32,

@@ -12,7 +12,7 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.runs import pretraining_start
+    from bert_jax.runs import pretrain
     from bert_jax.settings.typed import pretrain_config
 
 
@@ -53,7 +53,7 @@ def pretraining_config(
         given: the value of --config, or what stands in for it.
     """
     typed = pretrain_config.pretraining(given)
-    config, adopted = pretraining_start.adopt_architecture(typed, config_flag.overridden(flags, "model."))
+    config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:
         progress.log(adopted)
     if config.causal_steps:

@@ -24,7 +24,6 @@ from bert_jax.io import comma_lists, files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import pretrain
 from bert_jax.settings.experiments import TIMING, Budget
-from bert_jax.settings.ramps import Ramp
 from bert_jax.settings.typed import pretrain_config
 from bert_jax.training.evaluators import Evaluator
 from bert_jax.training.metrics.metrics_writer import read_metrics
@@ -55,12 +54,12 @@ class Kind(NamedTuple):
 def count_kinds(config: ml_collections.ConfigDict) -> Counter[Kind]:
     """Returns the number of steps of each kind in a run of pre-training."""
     typed = pretrain_config.pretraining(config)
-    lengths, causal = typed.lengths or Ramp.constant(0), getattr(typed, "causal_steps", 0)
-    starts = {*typed.batch_sizes.starts, *lengths.starts, causal}
+    causal = typed.causal_steps
+    starts = {*typed.batch_sizes.starts, causal}
     ends = sorted({start for start in starts if start < typed.steps} | {typed.steps})
     found: Counter[Kind] = Counter()
     for start, end in itertools.pairwise(ends):
-        found[Kind(typed.batch_sizes.at(start), lengths.at(start), start < causal)] += end - start
+        found[Kind(typed.batch_sizes.at(start), 0, start < causal)] += end - start
     return found
 
 
@@ -221,8 +220,7 @@ class _StopAt(Evaluator):
 def _only(config: ml_collections.ConfigDict, kind: Kind) -> ml_collections.ConfigDict:
     """Returns the configuration of a run with one kind of step."""
     config = ml_collections.ConfigDict(config.to_dict())
-    config.batch_size, config.batch_ramp, config.constant_tokens = kind.rows, "", False
-    config.length_ramp = f"0={kind.length}" if kind.length else ""
+    config.batch_size, config.batch_ramp = kind.rows, ""
     if "causal_steps" in config:
         config.causal_steps = config.steps - 1 if kind.causal else 0
     config.checkpoint.every, config.eval.every, config.log_every = 0, 0, _LOG_EVERY

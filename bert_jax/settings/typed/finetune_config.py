@@ -56,6 +56,7 @@ class FinetuneConfig(RunConfig):
         "",
         "with `from_scratch`, regular expression: parameters that are those of `init_from` all the same, "
         "such as `encoder/embeddings/.*`; the others are drawn as without it",
+        type="regex",
     )
     data_dir: str = free(
         "", "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)"

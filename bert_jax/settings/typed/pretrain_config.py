@@ -49,12 +49,7 @@ class PretrainDataConfig(Part):
     replay_share: float = option(
         0.1, "share of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
     )
-    train_split: str = option("train", "the split to train on")
     eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
-    max_corrupt_rows: int = option(
-        100,
-        "up to this many corrupt rows of each process are replaced by the next row; one more stops the run",
-    )
 
     @property
     def replay_fraction(self) -> Fraction:
@@ -72,17 +67,6 @@ class PretrainConfig(RunConfig):
         "",
         "rows of the global batch by step, `STEP=ROWS` with commas between, such as `0=256, 1000=512`: 512 "
         "from step 1,000 on. It begins at step 0 and ends with `batch_size` ([optimizers.md](optimizers.md))",
-    )
-    length_ramp: str = option(
-        "",
-        "tokens of a row by step, `STEP=TOKENS` with commas between, such as `0=128, 900000=512`; `data.dir` "
-        "then names records of each of these lengths ([optimizers.md](optimizers.md)). Empty: records of one "
-        "length",
-    )
-    constant_tokens: bool = option(
-        False,
-        "with `length_ramp`: `batch_size` and `batch_ramp` are rows of the longest length, and batches of "
-        "shorter rows have more rows and as many tokens",
     )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
     distillation: PretrainDistillationConfig = PretrainDistillationConfig()
@@ -113,40 +97,17 @@ class PretrainConfig(RunConfig):
         """Returns the rows of the global batch of each step.
 
         Raises:
-            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`; or no
-                whole number of shorter rows has the tokens of a batch.
+            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`.
         """
-        ramp = Ramp.constant(self.batch_size)
-        if self.batch_ramp:
-            ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
-            if ramp.values[-1] != self.batch_size:
-                raise UserError(
-                    f"batch_ramp={self.batch_ramp!r} ends with {counted(ramp.values[-1], 'row')}, and "
-                    f"batch_size is {self.batch_size}; set both to the rows of the last steps"
-                )
-        lengths = self.lengths
-        if lengths is None or not self.constant_tokens:
-            return ramp
-        longest = max(lengths.values)
-
-        def more_rows(rows: int, length: int) -> int:
-            if rows * longest % length:
-                raise UserError(
-                    f"constant_tokens: {counted(rows, 'row')} of {longest} tokens cannot be divided into "
-                    f"rows of {length} tokens; choose other lengths or batch sizes"
-                )
-            return rows * longest // length
-
-        return ramp.combine(lengths, more_rows)
-
-    @property
-    def lengths(self) -> Ramp | None:
-        """Returns the tokens of a row at each step; None for those of the records at all steps.
-
-        Raises:
-            UserError: `length_ramp` is not a list of steps and tokens.
-        """
-        return Ramp.parse("length_ramp", self.length_ramp, maximum=2**16) if self.length_ramp else None
+        if not self.batch_ramp:
+            return Ramp.constant(self.batch_size)
+        ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
+        if ramp.values[-1] != self.batch_size:
+            raise UserError(
+                f"batch_ramp={self.batch_ramp!r} ends with {counted(ramp.values[-1], 'row')}, and batch_size "
+                f"is {self.batch_size}; set both to the rows of the last steps"
+            )
+        return ramp
 
     @property
     def left_to_right(self) -> Ramp:
@@ -164,18 +125,11 @@ class PretrainConfig(RunConfig):
         training, evaluation = self.masking.options(length, self.steps), None
         if self.eval_masking != EvalMaskingConfig():
             evaluation = self.eval_masking.options(self.masking, length)
-        if not self.length_ramp:
-            return training, evaluation
-        return (
-            dataclasses.replace(training, full_length=length),
-            evaluation and dataclasses.replace(evaluation, full_length=length),
-        )
+        return training, evaluation
 
 
 def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for each field of pre-training only that has no effect in the configured run."""
-    if not config.length_ramp:
-        yield "constant_tokens", "length_ramp is empty, and all rows have the same length"
     if not config.data.replay:
         yield "data.replay_share", "data.replay is empty, and no rows are from there"
     _, *evaluated = options = [each for each in config.mask_options(length=128) if each]

@@ -12,7 +12,7 @@ from support import google_records
 from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
-from bert_jax.data import cache, google, loader, records, tf_example, vocabularies
+from bert_jax.data import cache, google, loader, records, tf_example
 from bert_jax.data.google import dataset
 from bert_jax.errors import UserError
 from data_pipelines.stages import google_rows
@@ -134,21 +134,6 @@ def test_files_by_name(foreign, tmp_path):
     assert [len(file) for file in dataset.files] == [1, 2, 1]
     assert len(foreign(example(), name="z.tfrecord", split="eval")) == 4
     assert (tmp_path / "records" / "part.tfrecord-00001-of-00002.index").exists()
-
-
-def test_the_vocabulary_of_rows_of_several_lengths(foreign, tmp_path, monkeypatch):
-    """It lies beside the records whose manifest names it, which need not be the first ones."""
-    long, short, vocab = tmp_path / "records", tmp_path / "short", tmp_path / "vocab.txt"
-    foreign(example())
-    monkeypatch.setattr(google_records, "LENGTH", 8)
-    google_records.write(short / "train.tfrecord", [example()])
-    manifest = google.describe(str(short), ["train.tfrecord"], str(vocab)) | {"version": 1}
-    manifest["vocabulary"]["file"] = shutil.copy(vocab, short) and "vocab.txt"
-    (short / "manifest.json").write_text(json.dumps(manifest))
-    for directories in ((long, short), (short, long)):
-        found = records.open_by_length(",".join(map(str, directories)), "train", (8, 12), str(vocab))
-        assert vocabularies.of_records(found[8]).path == str(short / "vocab.txt")
-        assert vocabularies.of_records(found[12]).path == str(vocab)
 
 
 def test_files_at_a_url_are_copied_once(foreign, tmp_path, monkeypatch):
