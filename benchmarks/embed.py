@@ -27,8 +27,8 @@ import numpy as np
 from absl import app, flags
 from scipy import stats
 
-from bert_jax.tasks.readers import sources
-from bert_jax.tasks.readers.tables import Columns
+from bert_jax.tasks import table
+from bert_jax.tasks.table import Columns
 from data_pipelines import readers, sentences
 
 FLAGS = flags.FLAGS
@@ -199,7 +199,7 @@ def print_table(runs: dict[str, list[tuple[float, float]]]) -> None:
 
 def print_similarity(ways: list[Way], scratch: Path) -> None:
     columns = Columns("sentence1", "sentence2", "score")
-    pairs = sources.read_examples(
+    pairs = table.read_examples(
         FLAGS.similarity, columns, file_format="auto", quoting="none", parse_label=lambda text: float(text)
     )
     path = scratch / "pairs.txt"

@@ -32,8 +32,7 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, mining, predictor
     from bert_jax.inference.search import corpus, reranking
     from bert_jax.parallel import compiler_options
-    from bert_jax.tasks import writers
-    from bert_jax.tasks.readers import tables
+    from bert_jax.tasks import table, writers
 
 FORMATS = (".jsonl", ".tsv")
 
@@ -62,8 +61,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     options = _options(flags)
     checks.check_output_file(flags.output, FORMATS, overwrite=flags.overwrite)
-    columns = tables.Columns(flags.text_a, flags.text_b)
-    examples = tables.read_examples(flags.input, columns, parse_label=None, flags="")
+    columns = table.Columns(flags.text_a, flags.text_b)
+    examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
     examples.warn(log)
     # A corpus counts its blank lines, too.
     further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []

@@ -20,16 +20,14 @@ from bert_jax.inference.search.index import Result
 from bert_jax.inference.search.nearest import nearest
 from bert_jax.inference.search.reranking import Reranker
 from bert_jax.io import files, numerals
-from bert_jax.tasks import metrics
-from bert_jax.tasks.readers import labels, tables
-from bert_jax.tasks.readers.file_rows import read_strictly
-from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks import metrics, table
+from bert_jax.tasks.table import Columns, Examples, read_strictly
 
 with epy.lazy_imports():  # they take seconds to import
     from sklearn import cluster
     from sklearn import metrics as cluster_metrics
 
-SIMILARITY_COLUMNS, CLUSTER_COLUMNS = tables.STSB, "text,label"
+SIMILARITY_COLUMNS, CLUSTER_COLUMNS = table.STSB, "text,label"
 QRELS = ("query-id", "corpus-id", "score")
 _DEPTH = 100  # documents that are found for each query
 _RECALLS = (10, 100)
@@ -47,11 +45,11 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
         log: called with a warning if rows are malformed and left out.
 
     Raises:
-        UserError: the columns are not three names, or as of `tables.read_examples`.
+        UserError: the columns are not three names, or as of `table.read_examples`.
     """
     first, second, score = _columns(columns, 3)
-    wanted = Columns(first, second, score, quotes=columns != tables.STSB)
-    examples = tables.read_examples(path, wanted, parse_label=labels.parse_number, flags="")
+    wanted = Columns(first, second, score, quotes=columns != table.STSB)
+    examples = table.read_examples(path, wanted, parse_label=table.parse_number, flags="")
     examples.warn(log)
     return examples
 
@@ -79,10 +77,10 @@ def read_clusters(path: str, columns: str, log: Callable[[str], None]) -> Exampl
         log: as in `read_similarity`.
 
     Raises:
-        UserError: the columns are not two names, or as of `tables.read_examples`.
+        UserError: the columns are not two names, or as of `table.read_examples`.
     """
     text, label = _columns(columns, 2)
-    examples = tables.read_examples(path, Columns(text, "", label), flags="")
+    examples = table.read_examples(path, Columns(text, "", label), flags="")
     examples.warn(log)
     return examples
 

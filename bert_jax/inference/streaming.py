@@ -12,9 +12,8 @@ from typing import IO, Any
 
 from bert_jax.errors import file_error
 from bert_jax.inference.predictor import Predictor
-from bert_jax.tasks.readers.json_values import parse_object
-from bert_jax.tasks.readers.lines import SOURCE, LineReader
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.lines import SOURCE, LineReader
+from bert_jax.tasks.table import Malformed, parse_object
 
 _PATIENCE = 0.5  # seconds; lines that come within them are read before the model is prepared
 ADAPTER = "adapter"  # the field of a JSON object that names an adapter

@@ -9,9 +9,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files, json_files
-from bert_jax.tasks.readers.file_rows import open_file, read_lines
-from bert_jax.tasks.readers.json_values import encodable, parse_object
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.table import Malformed, encodable, open_file, parse_object, read_lines
 
 
 def check(path: str, flag: str) -> None:

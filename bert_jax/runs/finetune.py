@@ -33,10 +33,9 @@ from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.tasks import fields, metrics
+from bert_jax.tasks import fields, metrics, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
-from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
@@ -355,7 +354,7 @@ def _describe_run(
         "labels": task.labels or None,
         "head": task.export_head,
         "problem_type": task.problem_type,
-        "files": {split: sources.digest(found.path) for split, found in examples.items()},
+        "files": {split: table.digest(found.path) for split, found in examples.items()},
     }
     if task.training_columns:
         run["columns"] = task.training_columns

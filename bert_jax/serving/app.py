@@ -21,7 +21,7 @@ from bert_jax.errors import UserError, optional_imports
 from bert_jax.io.wording import alternatives, counted
 from bert_jax.serving.batching import Batcher, Overloaded
 from bert_jax.serving.services import Embedding, FillMask, Service, as_list
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.table import Malformed
 
 with optional_imports("serve"):
     from starlette import applications, exceptions, requests, responses, routing

@@ -11,8 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder, Features
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
-from bert_jax.tasks.readers.json_values import encodable
-from bert_jax.tasks.readers.report import Malformed
+from bert_jax.tasks.table import Malformed, encodable
 
 OnProgram = Callable[[int, int], None]
 

@@ -5,6 +5,7 @@ A recorded run that has another value in such a field cannot resume with this ve
 
 REMOVED: dict[str, object] = {
     "constant_tokens": False,
+    "data.answer_start": "",
     "data.max_corrupt_rows": 100,
     "data.train_split": "train",
     "length_ramp": "",

@@ -7,7 +7,8 @@ scores the predictions.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,14 +22,60 @@ from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
+from bert_jax.settings.config_fields import option
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
-from bert_jax.tasks.config import BILSTM, HEADS, TaskConfig
+from bert_jax.tasks.lines import FIELDS, LineReader
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions
-from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, FileFormats
-from bert_jax.tasks.readers.lines import FIELDS, LineReader
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
+
+LINEAR, BILSTM = HEADS = ("linear", "bilstm")  # the values of `head`
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """The `config.data.*` fields that every task uses."""
+
+    text_a: str = option("", "the column of the text, by name or by number from 0")
+    label: str = option("", "the column of the label")
+    id: str = option("", "the column of the id; without one, examples are numbered from 0")
+    format: str = option("auto", "by suffix; `tsv`, `csv`, `jsonl`; of questions `json`, of tags `conll`")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """The fields that every task uses."""
+
+    max_seq_length: int = option(
+        128, "tokens with [CLS] and [SEP]; longer texts are cut, or have windows", minimum=4, maximum=2**24
+    )
+    metrics: str = option(
+        "",
+        "names with commas between; the first one selects the best checkpoint. Of labels `accuracy`, `f1` "
+        "(of two), `f1_macro`, `matthews`; XNLI also `average`, `accuracy_LANGUAGE`; several labels "
+        "`f1_micro`, `f1_macro`, `exact_match`; numbers `pearson`, `spearman`, `mean_squared_error`; "
+        "choices `accuracy`; tags `f1`, `precision`, `recall`, `accuracy`, or `accuracy`, `f1_macro`; "
+        "questions `f1`, `exact_match`, or with `v2` `exact`; pairs of texts `mrr`, `recall1`, `recall10`, "
+        "`ndcg10`, or with similarities `spearman`, `pearson`",
+    )
+    head: str = option(
+        LINEAR, "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))"
+    )
+    head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
+    data: DataConfig = DataConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowsConfig(TaskConfig):
+    """The fields of tasks that split a long text into windows."""
+
+    doc_stride: int = option(
+        0,
+        "stride, in tokens, between windows over a long text (for questions: over the context); 0: the text "
+        "is truncated",
+        maximum=2**24,
+    )
 
 
 class FinetuneTask(abc.ABC):
@@ -41,8 +88,6 @@ class FinetuneTask(abc.ABC):
         Config: a frozen dataclass with exactly the configuration fields that this class uses.
         Lines: the reader of examples from a stream.
         title: the name of the class in messages.
-        file_formats: the formats of the files that the task reads.
-        fields_of_formats: for each configuration field that only some formats use, these formats.
         formats: the suffixes that a file of predictions may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
         next_command: what to do with a trained model, with {workdir} for the work directory.
@@ -60,8 +105,6 @@ class FinetuneTask(abc.ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     Lines: ClassVar[type[LineReader]]
     title: ClassVar[str]
-    file_formats: ClassVar[FileFormats]
-    fields_of_formats: ClassVar[Mapping[str, Collection[str]]] = {}
     formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
     export_head: ClassVar[str] = "sequence_classification"
     next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
@@ -128,23 +171,9 @@ class FinetuneTask(abc.ABC):
         Args:
             path: the path of the file.
             test: whether the file has the columns of the benchmark's test set.
-            format: the format of the file, or "auto" for that of the run's files, if it was given, or else by
-                the suffix.
+            format: the format of the file; "auto" for `config.data.format`.
             **columns: the columns that differ from those of the training file.
         """
-
-    def format_of_unlabeled(self, path: str, format: str, columns: Collection[str]) -> str:
-        """Returns the format of a file for `read_unlabeled`: `format`, or that of the run if it is "auto".
-
-        Raises:
-            UserError: a column is given that only files of other formats have.
-        """
-        format = self.config.data.format if format == "auto" else format
-        for name in columns:
-            users = self.fields_of_formats.get(f"data.{name}", ())
-            if users and (found := self.file_formats.detect(path, format, PREDICT_FLAGS)) not in users:
-                raise UserError(f"--{name} is only used for {' and '.join(users)}, and {path} is {found}")
-        return format
 
     def read_training(self, path: str) -> Any:
         """Returns the examples of the training file, and sets `labels` if they come from that file."""

@@ -19,10 +19,7 @@ from bert_jax.settings.config_fields import Field
 from bert_jax.settings.typed import run_config
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import registry
-from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import TaskConfig
-from bert_jax.tasks.readers import sources
-from bert_jax.tasks.readers.file_formats import FileFormats
+from bert_jax.tasks.base import FinetuneTask, TaskConfig
 from bert_jax.tasks.registry import TaskSpec
 
 
@@ -185,28 +182,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if data.train and not data.eval and not (spec.file_name and config.data_dir):
         for name in ("early_stopping", "eval.every"):
             yield name, "there is nothing to evaluate on, give data.eval"
-    formats = _formats(config, spec)
-    for name, users in spec.task.fields_of_formats.items():
-        if formats and not formats & {"", *users}:
-            of, found = " and ".join(users), " and ".join(sorted(formats))
-            yield name, f"it is only used for {of}, and the files are {found}"
     yield from spec.task.unused(config, spec)
-
-
-def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
-    """Returns the formats of the training and evaluation files; "" where the name does not determine it."""
-    formats: FileFormats = spec.task.file_formats
-    found = set()
-    for given in (config.data.train, config.data.eval):
-        if given:
-            found.add(formats.detect(given, config.data.format))
-        elif spec.file_name and sources.is_prepared(config.data_dir):
-            found.add("a prepared data set")
-        elif spec.file_name and config.data_dir:
-            # A name without a suffix stands for files of several formats, unless the task has such files.
-            known = "." in spec.file_name or formats.default
-            found.add(formats.detect(spec.file_name, config.data.format) if known else "")
-    return found
 
 
 def lookup(config: ml_collections.ConfigDict, name: str) -> Any:

@@ -17,8 +17,7 @@ import numpy as np
 from bert_jax.io import files
 from bert_jax.tasks import error_analysis, writers
 from bert_jax.tasks.error_analysis import Confusions
-from bert_jax.tasks.readers.json_values import LABEL_SEPARATOR
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import LABEL_SEPARATOR, Examples
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 ERRORS_FILE, SCORES_FILE = "errors-dev.tsv", "scores-dev.png"

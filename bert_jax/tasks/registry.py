@@ -18,8 +18,8 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import did_you_mean
-from bert_jax.tasks.readers import prepared, sources
-from bert_jax.tasks.readers.tables import Columns
+from bert_jax.tasks import table
+from bert_jax.tasks.table import Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +65,12 @@ class TaskSpec:
             UserError: there is no such file. The message lists the paths that were tried.
         """
         splits = dict(self.splits).get(split, (split,))
-        if sources.is_prepared(data_dir):
+        if table.is_prepared(data_dir):
             if not self.prepared:
                 raise UserError(
-                    f"data_dir={data_dir}: {sources.PREPARED} is for the tasks of GLUE; for {self.name} give "
-                    "its folder"
+                    f"data_dir={data_dir}: only the tasks of GLUE can be prepared; expected a folder"
                 )
-            return prepared.find(self.name, data_dir, splits[0])
+            return table.find_prepared(self.name, data_dir, splits[0])
         names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(
             os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")

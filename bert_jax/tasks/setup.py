@@ -17,9 +17,8 @@ from bert_jax.objectives.base import Objective
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.tasks import fields, registry
+from bert_jax.tasks import fields, registry, table
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.readers import sources
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
 from bert_jax.training.optimization.adapters import adapt
@@ -97,7 +96,7 @@ def _missing_evaluation_file(config: FinetuneConfig, spec: TaskSpec) -> str:
         path = split_file(config, spec, "dev")
     except UserError as error:
         return str(error)
-    if path and not sources.exists(path):
+    if path and not table.exists(path):
         return checks.no_such_file(path, "the rows to evaluate on")
     return ""
 

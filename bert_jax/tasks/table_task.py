@@ -13,17 +13,14 @@ from bert_jax.errors import UserError
 from bert_jax.io import compression
 from bert_jax.io.wording import counted
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import metrics
-from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, TaskConfig, WindowsConfig
+from bert_jax.tasks import metrics, table
+from bert_jax.tasks.base import DataConfig, FinetuneTask, TaskConfig, WindowsConfig
+from bert_jax.tasks.lines import FIELDS, TableLines
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
-from bert_jax.tasks.readers import sources, tables
-from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS
-from bert_jax.tasks.readers.lines import FIELDS, TableLines
-from bert_jax.tasks.readers.tables import LINES, Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import Columns, Examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +48,6 @@ class TableTask(FinetuneTask):
     Attributes:
         Predictions: the class of the decoded predictions.
         label_may_be_empty: whether an empty label is valid.
-        room: the maximum number of tokens of a row without special tokens.
     """
 
     Config: ClassVar[type[TaskConfig]] = TableConfig
@@ -59,22 +55,12 @@ class TableTask(FinetuneTask):
     Lines = TableLines
     Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
     label_may_be_empty: ClassVar[bool] = False
-    file_formats = tables.FORMATS
-    fields_of_formats: ClassVar = {
-        "data.format": ("tsv", "csv", "jsonl"),
-        "data.quoting": ("tsv", "csv"),
-        "data.header": ("tsv", "csv"),
-    }
 
     def set_up(self) -> None:
-        """Computes `room`, and checks the columns and the stride of windows."""
-        listed = {"choices": self.columns.choice_names(), "negatives": self.columns.negative_names()}
-        for name, columns in listed.items():
-            if (given := getattr(self.columns, name)) and not columns:
-                raise UserError(f"data.{name}={given}: expected names of columns with commas between")
+        """Checks the stride of windows."""
         pairs = bool(self.columns.text_b or self.columns.choices)
-        self.room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
-        windows.check_stride(self.config.doc_stride, self.config.max_seq_length, self.room, pairs)
+        room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
+        windows.check_stride(self.config.doc_stride, self.config.max_seq_length, room, pairs)
 
     @classmethod
     def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
@@ -85,13 +71,11 @@ class TableTask(FinetuneTask):
         override those of the task, and its `header` can only turn the header off.
         """
         data, columns = config.data, spec.columns
+        listed: dict[str, Any] = {name: getattr(data, name, "") for name in ("id", "choices", "negatives")}
         if columns is not None and not (data.text_a or data.text_b or data.label):
-            given: dict[str, Any] = {name: getattr(data, name, "") for name in ("id", "choices")}
-            given = {name: value for name, value in given.items() if value}
-            return dataclasses.replace(columns, **given, header=columns.header and data.header)
-        return Columns(
-            data.text_a, data.text_b, data.label, data.id, data.header, getattr(data, "choices", "")
-        )
+            header = columns.header and data.header
+            return dataclasses.replace(columns, header=header, **{k: v for k, v in listed.items() if v})
+        return Columns(data.text_a, data.text_b, data.label, header=data.header, **listed)
 
     def columns_in(self, path: str) -> Columns:
         """Returns the columns of a file, which may differ between the files of a task."""
@@ -129,26 +113,30 @@ class TableTask(FinetuneTask):
         )
 
     def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
-        """Returns the rows of a table in the format and quoting of the run; see `tables.read_examples`."""
-        options = {"file_format": self.config.data.format, "quoting": self.config.data.quoting} | options
-        return sources.read_examples(path, columns, parse_label=parse_label, **options)
+        """Returns the rows of a table in the format and quoting of the run; see `table.read_examples`."""
+        data = self.config.data
+        options = {"file_format": data.format, "quoting": data.quoting} | options
+        return table.read_examples(path, columns, parse_label=parse_label, **options)
 
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
-        known = self.columns_in(path)
-        is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
-        format = self.format_of_unlabeled(path, format, columns)
-        if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
-            format = LINES
-        if test and self.spec.test_columns:
-            known = self.spec.test_columns
+        known = (self.spec.test_columns if test else None) or self.columns_in(path)
+        format = self.config.data.format if format == "auto" else format
+        is_single = not (known.text_b or known.choices)
+        if is_single and format == "auto" and not (columns or test):
+            is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
+            format = table.LINES if is_plain else format
         quotes = known.quotes or not columns.keys().isdisjoint(("text_a", "text_b"))
         known = dataclasses.replace(known, **columns, quotes=quotes)
-        examples = self.read_columns(path, known, file_format=format, flags=PREDICT_FLAGS)
-        if not (known.text_b or known.choices):
-            examples.notes += _empty_texts(examples)
+        examples = self.read_columns(path, known, file_format=format, flags=table.PREDICT_FLAGS)
+        empty = [
+            line for line, text in zip(examples.lines, examples.texts_a, strict=True) if not text.strip()
+        ]
+        if empty and not (known.text_b or known.choices):
+            texts = counted(len(empty), "empty text is", "empty texts are")
+            examples.notes.append(f"{texts} predicted all the same (first: line {empty[0]})")
         return examples
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
@@ -173,12 +161,3 @@ class TableTask(FinetuneTask):
     def line_names(self) -> dict[str, str]:
         """Returns the columns of the training file."""
         return {field: getattr(self.columns, field) for field in FIELDS}
-
-
-def _empty_texts(examples: Examples) -> list[str]:
-    """Returns a note that counts the empty texts of examples with single texts, if there are any."""
-    lines = [line for line, text in zip(examples.lines, examples.texts_a, strict=True) if not text.strip()]
-    if not lines:
-        return []
-    texts = counted(len(lines), "text is empty and is", "texts are empty and are")
-    return [f"{texts} predicted all the same (first: line {lines[0]})"]

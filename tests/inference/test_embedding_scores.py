@@ -15,7 +15,7 @@ from bert_jax.inference import embedding_scores
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.predictor import Predictor
 from bert_jax.tasks import metrics
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples
 
 DOCUMENTS = {f"d{i}": f"the {color} {animal}" for i, (color, animal) in enumerate(
     (color, animal) for color in ("red", "blue", "green") for animal in ("cat", "dog", "bird"))}  # fmt: skip
@@ -207,26 +207,3 @@ def test_flags_of_other_evaluations_are_refused(checkpoint, capsys):
 def test_a_missing_file_is_told_before_a_model_is_loaded(capsys, flag, message):
     error = evaluate(capsys, ["no checkpoint"], f"--{flag}=none.tsv", code=2)
     assert message in error and "no checkpoint" not in error
-
-
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        (
-            "table",
-            "a\tb\n",
-            "table: the name ends in none of .tsv, .csv, .jsonl, .json, .ndjson, .parquet, .arrow\n",
-        ),
-        ("t.tsv", "a\tb\n", "t.tsv:1: no columns 'text', 'label'; the header has 'a', 'b'\n"),
-        ("t.tsv", "text\tb\n", "t.tsv:1: no column 'label'; the header has 'text', 'b'\n"),
-        (
-            "t.csv",
-            "text\tlabel\n",
-            "t.csv:1: no columns 'text', 'label'; the header has 'text\\tlabel'; is it TSV? expected CSV\n",
-        ),
-    ],
-)
-def test_messages_name_no_flags_of_training(capsys, tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    error = evaluate(capsys, ["none"], f"--clusters={tmp_path / name}", code=2)
-    assert error == f"bert-jax: error: {tmp_path}/{message}"

@@ -122,7 +122,7 @@ def test_the_model_of_pairs_is_computed_in_the_dtype_of_the_flag(run, monkeypatc
         (["--margin=1"], "--margin is only used with --rerank; leave it out"),
         (["--relevant=1"], "--relevant is only used with --rerank; leave it out"),
         (["--rerank=x", "--share=1"], "--share is not used with --rerank; leave it out"),
-        (["--text_a=c"], "pairs.tsv:1: no column 'c'; the header has 'q', 'a'\n"),
+        (["--text_a=c"], "pairs.tsv: no column 'c'; its columns are 'q', 'a'\n"),
         (["--corpus=none.txt", "--checkpoint=none"], "--corpus=none.txt: no such file"),
     ],
 )

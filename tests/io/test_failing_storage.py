@@ -7,8 +7,8 @@ import pytest
 from bert_jax.data import cache, token_counts
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import columnar, remote
+from bert_jax.tasks import table
 from bert_jax.tasks.question_answering import question_files
-from bert_jax.tasks.readers import file_rows
 
 URL = "gs://bucket/file"
 
@@ -28,7 +28,7 @@ class Failing:
 
 READERS = {
     "records": lambda: cache.local_copy(URL, "", lambda line: None),
-    "rows": lambda: list(file_rows.Lines(f"{URL}.tsv")),
+    "rows": lambda: list(table.text_lines(f"{URL}.tsv")),
     "questions": lambda: question_files._load_json(f"{URL}.json", ""),
     "table": lambda: len(columnar.Table(f"{URL}.parquet")),
     "counts": lambda: token_counts.read(f"{URL}.txt", 8),
@@ -57,10 +57,10 @@ def test_only_a_wrong_path_is_a_mistake(monkeypatch, what, error, refusal):
 
 def test_a_file_breaks_off_while_it_is_read():
     class File:
-        def readline(self, size):
+        def __iter__(self):
             raise OSError(errno.EIO, "Input/output error")
 
         __enter__ = __exit__ = close = lambda self, *error: None
 
     with pytest.raises(StorageError, match=r"^rows.tsv: cannot be read \(Input/output error\)$"):
-        list(file_rows.read_lines("rows.tsv", File()))
+        list(table.read_lines("rows.tsv", File()))

@@ -43,8 +43,7 @@ from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.question_answering.question_files import read_questions
-from bert_jax.tasks.readers.labels import infer_labels, parse_number
-from bert_jax.tasks.readers.tables import Columns, read_examples
+from bert_jax.tasks.table import Columns, infer_labels, parse_number, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tokenization.huggingface import read_tokenizer
 from bert_jax.training import evaluators

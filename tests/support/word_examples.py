@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import templates
 
 

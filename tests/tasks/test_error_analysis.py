@@ -2,14 +2,10 @@
 
 import csv
 import json
-import tempfile
 
 import numpy as np
 import pytest
 from support.fine_tuned import make_task
-
-from bert_jax.io import atomic
-from bert_jax.tasks import error_analysis
 
 QUESTION_FIELDS = {"max_query_length": 4, "doc_stride": 4}
 
@@ -158,43 +154,3 @@ def test_several_labels(vocabulary, tmp_path):
             if (label in given[number]) != (p > 0.5)
         ]
         assert row["confidence"] == f"{max(wrong):.4f}" and row["text_a"] == f"the one {number}"
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are drawn, in place of their files."""
-    figures = []
-    monkeypatch.setattr(atomic, "save_figure", lambda figure, *_: figures.append(figure))
-    return figures
-
-
-def test_the_colors_of_confusions_are_explained(drawn):
-    error_analysis.plot_confusions(
-        "x.png", error_analysis.Confusions(np.array([[3, 1], [0, 6]]), ["no", "yes"])
-    )
-    matrix, scale = drawn[0].axes
-    assert scale.get_ylabel() == "share of the row"
-    np.testing.assert_allclose(matrix.images[0].get_array(), [[0.75, 0.25], [0, 1]])
-    scale.figure.canvas.draw()
-    assert [label.get_text() for label in scale.get_yticklabels()][::5] == ["0%", "100%"]
-
-
-@pytest.mark.parametrize("same_scale, expected", [(True, ["predicted = label"]), (False, [])])
-def test_the_line_through_numbers_is_explained(drawn, same_scale, expected):
-    error_analysis.plot_numbers("x.png", np.arange(3.0), np.arange(3.0) + 0.1, same_scale=same_scale)
-    legend = drawn[0].axes[0].get_legend()
-    assert [text.get_text() for text in (legend.get_texts() if legend else ())] == expected
-
-
-def test_too_many_labels_are_not_drawn(tmp_path):
-    labels = [str(i) for i in range(41)]
-    error_analysis.plot_by_label(tmp_path / "a.png", np.zeros(41), labels, "F1")
-    assert not list(tmp_path.iterdir())
-    assert error_analysis.Confusions.of(np.zeros(3, int), np.zeros(3, int), labels) is None
-
-
-def test_a_picture_in_memory_needs_no_temporary_directory(tmp_path, monkeypatch):
-    confusions = error_analysis.Confusions(np.array([[5, 1], [2, 6]]), ["no", "yes"])
-    error_analysis.plot_confusions(tmp_path / "written.png", confusions)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
-    assert confusions.png() == (tmp_path / "written.png").read_bytes()

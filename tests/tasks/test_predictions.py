@@ -1,35 +1,13 @@
 """Files of predictions, which are written row by row."""
 
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples
 from bert_jax.tasks.text.multilabel import LabelSets, MultiLabel
-from bert_jax.tasks.text.task import TextClassification
-
-
-@pytest.fixture
-def peak():
-    """peak(): the largest number of bytes allocated since the test began."""
-    tracemalloc.start()
-    yield lambda: tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-
-
-@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
-def test_a_file_is_not_held_in_memory(tmp_path, suffix, peak):
-    count, labels = 4000, [f"label {number}" for number in range(20)]
-    ids, places = [str(number) for number in range(count)], list(range(count))
-    outputs = np.random.default_rng(0).random((count, len(labels)), np.float32)
-    predictions = ClassPredictions(Examples("x", ids, ids, [], [], places), outputs, np.empty(0), labels)
-    before = peak()
-    predictions.write(str(tmp_path / f"out.{suffix}"))
-    assert peak() - before < 2 << 20  # one of which is the buffer of the file
-    assert len((tmp_path / f"out.{suffix}").read_text().splitlines()) == count + (suffix != "jsonl")
 
 
 def of_many_labels(count, labels):
@@ -91,16 +69,6 @@ def test_predictions_are_degenerate_in_the_scale_of_the_targets(scale):
     assert degenerate([0.5, 0.5, 0.5]) and degenerate([0.5, 0.5005, 0.5])
 
 
-def test_thousands_of_labels_take_no_dictionary_per_row_and_no_matrix(tmp_path, peak, monkeypatch):
-    predictions = of_many_labels(10, 3000)
-    monkeypatch.setattr(ClassPredictions, "records", None)  # they have a dictionary of all labels in each
-    before = peak()
-    predictions.write(str(tmp_path / "out.tsv"))
-    predictions.report(str(tmp_path))
-    assert peak() - before < 8 << 20  # the matrix would take 72 MB
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["errors-dev.tsv", "out.tsv"]
-
-
 def test_mistakes_are_listed_with_the_surest_first():
     names, lines = ["one", "two", "three", "four"], [2, 3, 5, 6]
     outputs = np.float32([[0.6, 0.4], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]])
@@ -128,32 +96,3 @@ def test_a_set_of_labels_is_as_sure_as_its_surest_mistake():
     scores = {name: score(found.predicted, targets) for name, score in MultiLabel.scorers.items()}
     # 2 true positives, 1 false positive, 2 false negatives; the F1 of cat is 4/5 and that of dog 0.
     assert scores == pytest.approx({"f1_micro": 4 / 7, "f1_macro": 2 / 5, "exact_match": 1 / 3})
-
-
-class CountedNames(tuple):
-    """Names that count the searches in them."""
-
-    searches = 0
-
-    def index(self, *args):
-        """Returns the place of a name."""
-        CountedNames.searches += 1
-        return super().index(*args)
-
-    def __contains__(self, name):
-        """Returns whether a name is there."""
-        CountedNames.searches += 1
-        return super().__contains__(name)
-
-
-@pytest.mark.parametrize("kind", [TextClassification, MultiLabel])
-def test_labels_are_not_searched_one_after_another(kind):
-    task = kind.__new__(kind)
-    task.labels = CountedNames(("a", "b", "c"))
-    found = [task.parse_label(name) for name in ("c", "a", "c")]
-    assert found == ([2, 0, 2] if kind is TextClassification else [("c",), ("a",), ("c",)])
-    assert not CountedNames.searches
-    task.labels = CountedNames(("c", "d"))  # as of another file
-    assert task.parse_label("d") == (1 if kind is TextClassification else ("d",))
-    with pytest.raises(ValueError, match="label 'a' is none of 'c', 'd'"):
-        task.parse_label("a")

@@ -2,27 +2,16 @@
 
 from pathlib import Path
 
-import ml_collections
 import pytest
 from support.pretrained import write
-from support.tiny_tasks import SENTENCES, configured
+from support.tiny_tasks import configured
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.runs import finetune
-from bert_jax.settings import config_fields
 from bert_jax.tasks import fields
 
 DISTILBERT = Path(__file__).parents[1] / "testdata" / "distilbert" / "masked_lm"
-
-
-@pytest.mark.parametrize("task", tasks.tasks())
-def test_every_task_has_a_configuration_with_the_same_fields(task):
-    config = tasks.default_config(task=task)
-    fields.check(config)
-    names = [sorted(dict(config_fields.flatten(one))) for one in (config, tasks.default_config())]
-    assert names[0] == names[1]
-    assert config.task == task
 
 
 @pytest.mark.parametrize(
@@ -50,10 +39,6 @@ def test_every_task_has_a_configuration_with_the_same_fields(task):
         ("mrpc", {"eval.every": 3, "data.train": "x.tsv"}, "eval.every=3: there is nothing to evaluate"),
         ("squad", {"null_score_diff_threshold": 1.0}, "=1.0: every question has an answer unless v2"),
         ("squad2", {"v2": False}, "v2=False: questions of the task squad2 may have no answer"),
-        ("mrpc", {"data_dir": "tfds:glue", "data.quoting": "csv"}, "the files are a prepared data set"),
-        ("mrpc", {"data.train": "x.jsonl", "data.quoting": "csv"}, "tsv and csv, and the files are jsonl"),
-        ("tagging", {"data.train": "x.conll", "data.id": "n"}, "used for jsonl, and the files are conll"),
-        ("squad", {"data_dir": "d", "data.text_a": "n"}, "data.text_a=n: it is only used for jsonl"),
         ("mrpc", {"eval.batches": 3}, "eval.batches=3: a fine-tuning has no such field"),
         ("mrpc", {"optimizer.learnig_rate": 3.0}, "did you mean optimizer.learning_rate?"),
         ("mrpc", {"learning_rate": 3.0}, "did you mean optimizer.learning_rate?"),
@@ -95,87 +80,12 @@ def test_an_architecture_beside_that_of_the_checkpoint_is_refused(task_files, vo
         finetune.prepare(config, "", explicit=["num_hidden_layers"])
 
 
-@pytest.mark.parametrize(
-    ("task", "given", "unread"),
-    [
-        ("squad2", {}, ["classifier_dropout", "qa_dropout"]),
-        ("squad2", {"model.model_type": "distilbert"}, ["classifier_dropout"]),
-        ("multiplechoice", {"model.model_type": "distilbert"}, ["qa_dropout"]),
-        ("tagging", {}, ["qa_dropout"]),
-        ("tagging", {"model.model_type": "distilbert"}, ["classifier_dropout", "qa_dropout"]),
-        ("tagging", {"frozen": True, "head": "bilstm"}, ["classifier_dropout", "qa_dropout"]),
-    ],
-)
-def test_dropout_of_a_head_that_the_family_computes_otherwise_is_refused(
-    task_files, vocabulary, pretrained, task, given, unread
-):
-    config = configured(task, task_files, vocabulary)
-    if "frozen" in given:
-        config.model = tasks.default_config("base").model
-        config.init_from, config.vocab = str(pretrained), ""
-    for name, value in given.items():
-        fields.assign(config, name, value)
-    for name in ("classifier_dropout", "qa_dropout"):
-        changed = ml_collections.ConfigDict(config.to_dict())
-        changed.model[name] = 0.3
-        if name in unread:
-            with pytest.raises(
-                UserError, match=rf"model\.{name}=0\.3: the task {task} with a model of the fam"
-            ):
-                finetune.prepare(changed, "")
-        else:
-            finetune.prepare(changed, "")
-
-
-@pytest.mark.parametrize("task, read", [("classification", True), ("tagging", False), ("squad2", False)])
-def test_the_pooling_of_a_head_without_any_is_refused(task_files, vocabulary, task, read):
-    config = configured(task, task_files, vocabulary)
-    config.model.classifier_pooling = "mean"
-    if read:
-        assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
-        return
-    with pytest.raises(UserError, match=rf"model\.classifier_pooling=mean: the task {task} with a model"):
-        finetune.prepare(config, "")
-
-
-def test_a_checkpoint_may_have_the_dropout_of_other_heads(task_files):
-    config = configured("classification", task_files, DISTILBERT / "vocab.txt")
-    config.model = tasks.default_config("base").model
-    config.init_from, config.vocab = str(DISTILBERT), ""
-    task = finetune.prepare(config, "")[1]
-    assert task.model_config.qa_dropout == 0.1
-
-
-@pytest.mark.parametrize("task", ["squad", "squad2"])
-def test_questions_with_the_config_of_another_task_say_what_they_need(task_files, vocabulary, task):
-    config = configured("classification", task_files, vocabulary)
-    config.task = task
-    config.data = tasks.default_config().data
-    config.data.train = task_files["squad2"][0]
-    with pytest.raises(UserError, match="finetune/squad"):
-        finetune.prepare(config, "")
-    config.v2, config.doc_stride, config.max_query_length = task == "squad2", 4, 4
-    _, found, examples = finetune.prepare(config, "")
-    assert len(examples) == len(SENTENCES) and found.config.n_best == 20
-
-
 def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
     config = tasks.default_config(task="squad")
     del config["n_best"]
     del config.data["quoting"]
     assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
     assert "n_best" not in config
-
-
-def test_a_group_of_fields_or_a_task_that_is_none():
-    config = tasks.default_config()
-    config.optimizer = None
-    with pytest.raises(UserError, match=r"^optimizer=None is not a group of fields; leave optimizer as "):
-        fields.complete(config)
-    config = tasks.default_config()
-    config.task = None
-    with pytest.raises(UserError, match=r"^task=None: there is no such task; the tasks are classification, "):
-        fields.complete(config)
 
 
 def test_the_pooling_that_pre_training_recorded_is_that_of_the_fine_tuning(task_files, vocabulary, tmp_path):

@@ -13,8 +13,8 @@ from bert_jax.models.row_inputs import packed_inputs, row_inputs
 from bert_jax.objectives.masking import Vocabulary
 from bert_jax.tasks.question_answering import encoding as question_encoding
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import assembly, windows
+from bert_jax.tasks.table import Examples
 from bert_jax.tasks.tagging import encoding as tag_encoding
 from bert_jax.tasks.tagging.word_files import TaggedSentences
 from bert_jax.tokenization import templates

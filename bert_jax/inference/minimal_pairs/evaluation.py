@@ -13,7 +13,7 @@ from bert_jax.inference.minimal_pairs.sentences import Pair
 from bert_jax.inference.sentence_scores import Scores, SentenceScorer
 from bert_jax.io import checks
 from bert_jax.tasks import writers
-from bert_jax.tasks.readers.file_rows import read_strictly
+from bert_jax.tasks.table import read_strictly
 
 COLUMNS = Pair._fields
 ALL = "all"  # the name of the mean over all pairs

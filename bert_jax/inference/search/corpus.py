@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bert_jax.errors import UserError
 from bert_jax.inference import text_lines
 from bert_jax.io import compression
-from bert_jax.tasks.readers.json_values import encodable, encodable_id
+from bert_jax.tasks.table import encodable, encodable_id
 
 _IDS = ("_id", "id")
 

@@ -13,7 +13,7 @@ from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search.index import Result
 from bert_jax.io.wording import alternatives, counted
 from bert_jax.tasks.predictions import TablePredictions
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples
 
 CANDIDATES = 100  # documents of each query, by default
 

@@ -11,8 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.settings import config_files
 from bert_jax.settings.experiments import Arm, Finetuning
-from bert_jax.tasks import fields, metrics, registry
-from bert_jax.tasks.readers import sources
+from bert_jax.tasks import fields, metrics, registry, table
 from bert_jax.tasks.setup import split_file
 
 
@@ -54,8 +53,8 @@ def check(measure: Finetuning, config: ml_collections.ConfigDict) -> None:
         if not file:
             what, field = ("train", "data.train") if split == "train" else ("evaluate", "data.eval")
             raise UserError(f"{measure.name}: no file to {what} on; set the field {field}")
-        for path in sources.parts(file):
-            if not sources.exists(path):
+        for path in table.parts(file):
+            if not table.exists(path):
                 raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
     reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
     if reported:

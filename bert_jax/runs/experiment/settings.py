@@ -17,8 +17,7 @@ from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.experiments import HeldOut, Measure, Pretraining
 from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.tasks import fields
-from bert_jax.tasks.readers import sources
+from bert_jax.tasks import fields, table
 from bert_jax.workdir import differences
 
 FILE = "settings.json"
@@ -73,7 +72,7 @@ def of_finetuning(config: ml_collections.ConfigDict, split_files: Mapping[str, s
         config: its configuration.
         split_files: the paths of its files by split. Their contents are compared, not the paths.
     """
-    digests = {f"files.{split}": sources.digest(path) for split, path in split_files.items()}
+    digests = {f"files.{split}": table.digest(path) for split, path in split_files.items()}
     return _with(_of_config(config, fields.declared(config.task)), digests)
 
 

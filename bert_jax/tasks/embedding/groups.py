@@ -12,13 +12,12 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.readers import labels
-from bert_jax.tasks.readers.lines import FIELDS
-from bert_jax.tasks.readers.tables import STSB, Columns, Examples
+from bert_jax.tasks.lines import FIELDS
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids, Pair
+from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 # What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
@@ -81,11 +80,6 @@ class GroupsTask(TableTask):
         label = names[2] if len(names) == 3 else ""
         return Columns(names[0], names[1], label, header=self.columns.header, quotes=",".join(names) != STSB)
 
-    @classmethod
-    def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
-        """Returns the columns of the training file."""
-        return dataclasses.replace(super().columns_of(config, spec), negatives=config.data.negatives)
-
     def columns_in(self, path: str) -> Columns:
         """Returns the columns of files to evaluate on."""
         return self.eval_columns
@@ -130,7 +124,7 @@ class GroupsTask(TableTask):
         columns = self.eval_columns
         if not columns.text_b:
             raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
-        return self.read_columns(path, columns, labels.parse_number if columns.label else None)
+        return self.read_columns(path, columns, parse_number if columns.label else None)
 
     def line_names(self) -> dict[str, str]:
         """Returns the columns of a file of pairs."""

@@ -15,10 +15,10 @@ from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids
+from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import Tokenizer
 
 _MARKERS = ("[unused0]", "[unused1]")  # [Q] and [D] of the published models

@@ -27,14 +27,14 @@ from bert_jax.objectives.embedding.sentence import (
 )
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.tasks import table
 from bert_jax.tasks.embedding.groups import EVAL_COLUMNS, GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
+from bert_jax.tasks.lines import LineReader
 from bert_jax.tasks.predictions import TablePredictions
-from bert_jax.tasks.readers import labels
-from bert_jax.tasks.readers.lines import LineReader
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import Tokenizer
 
 _LOSSES = (*KINDS, DENOISING)
@@ -187,12 +187,12 @@ class EmbeddingTask(GroupsTask):
                     "set --config.model.hidden_dropout_prob=0.1, or name a column of second texts"
                 )
             columns = dataclasses.replace(columns, label="")
-        parse = labels.parse_number if self.config.loss == COSENT else str
+        parse = table.parse_number if self.config.loss == COSENT else str
         examples = self._read_groups(path, columns, parse if columns.label else None)
         if self.config.loss == CLASSES:
-            self.labels = labels.infer_labels(examples.labels, path)
-            numbers = labels.numbers(self.labels)
-            examples.labels = [labels.label_index(numbers, label) for label in examples.labels]
+            self.labels = table.infer_labels(examples.labels, path)
+            numbers = table.label_numbers(self.labels)
+            examples.labels = [table.label_index(numbers, label) for label in examples.labels]
         return examples
 
     def read(self, path: str) -> Examples:

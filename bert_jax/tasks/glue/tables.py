@@ -12,8 +12,8 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.table import Columns
 from bert_jax.tasks.text.task import TextClassification, TextRegression
 
 _BINARY = ("0", "1")

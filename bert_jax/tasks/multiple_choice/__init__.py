@@ -1,8 +1,8 @@
 """Multiple-choice tasks, such as SWAG."""
 
 from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
-from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.table import Columns
 
 _DEFAULTS = {"batch_size": 16, "optimizer.learning_rate": 2e-5}  # paper, section 4.4
 

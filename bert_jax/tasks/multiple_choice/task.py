@@ -13,13 +13,11 @@ from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks.lines import LineReader, TableLines
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers.json_values import find_key, json_text
-from bert_jax.tasks.readers.lines import LineReader, TableLines
-from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import Examples, Malformed, find_key, json_text
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 
@@ -130,7 +128,7 @@ class MultipleChoiceTask(TableTask):
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
         """Returns a reader for texts with as many choices as in the training file."""
-        names = self.columns.choice_names()
+        names = self.columns.names("choices")
         return ChoiceLines(file_format, self.line_names() | columns, names, len(self.labels))
 
 

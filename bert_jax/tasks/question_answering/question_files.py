@@ -15,12 +15,19 @@ from typing import Any
 from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
-from bert_jax.tasks.readers.json_values import encodable, encodable_id
-from bert_jax.tasks.readers.report import FileReport, Malformed
+from bert_jax.tasks.table import (
+    PREDICT_FLAGS,
+    TRAINING_FLAGS,
+    FileReport,
+    Malformed,
+    detect_format,
+    encodable,
+    encodable_id,
+    json_rows,
+    open_file,
+)
 
-FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})
+FORMATS = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
@@ -111,7 +118,7 @@ def read_questions(
     """
     path = str(path)
     flags = TRAINING_FLAGS if labeled else PREDICT_FLAGS
-    of_lines = FORMATS.detect(path, file_format, flags) == "jsonl"
+    of_lines = detect_format(FORMATS, path, file_format, flags) == "jsonl"
     found = Questions(path)
     seen: set[str] = set()
     unlabeled = 0
@@ -282,7 +289,7 @@ def _load_json(path: str, hint: str) -> Any:
 
 def _jsonl_items(path: str, keys: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     checks.check_input(path, "questions")
-    for number, (line, row) in enumerate(JsonRows(path, Lines(path))):
+    for number, (line, row) in enumerate(json_rows(path)):
         if isinstance(row, dict):
             item = {name: row[key] for name, key in keys.items() if key in row}
             if keys["id"] == KEYS["id"]:

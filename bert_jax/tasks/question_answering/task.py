@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,11 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, WindowsConfig
-from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
+from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
+from bert_jax.tasks.lines import FIELDS, SOURCE, LineReader, ids_of
+from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
 from bert_jax.tasks.question_answering.predictions import AnswerPredictions
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
-from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
 from bert_jax.tasks.registry import TaskSpec
 
 _HINT = "--config=finetune/squad has the defaults of questions"
@@ -28,7 +27,6 @@ class QuestionData(DataConfig):
     """The `config.data.*` fields of question answering."""
 
     text_b: str = option("", "the column of the second text of a pair")
-    answer_start: str = option("", "of JSON lines files: the place of an answer that is one string")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +71,6 @@ class QuestionAnsweringTask(FinetuneTask):
     title = "questions (squad, squad2)"
     export_head = "question_answering"
     Lines = QuestionLines
-    file_formats = question_files.FORMATS
-    fields_of_formats: ClassVar = {
-        f"data.{name}": ("jsonl",) for name in ("text_a", "text_b", "label", "id", "answer_start")
-    }
     formats = (".json",)
 
     def set_up(self) -> None:
@@ -115,14 +109,13 @@ class QuestionAnsweringTask(FinetuneTask):
         for name in columns:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")
-        format = self.format_of_unlabeled(path, format, columns)
+        format = self.config.data.format if format == "auto" else format
         return self._read(path, labeled=False, file_format=format, **columns)
 
     def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
         data = self.config.data
         fields = {"question": "text_a", "context": "text_b", "answers": "label", "id": "id"}
         given = {name: options.pop(field, None) or getattr(data, field) for name, field in fields.items()}
-        given["answer_start"] = data.answer_start
         keys = {name: value for name, value in given.items() if value}
         return read_questions(
             path, keys=keys, file_format=file_format or data.format, v2=self.config.v2, **options

@@ -11,11 +11,11 @@ from bert_jax.io.wording import counted
 from bert_jax.objectives.reranking import Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.readers.tables import Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.reranking.predictions import RankingPredictions
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import Examples
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 
@@ -59,11 +59,6 @@ class RerankingTask(TableTask):
                     f"data.{field}: reranking compares candidates; expected the column of {meaning}, "
                     f"--config.data.{field}=COLUMN"
                 )
-
-    @classmethod
-    def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
-        """Returns the columns of the files."""
-        return dataclasses.replace(super().columns_of(config, spec), negatives=config.data.negatives)
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:

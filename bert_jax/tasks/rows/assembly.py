@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids, Pair
+from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 8192

@@ -18,7 +18,7 @@ class TaggedRows(batches.EncodedRows):
     """The rows of sentences.
 
     Attributes:
-        word_tokens: int64 [words of all sentences], the position in `tokens` of the first word piece of each
+        word_tokens: int64 [words of all sentences], the position in `tokens` of the first subword of each
             word, in the row with the most context for the word.
     """
 
@@ -38,7 +38,7 @@ def encode(
 ) -> TaggedRows:
     """Encodes each sentence as a row, [CLS] words [SEP], or as several windows if it is too long.
 
-    A word without word pieces becomes [UNK], and one with more word pieces than a row has room for is
+    A word without subwords becomes [UNK], and one with more subwords than a row has room for is
     truncated.
 
     Args:
@@ -52,10 +52,10 @@ def encode(
     vocabulary = dict.fromkeys(itertools.chain.from_iterable(examples.words))
     ids = {word: number for number, word in enumerate(vocabulary)}
     words = [tokenizer.after_space(word) for word in ids]
-    pieces = [found or [tokenizer.unk_id] for found in tokenizer.encode_batch(words)]
-    cut = np.array([len(found) > budget for found in pieces])
-    pieces = [np.asarray(found[:budget], np.int32) for found in pieces]
-    lengths = np.array([len(found) for found in pieces])
+    subwords = [tokens or [tokenizer.unk_id] for tokens in tokenizer.encode_batch(words)]
+    cut = np.array([len(tokens) > budget for tokens in subwords])
+    subwords = [np.asarray(tokens[:budget], np.int32) for tokens in subwords]
+    lengths = np.array([len(tokens) for tokens in subwords])
     names = {name: number for number, name in enumerate(labels)}
 
     builder, word_tokens, tags, truncated = RowBuilder(tokenizer), [], [], 0
@@ -76,7 +76,7 @@ def encode(
                 spans = [windows.widen(offsets, start, stop, budget)]
             positions = np.empty(stop - start, np.int64)
             for row, (a, b) in enumerate(spans):
-                row_begin = builder.add(sentence, np.concatenate([pieces[word] for word in document[a:b]]))
+                row_begin = builder.add(sentence, np.concatenate([subwords[word] for word in document[a:b]]))
                 in_row = np.flatnonzero(chosen == row)
                 text_begin = row_begin + tokenizer.layout.first_start
                 positions[in_row] = text_begin + offsets[start + in_row] - offsets[a]

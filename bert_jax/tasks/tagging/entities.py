@@ -58,17 +58,17 @@ def is_entity_tag(tag: str) -> bool:
     return tag == OUTSIDE or _TAG.match(tag) is not None
 
 
-def share(counts: Mapping[str, int]) -> float:
-    """Returns the share of the tags other than O that encode entities, given how often each tag occurs.
+def entity_fraction(counts: Mapping[str, int]) -> float:
+    """Returns the fraction of the tags other than O that encode entities, given how often each tag occurs.
 
-    M, which stands alone for many things, is among them only beside B and E.
+    M, which stands alone for many things, is among them only together with B and E.
     """
     inside = {tag: count for tag, count in counts.items() if tag != OUTSIDE}
     known = (tag for tag in inside if is_entity_tag(tag) and (tag != "M" or {"B", "E"} <= inside.keys()))
     return sum(inside[tag] for tag in known) / max(1, sum(inside.values()))
 
 
-@functools.lru_cache(1 << 12)  # asked for each word, and a file has few different tags
+@functools.lru_cache(1 << 12)  # called for each word, and a file has few different tags
 def split(tag: str) -> tuple[str, str]:
     """Splits a tag of a known scheme into ("B" or "I", type); returns ("O", "") for any other tag."""
     match = _TAG.match(tag)
@@ -81,10 +81,7 @@ def join(prefix: str, type: str) -> str:
 
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
-    """Converts the tags of a sentence from IOB1, BIO2, IOBES, BILOU or BMES to BIO2.
-
-    Invalid sequences are interpreted in the same way as conlleval does.
-    """
+    """Converts the tags of a sentence from any scheme to BIO2, as conlleval reads them."""
     out = []
     for prefix, type, is_open in _parsed(tags):
         if prefix == "I" and not is_open:
@@ -121,14 +118,14 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
 
 def spans(tags: Sequence[str]) -> list[Span]:
     """Returns the entities of a sentence, in order."""
-    found: list[Span] = []
+    out: list[Span] = []
     for place, tag in enumerate(to_bio2(tags)):
         prefix, type = split(tag)
         if prefix == "B":
-            found.append(Span(type, place, place + 1))
+            out.append(Span(type, place, place + 1))
         elif prefix == "I":
-            found[-1] = found[-1]._replace(end=place + 1)
-    return found
+            out[-1] = out[-1]._replace(end=place + 1)
+    return out
 
 
 def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Counts]:
@@ -143,8 +140,8 @@ def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> 
     totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         truth, guess = set(spans(gold_tags)), set(spans(predicted_tags))
-        for counter, found in zip(totals, (truth & guess, guess, truth), strict=True):
-            counter.update(span.type for span in found)
+        for counter, entities in zip(totals, (truth & guess, guess, truth), strict=True):
+            counter.update(span.type for span in entities)
     return {type: Counts(*(counter[type] for counter in totals)) for type in sorted(totals[1] | totals[2])}
 
 

@@ -6,45 +6,40 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 
+from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives, counted
+from bert_jax.kernels import check as kernel_check
 from bert_jax.models.baselines.feature_tagger import FEATURE_MIXES
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
+from bert_jax.parallel import sharding
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.typed.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
-from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import BILSTM, TaskConfig
-from bert_jax.tasks.readers.labels import check_counts, list_counts, unknown
-from bert_jax.tasks.readers.lines import SOURCE, LineReader, ids_of
+from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
+from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.tagging import entities, frozen_encoder, word_files
+from bert_jax.tasks.table import check_counts, list_counts, unknown_label
+from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.encoding import TaggedRows, encode
 from bert_jax.tasks.tagging.predictions import TagPredictions
-from bert_jax.tasks.tagging.word_files import (
-    DOCUMENT,
-    DOCUMENT_START,
-    WORDS,
-    TaggedSentences,
-    json_list,
-    read_sentences,
-)
+from bert_jax.tasks.tagging.word_files import WORDS, TaggedSentences, json_list, read_sentences
 
-_ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
-_TAG_METRICS = ("accuracy", "f1_macro")
 _LAST_FOUR = (-4, -3, -2, -1)
 _OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
 # Tags are taken to encode entities if at least this fraction of the tags other than O have a prefix such as
 # B-.
-_ENTITY_SHARE = 0.5
+_ENTITY_FRACTION = 0.5
+_MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,22 +63,12 @@ class WordLines(LineReader):
 
     own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
     needs_text = True
-
-    def __init__(self, file_format: str, names: Mapping[str, str]):
-        if names["text_b"]:
-            raise UserError(f"--text_b={names['text_b']}: tagging has no second text; leave it out")
-        super().__init__(file_format, names)
-
-    @property
-    def expected(self) -> str:
-        """Returns a description of a line of plain text, for messages."""
-        return "the words of a sentence with spaces between"
+    expected = "the words of a sentence with spaces between"  # type: ignore[assignment]
 
     def from_text(self, text: str) -> dict[str, Any]:
         """Returns the words of a line of plain text."""
         words = [word for word in re.split("[ \t]+", text) if word]
-        self.check_text(words, "text")
-        return {"text_a": words}
+        return {"text_a": self.checked(words, "text")}
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
         """Returns the words of a JSON object."""
@@ -98,22 +83,19 @@ class WordLines(LineReader):
 
 
 class TaggingTask(FinetuneTask):
-    """Tagging: predicts a tag for each word from its first word piece."""
+    """Tagging: predicts a tag for each word from its first subword."""
 
     Config = TaggingConfig
     config: TaggingConfig
     Lines = WordLines
     title = "tagging (tagging, conll)"
-    file_formats = word_files.FORMATS
-    fields_of_formats: ClassVar = {"data.id": ("jsonl",)}
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
 
     def set_up(self) -> None:
-        """Finds the layers that the head of a frozen encoder reads."""
+        """Computes the layers that the head of a frozen encoder reads."""
         if self.config.feature_mix not in FEATURE_MIXES:
-            given = f"feature_mix={self.config.feature_mix}"
-            raise UserError(f"{given}: expected {alternatives(FEATURE_MIXES)}")
+            raise UserError(f"feature_mix={self.config.feature_mix}: expected {alternatives(FEATURE_MIXES)}")
         self.layers = _feature_layers(self.config, self.model_config)
 
     def read_training(self, path: str) -> TaggedSentences:
@@ -121,21 +103,19 @@ class TaggingTask(FinetuneTask):
         examples = self._read(path)
         self.training_columns = examples.width
         counts = Counter(tag for tags in examples.tags for tag in tags)
-        of_entities = entities.share(counts) >= _ENTITY_SHARE
-        check_counts(counts, path, "tag", "words", may_differ=of_entities)
+        of_entities = entities.entity_fraction(counts) >= _ENTITY_FRACTION
+        check_counts(counts, path, "tag", may_differ=of_entities)
         if of_entities:
             self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
         else:
             self.labels = tuple(sorted(counts))
             if entities.OUTSIDE in self.labels:
-                tag = next(tag for tag in self.labels if tag != entities.OUTSIDE)
-                examples.notes.append(
-                    f"tags such as {tag!r} have no prefix (B-, I-): entities are not scored, and "
-                    f"{self.metrics[0]} of words selects the best checkpoint"
-                )
-        examples.keep(self._unknown)
-        self._convert(examples)
-        return self._checked_context(examples)
+                examples.notes.append("the tags have no prefix (B-, I-): entities are not scored")
+        problems = list(examples.problems(self._unknown))
+        for problem in filter(None, problems):
+            examples.skip(problem)
+        examples.check()
+        return self._converted(examples.where([not problem for problem in problems]))
 
     @property
     def of_entities(self) -> bool:
@@ -169,20 +149,40 @@ class TaggingTask(FinetuneTask):
     @property
     def known_metrics(self) -> tuple[str, ...]:
         """Returns the metrics of entities, or those of tags that encode no entities."""
-        return _ENTITY_METRICS if self.of_entities else _TAG_METRICS
+        return ("f1", "precision", "recall", "accuracy") if self.of_entities else ("accuracy", "f1_macro")
 
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
-        """Returns the rows, with the outputs of the encoder if it is frozen."""
-        return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
+        """Returns the rows, with the outputs of the encoder as `token_features` if it is frozen.
+
+        Features that would take too much memory are computed in each step.
+        """
+        if not self.config.frozen:
+            return rows
+        objective = self.objective()
+        width, tokens = objective.feature_width, sum(len(each.tokens) for each in rows.values())
+        size = tokens * width * np.dtype(np.float16).itemsize
+        if size > _MAX_BYTES:
+            log(f"features of {tokens:,} tokens take {size / 2**30:.1f} GiB: computed again in each step")
+            return rows
+        kernel_check.ensure(objective.config, log)
+        abstract = {"encoder": sharding.abstract_replicated(objective.init, mesh)["encoder"]}
+        params, _ = convert.load_params(run.init_from, abstract, ignore=run.init_ignore, log=log)
+        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        features = sharding.MeshFunction(jax.jit(objective.features, out_shardings=replicated), mesh)
+        shapes, result = outputs.Shapes(run.batch_size), {}
+        for split, each in rows.items():
+            values = outputs.predict_all(features, params, each, shapes, mesh)
+            result[split] = dataclasses.replace(each, token_features={"features": values})
+        log(f"features of {tokens:,} tokens computed once: {size / 2**20:.0f} MiB, {width} numbers per token")
+        return result
 
     def read(self, path: str) -> TaggedSentences:
         """Returns the sentences of a file, with their tags, of which training may lack some."""
         examples = self._read(path)
         examples.note_unknown(examples.problems(self._unknown))
-        self._convert(examples)
-        return self._checked_context(examples)
+        return self._converted(examples)
 
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
@@ -193,27 +193,24 @@ class TaggingTask(FinetuneTask):
             UserError: as of `read_sentences`; without `text_a`, a file may have no more columns than the
                 training file had.
         """
-        for name in columns:
-            if name not in ("text_a", "id"):
-                raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")
-        format, data = self.format_of_unlabeled(path, format, columns), self.config.data
+        data = self.config.data
+        if unknown := columns.keys() - {"text_a", "id"}:
+            raise UserError(f"--{min(unknown)}: tagging has --text_a and --id alone")
+        format = data.format if format == "auto" else format
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
-        most = None if "text_a" in columns else self.training_columns
-        return self._checked_context(
-            read_sentences(path, word=word, id=id, format=format, tagged=False, columns=most)
+        most = 0 if "text_a" in columns else self.training_columns
+        return self._with_context(
+            read_sentences(path, word=word, id=id, format=format, tagged=False, most_columns=most)
         )
 
     def _read(self, path: str) -> TaggedSentences:
         data = self.config.data
         return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
 
-    def _checked_context(self, examples: TaggedSentences) -> TaggedSentences:
+    def _with_context(self, examples: TaggedSentences) -> TaggedSentences:
         """Returns the examples, with a note if rows have context and the file does not mark documents."""
         if self.config.document_context and not examples.has_documents:
-            examples.notes.append(
-                f"document_context=true: neither {DOCUMENT_START} nor a key {DOCUMENT!r} is there, so that "
-                "all sentences are read as one document"
-            )
+            examples.notes.append("document_context=true: no documents are marked, and all sentences are one")
         return examples
 
     @property
@@ -227,19 +224,18 @@ class TaggingTask(FinetuneTask):
         """Returns an error message for a tag that the model lacks, or ""."""
         usable = self.of_entities and entities.is_entity_tag(tag)
         known = tag in self.labels or (usable and entities.to_bio2([tag])[0] in self.labels)
-        return "" if known else unknown(self.labels, tag, "tag")
+        return "" if known else unknown_label(self.labels, tag, "tag")
 
-    def _convert(self, examples: TaggedSentences) -> None:
-        """Converts entity tags to BIO2, in place; a tag without a prefix is one of an entity of this type."""
-        if not self.of_entities:
-            return
-        tags = [[tag if entities.is_entity_tag(tag) else f"I-{tag}" for tag in one] for one in examples.tags]
-        scheme, invalid = entities.detect_scheme(tags)
-        if invalid:
-            examples.notes.append(
-                f"{counted(invalid, 'tag is', 'tags are')} invalid in {scheme} and read as by conlleval"
-            )
-        examples.tags = [entities.to_bio2(one) for one in tags]
+    def _converted(self, examples: TaggedSentences) -> TaggedSentences:
+        """Returns the examples with tags in BIO2; a tag without a prefix is an entity of this type."""
+        if self.of_entities:
+            tags = [[t if entities.is_entity_tag(t) else f"I-{t}" for t in one] for one in examples.tags]
+            scheme, invalid = entities.detect_scheme(tags)
+            if invalid:
+                what = counted(invalid, "tag is", "tags are")
+                examples.notes.append(f"{what} invalid in {scheme} and read as by conlleval")
+            examples.tags = [entities.to_bio2(one) for one in tags]
+        return self._with_context(examples)
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
         """Returns the rows of the sentences."""
@@ -257,21 +253,21 @@ class TaggingTask(FinetuneTask):
             np.array([tag for tags in side for tag in tags])
             for side in (predictions.examples.tags, predictions.tags)
         )
-        found = {"accuracy": metrics.accuracy(guess, truth)}
+        scores = {"accuracy": metrics.accuracy(guess, truth)}
         if self.of_entities:
-            found |= entities.total(entities.count(predictions.examples.tags, predictions.tags)).scores
+            scores |= entities.total(entities.count(predictions.examples.tags, predictions.tags)).scores
         elif "f1_macro" in self.metrics:
-            found["f1_macro"] = metrics.f1_macro(guess, truth)
-        return {name: found[name] for name in self.metrics}
+            scores["f1_macro"] = metrics.f1_macro(guess, truth)
+        return {name: scores[name] for name in self.metrics}
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         """Returns the numbers of words, of additional rows, and of entities by type."""
-        parts = [f"{counted(len(data.word_tokens), 'word')}"]
-        if windows_more := len(data) - len(examples):
-            parts.append(f"{counted(windows_more, 'row')} more than sentences, for those longer than a row")
+        parts = [counted(len(data.word_tokens), "word")]
+        if more := len(data) - len(examples):
+            parts.append(f"{counted(more, 'row')} more than sentences, for those longer than a row")
         if examples.tags and self.of_entities:
             counts = entities.count(examples.tags, examples.tags)
-            gold = {type or "entities": found.gold for type, found in counts.items()}
+            gold = {type or "entities": each.gold for type, each in counts.items()}
             parts.append(f"entities {list_counts(gold)}")
         return "; ".join(parts)
 

@@ -10,29 +10,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.file_formats import PREDICT_FLAGS, TRAINING_FLAGS, FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines
-from bert_jax.tasks.readers.json_values import encodable, encodable_id, find_key
-from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
+from bert_jax.tasks.table import (
+    PREDICT_FLAGS,
+    TRAINING_FLAGS,
+    FileReport,
+    Malformed,
+    check_utf8,
+    detect_format,
+    encodable,
+    encodable_id,
+    find_key,
+    json_rows,
+    text_lines,
+)
 
-FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
+FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": "", "": "conll"}
 DOCUMENT_START = "-DOCSTART-"
 WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON lines
 
-_WORD_A_LINE = "expected one word per line, and an empty line after each sentence"
-_SENTENCE_A_LINE = "; sentences of a line each are read from standard input, --input=- < FILE"
-_COMMENTS = "; if the lines that begin with # are comments, as in CoNLL-U, remove them: grep -v '^#' FILE"
-_CLASSES = (
-    "; for numbers of classes write their names, `features[{!r}].feature.names` in Hugging Face's datasets"
-)
-_ANY_WIDTH = ", and --text_a={} reads that one of any number of columns"
+_WORD_A_LINE = "expected one word per line, no comments, and an empty line after each sentence"
 
 
 @dataclasses.dataclass
@@ -77,29 +79,6 @@ class TaggedSentences(FileReport):
             places = zip(lines, tags, strict=True)
             yield next((f"{self.path}:{line}: {wrong(tag)}" for line, tag in places if wrong(tag)), "")
 
-    def keep(self, wrong: Callable[[str], str]) -> None:
-        """Leaves out the sentences that have an invalid tag; `wrong` is as in `problems`.
-
-        Raises:
-            UserError: more than `MAX_MALFORMED` of the sentences of the file were left out in total.
-        """
-        kept = []
-        for i, problem in enumerate(self.problems(wrong)):
-            if problem:
-                self.leave_out(problem)
-            else:
-                kept.append(i)
-        for name in self.columns:
-            values = getattr(self, name)
-            setattr(self, name, [values[i] for i in kept])
-        self.check()
-
-    def check(self, max_malformed: float = MAX_MALFORMED) -> None:
-        """Raises UserError if too many sentences are malformed, or if none is left."""
-        super().check(max_malformed)
-        if not self.words:
-            raise UserError(f"{self.path}: no sentences; expected one word per line, or JSON lines")
-
 
 def read_sentences(
     path: str,
@@ -109,13 +88,12 @@ def read_sentences(
     id: str = "",
     format: str = "auto",
     tagged: bool = True,
-    columns: int | None = 0,
+    most_columns: int = 0,
 ) -> TaggedSentences:
     """Reads a whole file of sentences.
 
     Args:
-        path: the path of a file in UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2,
-            .xz, .zst).
+        path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
         word: the column of the words. In CoNLL files this is a number from 0, or from the end as -1, and the
             first column if empty. In JSON lines it is a key, and "words" if empty. The key "document" in
             JSON lines, if present, identifies the document of a sentence.
@@ -124,9 +102,8 @@ def read_sentences(
         format: "conll", "jsonl", or "auto" for "jsonl" if the suffix is .jsonl, .json or .ndjson, and
             otherwise "conll".
         tagged: whether tags are read, in which case every word must have one.
-        columns: without tags, the number of columns of the CoNLL file that the model was trained on, 0 if it
-            is not known. A file that has more, or only sentences of one line with several columns, is taken
-            for one with a sentence per line. None to read any number of columns.
+        most_columns: a CoNLL file with more columns than this is taken for one with a sentence per line, and
+            is an error; 0 for any number.
 
     Raises:
         UserError: the file is missing or empty, a column is missing, more than 5% of the sentences are
@@ -135,16 +112,14 @@ def read_sentences(
     path = str(path)
     checks.check_input(path, "CoNLL or JSON lines")
     out = TaggedSentences(path)
-    lines = Lines(path)
-    if FORMATS.detect(path, format, TRAINING_FLAGS if tagged else PREDICT_FLAGS) == "jsonl":
-        found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
+    kind = detect_format(FORMATS, path, format, TRAINING_FLAGS if tagged else PREDICT_FLAGS)
+    if kind == "jsonl":
+        sentences = _json_sentences(path, word or WORDS, (tag or TAGS) if tagged else "", id, out)
     else:
-        found = _column_sentences(path, lines, word, tag, tagged, out, columns)
-
-    lengths = set()
+        columns = {"text_a": _column(word, 0, path)} | ({"label": _column(tag, -1, path)} if tagged else {})
+        sentences = _column_sentences(path, columns, out, most_columns)
 
     def add(sentence: _Sentence) -> None:
-        lengths.add(len(sentence.words))
         out.words.append(sentence.words)
         out.documents.append(sentence.document)
         out.lines.append(sentence.lines)
@@ -152,13 +127,8 @@ def read_sentences(
         if tagged:
             out.tags.append(sentence.tags)
 
-    out.fill(((f"{path}:{line}", sentence) for line, sentence in found), add)
+    out.fill(((f"{path}:{line}", sentence) for line, sentence in sentences), add)
     out.check()
-    if not tagged and columns is not None and lengths == {1} and out.width > 2:
-        raise UserError(
-            f"{path}: no sentence has a second line, and a line has up to {out.width} columns; "
-            f"{_WORD_A_LINE}{_SENTENCE_A_LINE}{_ANY_WIDTH.format(word or 0)}"
-        )
     return out
 
 
@@ -171,58 +141,50 @@ class _Sentence:
     id: str | None = None
 
 
-def _column_sentences(path, lines, word, tag, tagged, out, expected) -> Iterator[tuple[int, Any]]:
-    word, tag = _column("text_a", word, 0, path), _column("label", tag, -1, path)
-    columns = {"text_a": word} | ({"label": tag} if tagged else {})
-    document = 0
-    sentence, error, first = _Sentence(document), None, ""
-    for number, line in enumerate(lines, 1):
+def _column(number: str, default: int, path: str) -> int:
+    try:
+        return int(number or default)
+    except ValueError:
+        raise UserError(
+            f"{path}: column {number!r}: CoNLL columns are numbers, 0 is the first and -1 the last"
+        ) from None
+
+
+def _column_sentences(path, columns, out, most_columns) -> Iterator[tuple[int, Any]]:
+    document, error = 0, None
+    sentence = _Sentence(document)
+    for number, line in enumerate(text_lines(path), 1):
         fields = _fields(line)
         if not fields or fields[0] == DOCUMENT_START:
             if sentence.words or error:
                 yield error or (sentence.lines[0], sentence)
-                sentence = _Sentence(document)
             if fields:
                 # The first separator may come before the first document or after it.
                 out.has_documents = True
                 document += bool(out.rows)
-                sentence = _Sentence(document)
-            error = None
+            sentence, error = _Sentence(document), None
             continue
-        out.width, first = out.width or len(fields), first or fields[0]
-        # The width is wrong in all other lines if the first one is a comment.
-        hint = _COMMENTS if "#" in (first[:1], fields[0][:1]) else ""
-        if not tagged and expected and out.width > expected:
+        out.width = out.width or len(fields)
+        if most_columns and out.width > most_columns:
             raise UserError(
-                f"{path}:{number}: {counted(out.width, 'column')}, {expected} in the training file; "
-                f"{_WORD_A_LINE}{hint or _SENTENCE_A_LINE + _ANY_WIDTH.format(word)}"
+                f"{path}:{number}: {counted(out.width, 'column')}, {most_columns} in the training file; "
+                f"{_WORD_A_LINE}; or sentences on standard input (--input=-), or the column --text_a="
             )
         try:
-            if number in lines.undecodable:
-                raise Malformed("not UTF-8")
-            values = _values(fields, out.width, columns, hint)
+            check_utf8(line)
+            values = _values(fields, out.width, columns)
         except Malformed as malformed:
             error = error or (number, malformed)
             continue
         sentence.words.append(values["text_a"])
         sentence.lines.append(number)
-        if tagged:
+        if "label" in values:
             sentence.tags.append(values["label"])
     if sentence.words or error:
         yield error or (sentence.lines[0], sentence)
 
 
-def _column(field, given, default, path):
-    if not given:
-        return default
-    if not re.fullmatch(r"-?\d{1,9}", given):
-        raise UserError(
-            f"data.{field}={given}: {path} has CoNLL columns, which are numbers: 0 is the first, -1 the last"
-        )
-    return int(given)
-
-
-def _fields(line):
+def _fields(line: str) -> list[str]:
     # Only spaces and tabs are separators, because other whitespace, such as U+00A0, may be part of a word.
     line = line.rstrip(" \t\r\n")
     if "\t" in line:
@@ -230,25 +192,23 @@ def _fields(line):
     return [field for field in line.split(" ") if field]
 
 
-def _values(fields, width, columns, hint):
-    if "label" in columns and len(fields) < 2:
-        raise Malformed(f"1 column, expected a word and its tag{hint}")
-    if len(fields) != width:
-        hint = hint or ("" if "label" in columns else _SENTENCE_A_LINE)
-        raise Malformed(f"{counted(len(fields), 'column')}, {width} in the first line; {_WORD_A_LINE}{hint}")
+def _values(fields: list[str], width: int, columns: Mapping[str, int]) -> dict[str, str]:
+    if len(fields) != width or ("label" in columns and width < 2):
+        expected = f"{width} in the first line" if width > 1 else "expected a word and its tag"
+        raise Malformed(f"{counted(len(fields), 'column')}, {expected}; {_WORD_A_LINE}")
     values = {}
     for field, column in columns.items():
-        if not -len(fields) <= column < len(fields):
-            raise Malformed(f"no column {column} for data.{field}: the line has {len(fields)}")
+        if not -width <= column < width or not fields[column]:
+            raise Malformed(
+                f"no value in column {column} for data.{field}; the line has {counted(width, 'column')}"
+            )
         values[field] = fields[column]
-        if not fields[column]:
-            raise Malformed(f"an empty {'tag' if field == 'label' else 'word'} in column {column}")
     return values
 
 
-def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]]:
+def _json_sentences(path, word, tag, id, out) -> Iterator[tuple[int, Any]]:
     document, previous = -1, object()
-    for line, row in JsonRows(path, lines):
+    for line, row in json_rows(path):
         if not isinstance(row, Malformed):
             key = row.get(DOCUMENT)
             out.has_documents |= key is not None
@@ -260,13 +220,11 @@ def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]
         yield line, row
 
 
-def _json_sentence(row, line, document, word, tag, id):
+def _json_sentence(row, line, document, word, tag, id) -> _Sentence:
     words = json_list(row, word)
     tags = json_list(row, tag) if tag else []
-    if tag and len(tags) != len(words):
+    if not words or (tag and len(tags) != len(words)):
         raise Malformed(f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}")
-    if not words:
-        raise Malformed(f"no words in {word!r}")
     name = row.get(id) if id else None
     name = name if name is None else encodable_id(name if isinstance(name, str) else json.dumps(name))
     return _Sentence(document, words, tags, [line] * len(words), name)
@@ -275,10 +233,6 @@ def _json_sentence(row, line, document, word, tag, id):
 def json_list(row: Mapping[str, Any], key: str) -> list[str]:
     """Returns the list of strings under a key of a JSON object. Raises Malformed if there is none."""
     values = row[find_key(row, [key])]
-    if not isinstance(values, list):
-        raise Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
-    for value in values:
-        if not isinstance(value, str):
-            hint = _CLASSES.format(key) if isinstance(value, int) else ""
-            raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings{hint}")
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise Malformed(f"{key!r}: expected a list of strings; tags are names of classes, not their numbers")
     return [encodable(value) for value in values]

@@ -15,11 +15,15 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import ClassPredictions
-from bert_jax.tasks.readers.json_values import LABEL_SEPARATOR, list_in_cell
-from bert_jax.tasks.readers.labels import list_counts, unknown
-from bert_jax.tasks.readers.labels import numbers as numbers_of
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import (
+    LABEL_SEPARATOR,
+    Examples,
+    label_numbers,
+    list_counts,
+    list_in_cell,
+    unknown_label,
+)
 from bert_jax.tasks.text.task import TextTask
 
 with epy.lazy_imports():  # it takes seconds to import
@@ -128,7 +132,7 @@ class MultiLabel(TextTask):
         found = _parse(text)
         for label in found:
             if self.labels and label not in self.numbers:
-                raise ValueError(unknown(self.labels, label))
+                raise ValueError(unknown_label(self.labels, label))
         return found
 
     parse_any_label = staticmethod(_parse)
@@ -136,7 +140,7 @@ class MultiLabel(TextTask):
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
         """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""
         found = np.zeros((len(examples.labels), len(names)), bool)
-        numbers = numbers_of(names)
+        numbers = label_numbers(names)
         for row, labels in zip(found, examples.labels, strict=True):
             row[[numbers[label] for label in labels if label in numbers]] = True
         return found

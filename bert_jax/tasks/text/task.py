@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
+from bert_jax.io import numerals
 from bert_jax.io.wording import alternatives
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
@@ -19,14 +20,13 @@ from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
 from bert_jax.objectives.baselines.bilstm_classification import BilstmClassification
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import metrics
+from bert_jax.tasks import metrics, table
 from bert_jax.tasks.metrics import Metric
 from bert_jax.tasks.predictions import NumberPredictions, TablePredictions
-from bert_jax.tasks.readers import labels
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
+from bert_jax.tasks.table import Examples
 from bert_jax.tasks.table_task import TableConfig, TableTask
 
 TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
@@ -93,7 +93,7 @@ class TextTask(TableTask):
     def numbers(self) -> Mapping[str, int]:
         """Returns {label: its number}, made once for the labels that the task has."""
         if self._numbered is None or self._numbered[0] is not self.labels:
-            self._numbered = self.labels, labels.numbers(self.labels)
+            self._numbered = self.labels, table.label_numbers(self.labels)
         return self._numbered[1]
 
     def set_up(self) -> None:
@@ -148,7 +148,7 @@ class TextTask(TableTask):
         if self.labels:
             unknown = zip(examples.lines, map(self._unknown, examples.labels), strict=True)
             examples.note_unknown(
-                f"{path}:{line}: {labels.unknown(self.labels, names[0])}" if names else ""
+                f"{path}:{line}: {table.unknown_label(self.labels, names[0])}" if names else ""
                 for line, names in unknown
             )
         return examples
@@ -217,21 +217,19 @@ class TextClassification(TextTask):
         self.labels = self.spec.labels or ()
         examples = super().read_training(path)
         names = [self.labels[number] for number in examples.labels] if self.labels else examples.labels
-        inferred = labels.infer_labels(names, path)
+        inferred = table.infer_labels(names, path)
         self.labels = self.labels or inferred
         examples.labels = [self.parse_label(name) for name in names]
         return examples
 
     def augmented(self, examples: Examples) -> Examples:
         """Returns the examples that are trained on, which class weights are computed from."""
-        self.class_weights = labels.parse_class_weights(
-            self.config.class_weights, self.labels, examples.labels
-        )
+        self.class_weights = parse_class_weights(self.config.class_weights, self.labels, examples.labels)
         return super().augmented(examples)
 
     def parse_label(self, text: str) -> int | str:
         """Returns the number of a label, or its name if the labels are not known yet."""
-        return labels.label_index(self.numbers, text) if self.labels else text
+        return table.label_index(self.numbers, text) if self.labels else text
 
     def parse_any_label(self, text: str) -> int | str:
         """Returns the number of a label, or its name if training, but not the task, may lack it."""
@@ -240,7 +238,7 @@ class TextClassification(TextTask):
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
         """Returns the numbers of the labels among `names`, int32 [N]; `NO_TARGET` for others."""
-        numbers = labels.numbers(names)
+        numbers = table.label_numbers(names)
         found = (numbers.get(one, NO_TARGET) if isinstance(one, str) else one for one in examples.labels)
         return np.fromiter(found, np.int32)
 
@@ -253,7 +251,7 @@ class TextClassification(TextTask):
         """
         name = self.config.positive_label
         try:
-            return labels.label_index(self.numbers, name) if name else 1
+            return table.label_index(self.numbers, name) if name else 1
         except ValueError as error:
             raise UserError(f"positive_label={name}: {error}") from None
 
@@ -277,7 +275,7 @@ class TextClassification(TextTask):
         if not examples.labels:
             return ""
         counts = Counter(examples.labels)
-        text = "labels " + labels.list_counts({name: counts[i] for i, name in enumerate(self.labels)})
+        text = "labels " + table.list_counts({name: counts[i] for i, name in enumerate(self.labels)})
         if "f1" in self.metrics:
             text += f"; f1 is that of the label {self.labels[self.positive]!r}"
         return text + ("; warning: one class only, so scores say little" if len(counts) == 1 else "")
@@ -295,4 +293,38 @@ class TextRegression(TextTask):
 
     def parse_label(self, text: str) -> float:
         """Returns a finite number."""
-        return labels.parse_number(text)
+        return table.parse_number(text)
+
+
+def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
+    """Returns the weight of each label in the loss.
+
+    Args:
+        text: the value of `config.class_weights`. With "balanced", a label with n of the N examples has the
+            weight N / (C n).
+        labels: the C label names.
+        targets: the label number of each of the N examples.
+
+    Raises:
+        UserError: a label does not exist or has two weights, or a weight is not positive.
+    """
+    if not text:
+        return ()
+    if text == "balanced":
+        counts = np.bincount(targets, minlength=len(labels))
+        return tuple(float(len(targets) / (len(labels) * max(1, count))) for count in counts)
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        label, _, number = part.rpartition("=")
+        try:
+            weight = numerals.parse(number, float)
+        except ValueError:
+            weight = 0.0
+        label = label.strip()
+        if label not in labels or label in weights or not 0 < weight < float("inf"):
+            raise UserError(
+                f"class_weights={text}: {part!r}: expected balanced, or LABEL=WEIGHT with a positive weight "
+                f"once for some of the labels {', '.join(labels)}"
+            )
+        weights[label] = weight
+    return tuple(weights.get(label, 1.0) for label in labels)

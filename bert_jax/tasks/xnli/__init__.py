@@ -1,7 +1,7 @@
 """Natural language inference in 15 languages: the XNLI corpus (Conneau et al. 2018)."""
 
-from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.table import Columns
 from bert_jax.tasks.xnli.task import Xnli
 
 TASKS = (

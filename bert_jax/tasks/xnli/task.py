@@ -15,11 +15,10 @@ from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks import error_analysis, metrics, table
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
-from bert_jax.tasks.readers import sources, tables
-from bert_jax.tasks.readers.tables import Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.table import Columns, Examples
 from bert_jax.tasks.text.task import ClassificationConfig, TextClassification
 
 LANGUAGES = tuple("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
@@ -116,7 +115,7 @@ class Xnli(TextClassification):
             UserError: a file is missing, or a field of the configuration is not valid.
         """
         languages = chosen(config)
-        if sources.is_prepared(data_dir):
+        if table.is_prepared(data_dir):
             return spec.file(data_dir, split)
         if split == "train":
             languages = languages if config.transfer == "translate_train" else ("en",)
@@ -141,8 +140,8 @@ class Xnli(TextClassification):
 
     def _of_languages(self, path: str, read: Callable[[str], Examples]) -> Examples:
         languages = chosen(self.config)
-        parts = []
-        for part in sources.parts(path):
+        joined = Examples(path)
+        for part in table.parts(path):
             examples = read(part)
             if training := _TRAINING.search(files.name(part)):
                 examples.languages = [training[1]] * len(examples)
@@ -153,8 +152,8 @@ class Xnli(TextClassification):
                 if others := len(examples) - len(kept):
                     kept.notes.append(f"{counted(others, 'row')} of other languages left out")
                 examples = kept
-            parts.append(examples)
-        return parts[0] if len(parts) == 1 else tables.joined(path, parts)
+            joined.extend(examples)
+        return joined
 
     def columns_in(self, path: str) -> Columns:
         """Returns the columns of a file: those of the translated training files differ."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fine_tuned import NO_DROPOUT, make_run, make_task, mistake
+from support.fine_tuned import NO_DROPOUT, make_task
 
-from bert_jax import cli, tasks, tokenization
+from bert_jax import cli, tokenization
 from bert_jax.tasks.embedding.late_interaction import punctuation
 from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
 TESTDATA = Path(__file__).parents[2] / "testdata"
@@ -120,18 +120,6 @@ def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path
     assert [tokenizer.tokens[i] for i in task.objective().skipped] == [".", "!", "##?"]
 
 
-def test_rows_without_markers(vocabulary, files):
-    task = make_task(
-        vocabulary, "lateinteraction", fields=LENGTHS, text_a="first", text_b="second", prefix_a="a "
-    )
-    rows = task.encode(task.read(str(files / "train.tsv")))
-    cls, sep, mask = (getattr(task.tokenizer, f"{name}_id") for name in ("cls", "sep", "mask"))
-    (ids,) = task.tokenizer.encode_batch(["a the red cat is one"])
-    assert rows.tokens[:8].tolist() == [cls, *ids[:6], sep] and task.objective().skipped == ()
-    (ids,) = task.tokenizer.encode_batch(["one cats red"])
-    assert rows.tokens[8 : rows.offsets[2]].tolist() == [cls, *ids, sep] and mask not in ids
-
-
 def test_punctuation_of_kinds_of_vocabularies():
     byte_bpe = tokenization.load(str(TESTDATA / "bpe"))
     found = [byte_bpe.tokens[i].removeprefix(byte_bpe.word_start) for i in punctuation(byte_bpe)]
@@ -169,41 +157,3 @@ def test_ranks_are_those_of_scores_by_loops(monkeypatch):
         ordered = sorted({*second} - others, key=lambda text: -score(a, text))
         assert found.predicted[row] == 1 + ordered.index(b)
         np.testing.assert_allclose(found.outputs[row, 0], score(a, b), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["--config.data.text_b="], "data.text_b: late interaction compares pairs"),
-        (["--config.query_length=13"], "query_length=13: expected at most max_seq_length=12"),
-        (["--config.data.eval_columns=first,second,wrong"], "late interaction is scored by ranks"),
-        (["--config.data.label=wrong"], "late interaction has no labels"),
-        (["--config.head=bilstm"], "vectors of texts have no such head"),
-        (["--config.pack=false"], "the task lateinteraction does not use it"),
-        (["--config.vector_size=0"], "vector_size=0"),
-        (
-            ["--config.batch_size=1", "--config.mesh.data=1", "--config.mesh.tensor=8"],
-            "expected at least 2, or data.negatives",
-        ),
-    ],
-)
-def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
-    assert message in mistake(command(files, tmp_path / "run", pretrained, *more), capsys)
-
-
-def test_models_of_one_vector_a_text_are_no_such_runs(vocabulary, tmp_path, files, capsys):
-    fields = LENGTHS | {"max_seq_length": 16}
-    run = make_run(tmp_path / "run", vocabulary, "lateinteraction", fields=fields, text_a="a", text_b="b")
-    embed = [
-        "embed",
-        f"--checkpoint={run}",
-        f"--input={files / 'docs.txt'}",
-        f"--output={tmp_path / 'x.npy'}",
-    ]
-    assert "a model of late interaction, with a vector for each token" in mistake(embed, capsys)
-
-
-def test_the_defaults_are_those_of_colbert():
-    config = tasks.default_config("base", "lateinteraction")
-    assert (config.vector_size, config.query_length, config.max_seq_length) == (128, 32, 180)
-    assert config.temperature == 1.0 and tasks.default_config("base", "embedding").temperature == 0.05

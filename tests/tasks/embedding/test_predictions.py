@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.embedding.predictions import RetrievalPredictions
+from bert_jax.tasks.table import Examples
 
 
 def examples_of(first, second, labels=()):
@@ -63,21 +63,3 @@ def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
     vectors[:] = np.nan
     found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
     assert set(found.predicted) == {50}
-
-
-def test_errors_of_similarities_are_the_largest_differences_of_ranks():
-    cosines = np.array([[0.9], [0.1], [0.5], [0.5]], np.float32)
-    found = SimilarityPredictions(
-        examples_of(list("abcd"), list("efgh"), [0, 1, 2, 3]), cosines, np.array([0, 1, 2, 3], np.float32)
-    )
-    rows = list(found.errors())
-    assert rows[0][:5] == (2, "0", "0.9000", "0.125", "0.875")
-    assert not found.is_degenerate({})
-
-
-def test_cosines_are_degenerate_in_their_own_scale():
-    """Targets from 0 to 100, whose range says nothing of cosines."""
-    examples, targets = examples_of(list("ab"), list("cd"), [0, 100]), np.array([0, 100], np.float32)
-    cosines = np.array([[0.95], [0.98]], np.float32)
-    assert not SimilarityPredictions(examples, cosines, targets).is_degenerate({})
-    assert SimilarityPredictions(examples, cosines * 0 + 1, targets).is_degenerate({})

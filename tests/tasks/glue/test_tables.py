@@ -11,7 +11,6 @@ from bert_jax import cli, tasks
 from bert_jax.errors import UserError
 from bert_jax.tasks import fields, setup
 from bert_jax.tasks.glue import tables
-from bert_jax.tasks.readers import prepared, sources
 
 # Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
 ROWS = {
@@ -165,28 +164,6 @@ def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabul
     assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
 
 
-def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
-    root = prepare(archive, "rte")
-    folder = root.resolve() / "glue" / "rte" / "2.0.0"
-    for data_dir in ("tfds:", "tfds:glue", f"tfds:{root}", f"tfds:{root}/glue/"):
-        path = prepared.find("rte", data_dir, "dev")
-        assert path == f"tfds:{folder}/validation"
-    assert [file.startswith(str(folder)) for file in prepared.files(path)] == [True]
-    assert sources.digest(path) != sources.digest(prepared.find("rte", "tfds:", "test"))
-    with pytest.raises(UserError, match="has no split 'validation_matched', only test, train, validation"):
-        prepared.find("rte", "tfds:glue", "dev_matched")
-
-
-def test_a_data_set_that_is_not_prepared(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=r"run python -c .*\('glue/mrpc', file_format='array_record'\)\."):
-        prepared.find("mrpc", "tfds:", "train")
-    with pytest.raises(UserError, match=r"builder\('glue/ax', .*, data_dir='/none'\)\.download_and_prepare"):
-        prepared.find("mnli", "tfds:/none/glue", "diagnostic")
-    with pytest.raises(UserError, match="is for the tasks of GLUE; for squad give its folder"):
-        tasks.get("squad").file("tfds:squad", "train")
-
-
 def test_the_zip_is_what_the_server_takes(tmp_path):
     files = {
         "STS-B.tsv": tables.submission_file(["0", "1"], np.float32([[-1.0], [2.34567]]), None),
@@ -218,37 +195,6 @@ def run_of(directory, task, scores):
     run = {"command": "finetune", "config": {"task": task}}
     (directory / "config.json").write_text(json.dumps(run))
     (directory / "best.json").write_text(json.dumps({"step": 3, "last_step": 3, "scores": scores}))
-
-
-def test_one_table_over_several_runs(tmp_path, capsys):
-    run_of(tmp_path / "cola", "cola", {"matthews": 0.5, "accuracy": 0.9})
-    run_of(tmp_path / "rte" / "seed-0", "rte", {"accuracy": 0.6})
-    summary = [{"setting": "", "scores": {"accuracy": {"median": 0.7}}}]
-    (tmp_path / "rte" / "summary.json").write_text(json.dumps(summary))
-    both = f"--workdir={tmp_path}/cola,{tmp_path}/rte"
-    assert cli.main(["evaluate", both, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["average"] == pytest.approx(0.6) and found["scores"]["rte"] == {"accuracy": 0.7}
-    assert cli.main(["evaluate", both]) == 0
-    assert "average   0.6000 over 2 tasks" in capsys.readouterr().out
-    assert cli.main(["evaluate", f"{both},{tmp_path}/cola"]) == 2
-    assert "a second run of cola" in capsys.readouterr().err
-    for flag in ("--input=x.tsv", "--output=x.tsv", "--split=train", "--checkpoint=last"):
-        assert cli.main(["evaluate", both, flag]) == 2
-        assert f"{flag.partition('=')[0]} is for a single run" in capsys.readouterr().err
-    for flag in ("--format=tsv", "--id=n", "--checkpoint=last"):
-        assert cli.main(["predict", both, "--split=test", f"--output={tmp_path}/x.zip", flag]) == 2
-        assert f"{flag.partition('=')[0]} is not for a .zip" in capsys.readouterr().err
-    for flag in ("--split=dev", "--null_score_diff_threshold=1"):
-        split = [] if flag.startswith("--split") else ["--split=test"]
-        assert cli.main(["predict", both, *split, f"--output={tmp_path}/x.zip", flag]) == 2
-        assert f"{flag.partition('=')[0]} is not for a .zip" in capsys.readouterr().err
-    run_of(tmp_path / "sst", "SST-2", {"accuracy": 0.8})
-    assert cli.main(["evaluate", f"{both},{tmp_path}/sst", "--json"]) == 0
-    assert "sst2" in json.loads(capsys.readouterr().out)["scores"]
-    run_of(tmp_path / "mine", "classification", {"accuracy": 0.6})
-    assert cli.main(["evaluate", f"{both},{tmp_path}/mine"]) == 2
-    assert "not a task of GLUE" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -8,14 +8,13 @@ import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli, tasks, tokenization
-from bert_jax.errors import UserError
 from bert_jax.objectives import losses
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.parallel import sharding
 from bert_jax.tasks import fields
 from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import batches, outputs
+from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -193,17 +192,6 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
     assert [one["id"] for one in found.decode(examples, data, joined).records()] == ["x", "y", "z"]
 
 
-def test_the_authors_files(shared_data, vocabulary):
-    codah = shared_data / "codah" / "dev.tsv"
-    config = tasks.default_config("tiny")
-    config.task = "codah"
-    tokenizer = tokenization.load(vocabulary)
-    found = MultipleChoiceTask(config, tasks.get("codah"), None, tokenizer, tiny_config(tokenizer.vocab_size))
-    examples = found.read(str(codah))
-    assert len(examples) == 556 and all(len(choices) == 4 for choices in examples.choices)
-    assert set(examples.labels) == {0, 1, 2, 3}
-
-
 def test_choices_in_a_json_list_that_go_on_from_a_text(vocabulary, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text(
@@ -229,37 +217,5 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
     found = make_task(vocabulary, text_a="q", choices="a,b", label="y")
     found.labels = ("0", "1")
     examples = found.read(str(path))
-    assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed_count == 1
-    expected = f"{path}:9: label 'C' is read as a letter: the right choice is 2 of 2, counted from 0"
-    assert expected in examples.warning()
-
-
-@pytest.mark.parametrize(
-    ("content", "columns", "message"),
-    [
-        (
-            "q\ta\tb\ty\nx\t1\t2\t2\n",
-            {},
-            r":2: the right choice is 2 of 2, counted from 0 .1 of 1 row is",
-        ),
-        ("q\ta\tb\ty\nx\t1\t2\tC\n", {}, r":2: label 'C' is read as a letter: the right choice is 2 of 2"),
-        ("q\ta\tb\ty\nx\t1\t2\t-1\n", {}, r":2: the right choice is -1 of 2"),
-        (
-            "q\ta\tb\ty\nx\t1\t2\tyes\n",
-            {},
-            r":2: label 'yes' is neither the number nor the letter of a choice",
-        ),
-        ("q\ta\tb\ty\nx\t1\t2\t0_1\n", {}, r":2: label '0_1' is neither the number nor the letter"),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choice, expected 2 or more"),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": ""}, "which columns hold the choices"),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the label"),
-    ],
-    ids=["outside", "letter", "negative", "no-number", "underscore", "one", "none", "missing", "unlabeled"],
-)
-def test_mistakes(vocabulary, tmp_path, content, columns, message):
-    path = tmp_path / "q.tsv"
-    path.write_text(content)
-    columns = dict(text_a="q", choices="a,b", label="y") | columns
-    with pytest.raises(UserError, match=message):
-        make_task(vocabulary, **columns).read(str(path))
+    assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed == 1
+    assert f"{path}:9: label 2: expected 0 to 1" in examples.warning()

@@ -65,19 +65,6 @@ def test_the_best_pair_wins():
     assert sum(probabilities) == pytest.approx(1) and probabilities[0] == pytest.approx(probabilities[1])
 
 
-def test_words_are_a_space_apart():
-    questions, data = layout(["a \n\u202fb"], room=5)
-    start, end = [0, 0, 5, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 5, 0]
-    assert decode(questions, data, np.stack([start, end], 1)).texts == ["a b"]
-
-
-def test_answers_are_no_longer_than_asked():
-    questions, data = layout(["abcd"])
-    start, end = [0, 0, 5, 0, 0, 0, 0], [0, 0, 0, 1, 2, 5, 0]
-    assert decode(questions, data, np.stack([start, end], 1), max_answer_length=3).texts == ["abc"]
-    assert decode(questions, data, np.stack([start, end], 1)).texts == ["abcd"]
-
-
 def test_a_start_counts_in_its_best_window_alone():
     questions, data = layout(["abcdef"])  # windows abcd, cdef; c is best in the first and d in the second
     start = [0, 0, 0, 0, 0, 7, 0, 0, 0, 6, 0, 0, 0, 0]
@@ -140,14 +127,6 @@ def test_decoding_is_that_of_the_rules(contexts, n_best, longest, v2, seed):
         assert listed == kept
         if v2:
             assert found.null_odds[number] == odds
-
-
-def test_chunks_change_nothing(monkeypatch):
-    questions, data = layout(["abcdefgh", "abc", "abcdefghij"])
-    outputs = np.random.default_rng(0).normal(size=(int(data.offsets[-1]), 2))
-    whole = decode(questions, data, outputs, v2=True)
-    monkeypatch.setattr(decoding, "_CHUNK", 2)
-    assert decode(questions, data, outputs, v2=True) == whole
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bert_jax import tokenization
 from bert_jax.tasks.question_answering import encoding
-from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Questions
+from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import windows
 
 
@@ -113,22 +113,6 @@ def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answ
     data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
     first, last = data.targets["starts"][0], data.targets["ends"][0]
     assert " ".join(tokenizer.tokens[i] for i in data.tokens[first : last + 1]) == expected
-
-
-@pytest.mark.parametrize("start, target", [(NO_ANSWER, 0), (UNKNOWN, -1)], ids=["none", "unknown"])
-def test_targets_without_an_answer(tokenizer, start, target):
-    data = encoding.encode(asked("a b c d e f g", start=start), tokenizer, 10, 2, 6)
-    assert data.targets["starts"].tolist() == [target] * len(data) == data.targets["ends"].tolist()
-
-
-def test_long_questions_are_cut(tokenizer):
-    data = encoding.encode(asked("a b", "a b c d e"), tokenizer, 12, 4, 3)
-    assert rows(data, tokenizer) == ["[CLS] a b c [SEP] a b [SEP]"] and data.cut_questions == 1
-
-
-def test_a_context_without_tokens_is_one_window(tokenizer):
-    data = encoding.encode(asked("\u200b", answer="\u200b", start=0), tokenizer, 12, 4, 3)
-    assert rows(data, tokenizer) == ["[CLS] who ? [SEP] [SEP]"]
 
 
 def test_questions_on_one_context_share_its_windows(tokenizer):

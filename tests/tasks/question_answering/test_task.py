@@ -1,17 +1,15 @@
 """Questions from files to answers in files, as a user asks for them, on a tiny checkpoint; and the task."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from support.fine_tuned import command_that_learns, make_run, mistake
+from support.fine_tuned import command_that_learns
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
-from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import placement
@@ -70,13 +68,6 @@ def test_a_tiny_model_learns_twenty_questions(finetuned):
     assert sum(text in [color.upper() for color in COLORS] for text in texts.values()) >= 13
 
 
-@pytest.mark.slow
-def test_a_bilstm_learns_them_too(files, pretrained, tmp_path):
-    options = ["--config.head=bilstm", "--config.head_size=32", "--config.epochs=40"]
-    assert cli.main(arguments(files, tmp_path, pretrained, *options)) == 0
-    assert json.loads((tmp_path / "best.json").read_text())["scores"]["f1"] > 90
-
-
 @pytest.mark.long
 def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):
     capsys.readouterr()
@@ -107,18 +98,6 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     assert (tmp_path / "nbest_new.json").exists() and (tmp_path / "null_odds_new.json").exists()
     assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={tmp_path}/new.jsonl"]) == 2
     assert "no 'question'" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_answers_do_not_depend_on_the_batch(finetuned, files):
-    found = []
-    for size in (3, 40):
-        model = Predictor(str(finetuned), batch_size=size)
-        examples = model.task.read(str(files / "dev-v2.0.json"))
-        data = model.task.encode(examples)
-        assert len(data) > 20  # several windows
-        found.append(model(data))
-    np.testing.assert_allclose(*found, atol=1e-4)
 
 
 @pytest.mark.long
@@ -163,91 +142,3 @@ def test_the_loss_is_over_the_tokens_of_the_row():
     assert float(pairs["task_loss"][0]) == pytest.approx(total / 2, rel=1e-4)
     assert total / 4 == pytest.approx(np.log(lengths).mean(), abs=0.2)
     assert np.all(outputs[0, 5:] < -1e30)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ("--config.max_seq_length=7", "max_seq_length=7: expected more than max_query_length + 3 = 7"),
-        ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
-        ("--config.metrics=accuracy", "'accuracy' is not a metric of the task squad2; expected some of f1"),
-        ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
-        ("--config.data_dir=", "no file to train on"),
-        ("--config.data.format=csv", "data.format=csv: expected auto, json"),
-        ("--config.v2=false", "v2=False: questions of the task squad2 may have no answer"),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, message):
-    assert message in mistake(arguments(files, tmp_path / "run", pretrained, change), capsys)
-
-
-@pytest.mark.long
-def test_another_threshold(files, vocabulary, tmp_path, capsys):
-    fields = dict(max_query_length=4, doc_stride=4, v2=True)
-    run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)
-    questions, output = f"--input={files}/dev-v2.0.json", tmp_path / "out.json"
-    odds = None
-    for threshold in (-1e3, 1e3):
-        flags = [
-            f"--workdir={run}",
-            questions,
-            f"--output={output}",
-            "--overwrite",
-            f"--null_score_diff_threshold={threshold}",
-        ]
-        assert cli.main(["predict", *flags]) == 0
-        assert all((text == "") == (threshold < 0) for text in json.loads(output.read_text()).values())
-        capsys.readouterr()
-        assert cli.main(["evaluate", *flags, "--json"]) == 0
-        scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
-        assert scores["NoAns_exact"] == (100 if threshold < 0 else 0)
-        odds = odds or json.loads((tmp_path / "null_odds_out.json").read_text())
-        assert json.loads((tmp_path / "null_odds_out.json").read_text()) == pytest.approx(odds)
-    other = make_run(tmp_path / "other", vocabulary, "squad", fields=fields | {"v2": False})
-    for command in ("predict", "evaluate"):
-        flags = [f"--workdir={other}", questions, f"--output={output}", "--null_score_diff_threshold=1"]
-        assert cli.main([command, *flags]) == 2
-        assert (
-            "null_score_diff_threshold=1.0: every question has an answer unless v2=true"
-            in capsys.readouterr().err
-        )
-    assert cli.main(["evaluate", f"--workdir={run},{other}", "--null_score_diff_threshold=1"]) == 2
-    assert "--null_score_diff_threshold is for a single run" in capsys.readouterr().err
-
-
-def test_the_threshold_is_also_that_of_adapters(vocabulary, tmp_path, capsys):
-    fields = dict(max_query_length=4, doc_stride=4, v2=True)
-    run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)
-    other = make_run(tmp_path / "other", vocabulary, "squad", fields=fields | {"v2": False})
-    flags = [f"--workdir={run}", f"--adapter=other={other}", "--input=-", "--null_score_diff_threshold=1"]
-    assert cli.main(["predict", *flags]) == 2
-    assert "every question has an answer unless v2=true" in capsys.readouterr().err
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--output=x.tsv"], "expected a name ending in .json"),
-        (["--output=x.json", "--header=false"], "--header is for tables"),
-        (["--output=x.json", "--format=tsv"], "--format=tsv: expected auto, json"),
-    ],
-    ids=["suffix", "header", "format"],
-)
-def test_mistakes_in_prediction(finetuned, files, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
-    command = ["predict", f"--workdir={finetuned}", f"--input={files}/dev-v2.0.json"]
-    assert message in mistake([*command, *flags], capsys)
-
-
-def test_hyper_parameters_are_the_papers():
-    spec = importlib.util.spec_from_file_location("squad", CONFIGS)
-    squad = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(squad)
-    for version, batch_size, epochs in (("v1", 32, 3), ("v2", 48, 2)):
-        c = squad.get_config(version)
-        assert (c.batch_size, c.epochs, c.optimizer.learning_rate) == (batch_size, epochs, 5e-5)
-        assert (c.max_seq_length, c.doc_stride, c.max_query_length) == (384, 128, 64)
-        assert (c.n_best, c.max_answer_length, c.null_score_diff_threshold) == (20, 30, 0)
-    with pytest.raises(UserError, match="expected finetune/squad:v1 or finetune/squad:v2"):
-        squad.get_config("v3")

@@ -5,11 +5,11 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.fine_tuned import NO_DROPOUT, make_task, mistake
+from support.fine_tuned import NO_DROPOUT, make_task
 
 from bert_jax import cli
-from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.reranking.predictions import RankingPredictions
+from bert_jax.tasks.table import Examples
 
 ANIMALS, OTHERS = ("cat", "dog", "bird"), ("red", "green", "blue", "small", "big")
 
@@ -125,23 +125,3 @@ def test_ranks_count_equal_scores_as_better():
         (2, 3, "1.0000", "2.0000", "d", "y"),
     ]
     assert RankingPredictions(examples, scores[2:], np.zeros(1, int)).is_degenerate({})
-
-
-def test_scores_that_are_no_numbers_have_the_last_rank():
-    scores = np.array([[np.nan] * 3, [np.nan, 1, 2], [1, np.nan, 0]], np.float32)
-    examples = Examples("x.tsv", list("012"), list("abc"), list("def"), [0] * 3, [2, 3, 4])
-    assert RankingPredictions(examples, scores, np.zeros(3, int)).predicted.tolist() == [3, 3, 2]
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["--config.data.text_b="], "data.text_b: reranking compares candidates; expected the column of the"),
-        (["--config.data.negatives="], "data.negatives: reranking compares candidates; expected the column"),
-        (["--config.data.negatives=wrong"], "wrong"),
-        (["--config.data.label=answer"], "the document of data.text_b is the relevant one"),
-        (["--config.doc_stride=4"], "a candidate has one row, and longer ones are cut"),
-    ],
-)
-def test_mistakes(files, pretrained, tmp_path, capsys, more, message):
-    assert message in mistake(command(files, tmp_path / "run", pretrained, *more), capsys)

@@ -104,17 +104,6 @@ def test_bucket_lengths():
     assert batches.bucket_lengths([], 32, 128) == (8,)
 
 
-@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=200), batch_size=st.sampled_from([1, 2, 8]))
-@settings(max_examples=50, deadline=None)
-def test_no_other_buckets_waste_less(lengths, batch_size):
-    buckets = batches.bucket_lengths(lengths, batch_size, 60)
-    assert max(lengths) <= buckets[-1] <= 60
-    assert len(buckets) <= min(8, 1 + -(-len(lengths) // batch_size) // 8)
-    longest = buckets[-1]
-    others = itertools.combinations(range(8, longest, 8), len(buckets) - 1)
-    assert padded(lengths, buckets) == min(padded(lengths, (*other, longest)) for other in others)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("n, batch_size", [(1, 4), (64, 8), (1001, 8), (5, 8)])
 def test_an_epoch_holds_every_example_once(n, batch_size, grouped):
@@ -171,21 +160,6 @@ def test_evaluation_sees_every_example_once_in_a_known_order():
     order = batches.eval_order(data, 8)
     assert seen == order[order >= 0].tolist()
     assert sorted(seen) == list(range(21))
-
-
-def test_grouping_by_length_saves_padding():
-    data = random_data(2000, max_words=100)
-
-    def padded(grouped):
-        steps = batches.steps_per_epoch(2000, 16)
-        stream = batches.train_batches(data, 16, 0, 0, group_by_length=grouped)
-        return sum(batch["input_ids"].size for batch in itertools.islice(stream, steps))
-
-    assert padded(True) < 0.75 * padded(False)
-    widths = {
-        batch["input_ids"].shape[1] for batch in itertools.islice(batches.train_batches(data, 16, 0, 0), 125)
-    }
-    assert widths <= set(batches.bucket_lengths(data.lengths, 16, data.max_seq_length))
 
 
 def grouped(lengths, group):

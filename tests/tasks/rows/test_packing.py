@@ -171,19 +171,6 @@ def test_predictions_are_those_of_one_example_a_row(kind):
     assert len(found) == (75 if kind == "windows" else 150)
 
 
-def test_runs_of_any_seed_have_the_planned_shapes():
-    data = rows(np.clip(RNG(0).lognormal(2.3, 0.5, 2500), 3, 32).astype(int).tolist())
-    shape = packing.plan(data, 32, 240, 1, ROW_FLOPS)
-    assert 2 <= len(shape.rows) <= 3
-    of_a_step = shape.mean_rows * ROW_FLOPS(shape.length)
-    assert len(packing.plan(data, 32, 240, 1, ROW_FLOPS, compilation=of_a_step).rows) > 1
-    assert len(packing.plan(data, 32, 240, 1, ROW_FLOPS, compilation=240 * of_a_step).rows) == 1
-    steps = 240
-    for seed in range(1, 6):
-        stream = itertools.islice(packing.train_batches(data, shape, 32, seed, 0), steps)
-        assert sum(batch["input_ids"].shape[0] in shape.rows for batch in stream) >= steps - 1
-
-
 def found(batch, data):
     """The examples of a batch, each checked token by token."""
     seen = batch["targets"][batch["weights"] > 0]
@@ -240,14 +227,6 @@ def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
     data = rows([10, 10, 10, 10, 10])
     batch = packing.make_batch(data, np.arange(5), shape_for(data, 10, rows=(2,), multiple=2))
     assert batch["input_ids"].shape == (6, 10) and batch["weights"].sum() == 5
-
-
-def test_packing_is_left_where_it_would_compute_more():
-    short = rows(RNG(0).integers(5, 14, 400).tolist())
-    packed = packing.plan(short, 32, 100, 1, ROW_FLOPS)
-    assert packed.mean_rows * packed.length < 1.15 * 32 * short.lengths.mean()
-    # A row a device and an example a row: nothing can share one.
-    assert packing.plan(short, 32, 100, 32, ROW_FLOPS) is None
 
 
 def test_a_run_goes_on_with_its_batches_on_other_devices():

@@ -124,23 +124,6 @@ def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
     assert windows.join(outputs, np.arange(5)).tolist() == outputs.tolist()
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 7), min_size=1, max_size=30))
-def test_every_text_counts_the_same(counts):
-    owners = np.repeat(np.arange(len(counts)), counts)
-    shares = windows.row_weights(owners)
-    np.testing.assert_allclose(np.bincount(owners, shares), len(owners) / len(counts), rtol=1e-5)
-    assert shares.mean() == pytest.approx(1, rel=1e-5)
-
-
-def test_many_numbers_of_windows_are_summed_up():
-    numbers = [1] * 1200 + [2, 2, 3, 5, 8, 9, 30]
-    shown = windows.describe(np.repeat(np.arange(len(numbers)), numbers), 3)
-    counts = "1,200 in 1, 2 in 2, 1 in 3, 1 in 5, 3 in 8 to 30"
-    assert shown == f"1,259 windows (examples: {counts}; the shorter text cut in 3)"
-    assert windows.describe(np.array([0, 1, 1]), 1, "a choice").endswith("1 in 2; a choice cut in 1)")
-
-
 @pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
 def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
     words = "x xx xxx xxxx xxxxx"
@@ -245,22 +228,3 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
         [[float(p) for p in row[2:]] for row in kept],
         atol=2e-6,
     )
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["--config.doc_stride=11"], "doc_stride=11: expected 0 (long texts are cut) to 10"),
-        (["--config.doc_stride=-1"], "doc_stride=-1 must be at least 0"),
-        (
-            ["--config.doc_stride=6", "--config.data.text_b=color"],
-            "to 5, the tokens of the longer text of a pair",
-        ),
-        (["--config.task=tagging"], "doc_stride=5: the task tagging does not use it"),
-    ],
-    ids=["large", "negative", "pair", "tagging"],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
-    assert cli.main(command(files, tmp_path / "run", pretrained, *more)) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1

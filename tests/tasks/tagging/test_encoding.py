@@ -1,5 +1,4 @@
 import dataclasses
-import tracemalloc
 
 import numpy as np
 from hypothesis import given, settings
@@ -124,14 +123,3 @@ def test_context_comes_from_the_same_document():
         [1, 60, 2],
     ]
     assert data.word_tokens.tolist() == [1, 2, 10, 18, 19, 22]
-
-
-def test_the_memory_for_windows_is_linear():
-    """A request to a server may have some hundred thousand words."""
-    offsets = np.arange(100_001)
-    found = windows.split(offsets, 128, 64)
-    tracemalloc.start()
-    windows.most_context(offsets, found)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(found) > 1500 and peak < 40 * len(offsets)

@@ -62,12 +62,6 @@ def test_repairs(given, expected):
     assert entities.to_bio2(given.split()) == expected.split()
 
 
-def test_an_m_alone_is_no_part_of_an_entity():
-    assert entities.share({"B": 3, "M": 2, "E": 3, "S": 4, "O": 9}) == 1
-    assert entities.share({"M": 2, "F": 2}) == 0 and entities.share({"O": 3}) == 0
-    assert entities.share({"B-X": 1, "NN": 3}) == 0.25
-
-
 @pytest.mark.parametrize(
     "sentences, expected",
     [

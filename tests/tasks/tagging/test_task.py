@@ -1,18 +1,14 @@
 """`finetune`, `evaluate` and `predict` of tags, as a user calls them, on a tiny checkpoint."""
 
-import dataclasses
 import json
-import shutil
 
 import numpy as np
 import pytest
-from support.fine_tuned import command_that_learns, make_run, make_task, mistake
+from support.fine_tuned import command_that_learns, make_task, mistake
 from support.stored_params import stored_params
 from support.tags import to_iob1
 
 from bert_jax import cli
-from bert_jax.inference.predictor import Predictor
-from bert_jax.serving import services
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import read_sentences
 
@@ -111,49 +107,6 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
 
 
 @pytest.mark.long
-def test_the_format_of_a_file_to_predict_is_given_by_a_flag_of_predict(finetuned, tmp_path, capsys):
-    (tmp_path / "new.csv").write_text("the\nred\n")
-    command = [
-        "predict",
-        f"--workdir={finetuned}",
-        f"--input={tmp_path}/new.csv",
-        f"--output={tmp_path}/o.tsv",
-    ]
-    assert cli.main(command) == 2
-    assert "give the format (conll, jsonl) with --format\n" in capsys.readouterr().err
-    assert cli.main([*command, "--format=conll"]) == 0
-
-
-@pytest.mark.long
-def test_a_file_with_a_sentence_a_line_is_not_predicted(finetuned, files, tmp_path, capsys):
-    (tmp_path / "new.txt").write_text("the red cat is\na dog is here\n")
-    command = ["predict", f"--workdir={finetuned}", f"--output={tmp_path}/o.conll"]
-    error = mistake([*command, f"--input={tmp_path}/new.txt"], capsys)
-    assert "new.txt:1: 4 columns, 3 in the training file; expected one word per line" in error
-    assert cli.main([*command, f"--input={tmp_path}/new.txt", "--text_a=0"]) == 0
-    assert read_sentences(str(tmp_path / "o.conll")).words == [["the", "a"]]
-    assert cli.main([*command, f"--input={files}/eng.testa", "--overwrite"]) == 0
-
-
-@pytest.mark.long
-def test_files_to_predict_have_the_format_of_the_run(finetuned, tmp_path, capsys):
-    (tmp_path / "new.data").write_text('{"words": ["the", "red", "cat"]}\n')
-    copy = tmp_path / "run"
-    shutil.copytree(finetuned, copy)
-    run = json.loads((copy / "config.json").read_text())
-    run["config"]["data"]["format"] = "jsonl"
-    (copy / "config.json").write_text(json.dumps(run))
-    command = ["predict", f"--workdir={copy}", f"--input={tmp_path}/new.data", f"--output={tmp_path}/o.jsonl"]
-    assert cli.main(command) == 0
-    assert json.loads((tmp_path / "o.jsonl").read_text())["words"] == ["the", "red", "cat"]
-    conll = ["--overwrite", "--format=conll", "--id=x"]
-    assert cli.main([*command, *conll]) == 2
-    assert "--id is only used for jsonl, and" in capsys.readouterr().err
-    assert cli.main([*command, "--overwrite", "--format=csv"]) == 2
-    assert "error: --format=csv: expected auto, conll, jsonl" in capsys.readouterr().err
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     "head, mix, cached",
     [("linear", "weighted", False), pytest.param("bilstm", "concat", True, marks=pytest.mark.slow)],
@@ -205,66 +158,6 @@ def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsy
 ALL = ",".join(map(str, range(1, 13)))
 
 
-@pytest.mark.parametrize(
-    "layers, mix, expected, width",
-    [
-        ("0", "concat", (0,), 1),
-        ("-2", "concat", (-2,), 1),
-        ("-1", "concat", (-1,), 1),
-        ("-4,-3,-2,-1", "weighted", (-4, -3, -2, -1), 4),
-        ("", "concat", (-4, -3, -2, -1), 4),
-        (ALL, "sum", tuple(range(1, 13)), 1),
-        (ALL, "weighted", tuple(range(1, 13)), 12),
-    ],
-)
-def test_the_rows_of_table_7_can_be_configured(vocabulary, layers, mix, expected, width):
-    """The embeddings, single layers, and mixes of the last four or of all 12 layers."""
-    task = make_task(vocabulary, "conll", ("O", "B-X", "I-X"), {"frozen": True, "head": "bilstm"})
-    task.config = dataclasses.replace(task.config, feature_layers=layers, feature_mix=mix)
-    task.model_config = task.model_config.replace(num_hidden_layers=12)
-    task.set_up()
-    assert task.layers == expected
-    assert task.objective().feature_width == width * task.model_config.hidden_size
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (["--config.frozen=true", "--config.head=crf"], "head=crf: expected linear or bilstm"),
-        (["--config.head_size=8"], "head_size=8: it is only used with head=bilstm"),
-        (["--config.feature_layers=-1"], "feature_layers=-1: it is only used with a frozen encoder"),
-        (["--config.feature_mix=sum"], "feature_mix=sum: it is only used with a frozen encoder"),
-        (["--config.frozen=true", "--config.feature_mix=mean"], "expected concat, sum, or weighted"),
-        (["--config.frozen=true", "--config.feature_layers=2"], "feature_layers=2: expected numbers"),
-        (["--config.frozen=true", "--config.feature_layers=last"], "feature_layers=last: expected numbers"),
-        (["--config.metrics=matthews"], "'matthews' is not a metric of the task conll"),
-        (["--config.data.text_a=word"], "data.text_a=word:"),
-        (["--config.data.label=7"], "no column 7 for data.label: the line has 3"),
-        (["--config.data_dir=/nowhere"], "conll: found no /nowhere/conll2003/eng.train"),
-        (["--config.task=classification", "--config.frozen=true"], "task classification does not use it"),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):
-    assert message in mistake(arguments(files, tmp_path / "run", pretrained, *changes), capsys)
-
-
-def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
-    path = tmp_path / "dev.conll"
-    path.write_text("the O\n\nred B-THING\ncat I-COLOUR\n")
-    assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={path}"]) == 2
-    assert f"{path}:4: tag 'I-COLOUR' is none of 'O', 'B-NUM'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tag", ["PER", "b-per", "PER-B", "NOUN"])
-def test_tags_without_a_scheme_beside_o_get_a_warning(vocabulary, tmp_path, tag):
-    """Words that are all O have a high accuracy, which selects the best checkpoint."""
-    (tmp_path / "x.conll").write_text(f"the O\nred {tag}\n\n" * 3)
-    examples = make_task(vocabulary, "tagging").read_training(str(tmp_path / "x.conll"))
-    assert f"{tag!r} have no prefix" in examples.warning() and "accuracy of words" in examples.warning()
-    (tmp_path / "x.conll").write_text(f"the DET\nred {tag}\n\n" * 3)
-    assert not make_task(vocabulary, "tagging").read_training(str(tmp_path / "x.conll")).warning()
-
-
 @pytest.mark.parametrize("tag", ["B-DATE", "I-DATE", "DATE", "b-date"])
 def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path, tag):
     """A perfect tagger of 96 sentences finds 96 of 100 entities: conlleval's F1 is 97.96."""
@@ -285,49 +178,6 @@ def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path,
     assert task.loss(rows, outputs) == pytest.approx(0, abs=1e-6)  # of the words with a known tag
     assert len(list(found.errors())) == 4 and found.confusions().counts.sum() == 200
     assert set(found.breakdown()) == {"PER", tag.removeprefix("B-").removeprefix("I-")}
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("the O\nred O\n", "every one of the 2 words has the tag 'O'"),
-        ("the\nred\n", ":1: 1 column, expected a word and its tag"),
-        ("", "no sentences"),
-        (
-            "".join(f"a t{i}\n" for i in range(30)),
-            "30 different tags in 30 words (such as 't0'); is data.label the right column?",
-        ),
-        (
-            "the O\n\nred B-X\n\ncat NOUN\n\n" + "the O\n\n" * 15,
-            ":5: tag 'NOUN' is none of 'O', 'B-X', 'I-X'",
-        ),
-    ],
-    ids=["one-tag", "no-tags", "empty", "too-many", "one-wrong"],
-)
-def test_training_files_that_teach_nothing(pretrained, tmp_path, capsys, text, message):
-    (tmp_path / "eng.train").write_text(text)
-    assert message in mistake(arguments(tmp_path, tmp_path / "run", pretrained), capsys)
-
-
-@pytest.mark.long
-def test_context_without_marks_of_documents_gets_a_warning(vocabulary, tmp_path):
-    (tmp_path / "none.conll").write_text("cat O\n\ndog B-X\n")
-    (tmp_path / "one.conll").write_text("-DOCSTART- O\n\ncat O\n\ndog B-X\n")
-    for context in (True, False):
-        task = make_task(vocabulary, "tagging", ("O", "B-X", "I-X"), {"document_context": context})
-        for read in (task.read_training, task.read, task.read_unlabeled):
-            warning = read(str(tmp_path / "none.conll")).warning()
-            assert ("all sentences are read as one document" in warning) == context
-            assert not read(str(tmp_path / "one.conll")).warning()
-
-
-def test_a_stream_without_context_gets_a_warning(vocabulary, tmp_path):
-    fields, lines = {"document_context": True}, []
-    run = make_run(tmp_path / "run", vocabulary, "tagging", ("O", "B-X", "I-X"), fields)
-    model = Predictor(str(run), log=lines.append)
-    assert not any(line.startswith("warning") for line in lines)
-    services.Prediction(model)
-    assert "a sentence is read without those around it" in lines[-1]
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support import pretrained as checkpoints
-from support.fine_tuned import NO_DROPOUT, command, mistake
+from support.fine_tuned import NO_DROPOUT, command
 
 from bert_jax import cli, convert
 
@@ -55,15 +55,3 @@ def test_a_run_learns_both(files, causal, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["scores"] == pytest.approx(best["scores"])
     model = convert.load(tmp_path)
     assert model.head == "sequence_classification" and "mlm" not in model.groups
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (["--config.model.causal=false"], "lm_weight=0.5: the model reads in both directions"),
-        (["--config.encoder=bilstm"], "lm_weight=0.5: encoder=bilstm has no Transformer"),
-        (["--config.lm_weight=-1"], "lm_weight=-1.0 must be at least 0"),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):
-    assert message in mistake(arguments(files, tmp_path / "run", pretrained, *changes), capsys)

@@ -4,12 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import command, make_run, mistake
+from support.fine_tuned import command, mistake
 from support.pretrained import WORDS
-from support.stored_params import stored_params
 
-from bert_jax import cli, convert
-from bert_jax.errors import UserError
+from bert_jax import cli
 
 TABLE = "encoder/embeddings/word_embeddings"
 
@@ -44,26 +42,6 @@ def arguments(files, workdir, pretrained, *more, encoder="bilstm_attention"):
         *more,
         text="a",
     )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "task, fields, data, given, instead",
-    [
-        ("tagging", {"head": "bilstm", "head_size": 8}, {}, "head=bilstm", "head=linear"),
-        ("classification", {"encoder": "bilstm"}, {"text_a": "a"}, "encoder=bilstm", "encoder=transformer"),
-    ],
-)
-def test_other_commands_say_what_the_head_of_a_run_is(
-    tmp_path, vocabulary, task, fields, data, given, instead
-):
-    run = make_run(tmp_path / "run", vocabulary, task, ["O", "B-X"], fields, **data)
-    with pytest.raises(UserError) as error:
-        convert.load(run)
-    assert f"its classifier is a BiLSTM ({given}), which is not converted, exported or distilled" in str(
-        error.value
-    )
-    assert f"train a model with --config.{instead}; evaluate, predict and" in str(error.value)
 
 
 @pytest.mark.slow
@@ -101,27 +79,3 @@ def test_packed_and_padded_batches_train_alike(files, pretrained, tmp_path):
         losses.append([line["loss"] for line in lines if line["kind"] == "train"])
     assert len(losses[0]) == 3
     np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_word_embeddings_can_be_frozen(files, pretrained, tmp_path):
-    options = ["--config.optimizer.freeze=encoder/.*", "--config.epochs=0.5"]
-    assert cli.main(arguments(files, tmp_path, pretrained, *options, encoder="bilstm")) == 0
-    np.testing.assert_array_equal(stored_params(tmp_path)[TABLE], stored_params(pretrained)[TABLE])
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (["--config.encoder=gru"], "encoder=gru: expected transformer, bilstm, or bilstm_attention"),
-        (["--config.data.text_b="], "the rows have no second text to attend to; expected encoder=bilstm"),
-        (["--config.head=bilstm"], "head=bilstm: encoder=bilstm_attention has no Transformer"),
-        (["--config.adapter.kind=bitfit"], "adapter.kind=bitfit: encoder=bilstm_attention has no"),
-        (["--config.optimizer.layer_decay=0.9"], "optimizer.layer_decay=0.9: encoder=bilstm_attention"),
-        (["--config.model.attention=xla"], "model.attention=xla: encoder=bilstm_attention has no"),
-        (["--config.model.classifier_pooling=mean"], "model.classifier_pooling=mean: encoder="),
-        (["--config.encoder=transformer"], "encoder_size=16: it is only used with encoder=bilstm"),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):
-    assert message in mistake(arguments(files, tmp_path / "run", pretrained, *changes), capsys)

@@ -14,8 +14,6 @@ from support.models import tiny_config
 from bert_jax import cli
 from bert_jax.objectives import losses
 from bert_jax.objectives.classification import Classification
-from bert_jax.tasks.readers.json_values import json_text
-from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.text.multilabel import MultiLabel
 
 
@@ -98,27 +96,6 @@ def test_the_f1_of_a_single_label_is_that_of_the_label():
         assert scorer(*twice) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("content", "more", "message"),
-    [
-        ("text,labels\na,\nb,\n", [], "none of the 2 rows has a label"),
-        ('text,labels\na,"x, y"\nb,\n', ["--config.metrics=accuracy"], "not a metric of the task multilabel"),
-        ('text,labels\na,"x, y"\nb,\n', ["--config.class_weights=balanced"], "multilabel does not use it"),
-        ('text,labels\na,"x, y"\nb,\n', ["--config.data.label="], "which column holds the label"),
-        ('text,labels\na,"x, y"\nb,\n', [], "label 'red' is none of 'x', 'y'"),
-        ("text,labels\na,['x']\n", [], "train.csv:2: the labels \"['x']\" are no JSON list of texts"),
-    ],
-    ids=["none", "metric", "weights", "column", "outside", "quotes"],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, content, more, message):
-    path = tmp_path / "train.csv"
-    path.write_text(content)
-    arguments = command(files, tmp_path / "run", pretrained, f"--config.data.train={path}", *more)
-    assert cli.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
 def test_a_cell_may_have_a_list_of_labels():
     task = types.SimpleNamespace(labels=())
     parse = functools.partial(MultiLabel.parse_label, task)
@@ -127,26 +104,6 @@ def test_a_cell_may_have_a_list_of_labels():
     assert parse("[1, 2]") == ("1", "2") and parse('["a", 1.5, true]') == ("a", "1.5", "true")
     with pytest.raises(ValueError, match="the label 'a, b' has a ','"):
         parse('["a, b"]')
-
-
-@pytest.mark.parametrize("cell", ["['a', 'b']", "[a, b]", "[1, null]", '[["a"]]', " [x] "])
-def test_brackets_around_another_list_are_refused(cell):
-    """Else the brackets and quotes would be parts of labels."""
-    with pytest.raises(ValueError, match=r'are no JSON list of texts or numbers, such as \["a", "b"\]'):
-        MultiLabel.parse_label(types.SimpleNamespace(labels=()), cell)
-
-
-@pytest.mark.parametrize("labels", [["[x]"], ["[a", "b]"], ["a", "[b]"]])
-def test_labels_of_a_list_may_have_brackets(labels):
-    text = json_text(labels, "label", "tags")
-    assert MultiLabel.parse_label(types.SimpleNamespace(labels=()), text) == tuple(labels)
-
-
-def test_a_comma_in_a_label_is_refused():
-    """Else the label would become two, in training and in the files of predictions."""
-    assert json_text(["a b", "c"], "label", "tags") == "a b,c"
-    with pytest.raises(Malformed, match="'food, drink' in 'tags' has a ',', which separates labels"):
-        json_text(["a", "food, drink"], "label", "tags")
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0])

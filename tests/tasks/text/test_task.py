@@ -2,7 +2,6 @@ import jax
 import numpy as np
 import pytest
 import sklearn.metrics
-from support import fine_tuned
 from support.tiny_model import draw_parameters
 
 from bert_jax import tasks, tokenization
@@ -39,16 +38,6 @@ def encoded(rows, targets, dtype=np.int32):
         pad_id=0,
         max_seq_length=16,
     )
-
-
-def test_inputs_of_the_model():
-    data = encoded([([5, 6], [7]), ([8], [])], [1, 0])
-    batch = batches.make_batch(data, np.array([0, 1, -1]), (8,))
-    prepared = Classification(CONFIG, 2).prepare(batch, None, False)
-    assert prepared["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0] * 8, [0] * 8]
-    assert prepared["sequence_ids"].tolist() == [[1] * 6 + [0, 0], [1] * 3 + [0] * 5, [0] * 8]
-    assert prepared["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 0], [0, 1, 2, 0, 0, 0, 0, 0], [0] * 8]
-    assert prepared["tokens"].sum() == 9 and prepared["sequences"].sum() == 2
 
 
 @pytest.mark.long
@@ -151,22 +140,3 @@ def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
     assert found.confusions().counts.tolist() == [[48, 0, 0], [0, 48, 0], [2, 2, 0]]
     assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of the other rows
     assert "no: 48, yes: 48" in task.describe(examples, rows)
-
-
-def test_a_file_of_other_labels_is_an_error(vocabulary, tmp_path):
-    (tmp_path / "train.tsv").write_text("a\tb\tlabel\nx\ty\t0\nx\ty\t1\n")
-    task = make_task(vocabulary)
-    task.read_training(str(tmp_path / "train.tsv"))
-    (tmp_path / "dev.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\n" * 3 + "x\ty\tnegative\n" * 3)
-    with pytest.raises(UserError, match=r"dev\.tsv:5: label 'negative' .*3 of 6 rows"):
-        task.read(str(tmp_path / "dev.tsv"))
-
-
-def test_rows_without_a_label_of_a_benchmark_are_skipped(vocabulary, tmp_path):
-    """MNLI marks rows on which the annotators disagreed with "-", and does not score them."""
-    (tmp_path / "dev.tsv").write_text(
-        "index\tsentence1\tsentence2\tgold_label\n" + "0\tx\ty\tneutral\n" * 20 + "1\tx\ty\t-\n"
-    )
-    task = fine_tuned.make_task(vocabulary, "mnli", tasks.get("mnli").labels)
-    examples = task.read(str(tmp_path / "dev.tsv"))
-    assert len(examples) == 20 and "1 of 21 rows is malformed" in examples.warning()

@@ -7,7 +7,6 @@ import pytest
 from support.fine_tuned import NO_DROPOUT, make_config, make_task
 
 from bert_jax import cli
-from bert_jax.errors import UserError
 from bert_jax.tasks import fields, setup
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
@@ -184,32 +183,3 @@ def test_a_run_is_evaluated_by_language(archive, pretrained, tmp_path, capsys):
     output = tmp_path / "new-out.tsv"
     assert cli.main(["predict", f"--workdir={run}", f"--input={unlabeled}", f"--output={output}"]) == 0
     assert output.read_text().splitlines()[1].startswith("7\t")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"transfer": "few_shot"}, "transfer=few_shot: expected zero_shot, translate_train, translate_test"),
-        ({"languages": "de,nl"}, "languages: 'nl' is not one of XNLI; expected some of ar,bg,de"),
-        ({"transfer": "translate_train", "languages": "fr"}, "found no .*multinli.train.fr.tsv and no "),
-        ({"languages": "ur"}, "xnli.dev.tsv has no row of the languages ur"),
-        (
-            {"languages": "de", "metrics": "accuracy_en,average,accuracy"},
-            "'accuracy_en' is not a metric of the task xnli; expected some of average, accuracy.*accuracy_de",
-        ),
-    ],
-)
-def test_mistakes(archive, vocabulary, given, message):
-    with pytest.raises(UserError, match=message):
-        paths, task = paths_and_task(archive, vocabulary, **given)
-        assert task.metrics  # a run asks for them before it trains
-        task.read(paths["dev"])
-
-
-def test_a_metric_of_an_absent_language(archive, vocabulary):
-    paths, task = paths_and_task(archive, vocabulary, metrics="accuracy_ur")
-    examples = task.read(paths["dev"])
-    with pytest.raises(
-        UserError, match=r"metrics: accuracy_ur: .* no rows of that language, only of en,de,zh"
-    ):
-        task.score(task.decode(examples, task.encode(examples), np.ones((60, 3), np.float32)))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import abc
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.tasks.readers.json_values import find_key, json_text, parse_object
-from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.table import Examples, Malformed, find_key, json_text, parse_object
 
 FORMATS = ("auto", "jsonl", "tsv")
 SOURCE = "standard input"
@@ -42,8 +39,8 @@ class LineReader(abc.ABC):
         self._format = file_format
         self.texts = tuple(field for field in ("text_a", "text_b") if names[field])
         own = self.own_names
-        # A number refers to a column by its position, which a JSON object does not have.
-        names = {field: own[field] if re.fullmatch(r"-?\d+", name) else name for field, name in names.items()}
+        # A number is the position of a column, which a JSON object does not have.
+        names = {field: own[field] if name.lstrip("-").isdecimal() else name for field, name in names.items()}
         self.names = {field: tuple(filter(None, (names[field], own[field], field))) for field in FIELDS}
 
     @property
@@ -57,11 +54,7 @@ class LineReader(abc.ABC):
         return " TAB ".join(self.columns) if len(self.columns) > 1 else "a text without tabs"
 
     def parse(self, line: bytes) -> dict[str, Any]:
-        """Returns the values of one line by field.
-
-        Raises:
-            Malformed: the line cannot be parsed.
-        """
+        """Returns the values of one line by field, or raises Malformed."""
         try:
             text = line.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError:
@@ -76,34 +69,30 @@ class LineReader(abc.ABC):
         """Returns the values of a line of plain text by field."""
         fields = text.split("\t")
         if len(fields) != self.width:
-            found = counted(len(fields), "column")
-            raise Malformed(f"{found}, expected {self.expected}, or an object of JSON")
-        values = dict(zip(self.texts, fields, strict=False))
-        for field, value in values.items():
-            self.check_text(value, field)
-        return values
-
-    def check_text(self, value: Any, name: str) -> None:
-        """Raises Malformed for an empty text, or an empty list of words, if the task needs one."""
-        if self.needs_text and not (value.strip() if isinstance(value, str) else value):
-            raise Malformed(f"an empty {name!r}")
+            raise Malformed(
+                f"{counted(len(fields), 'column')}, expected {self.expected}, or an object of JSON"
+            )
+        return {field: self.checked(value, field) for field, value in zip(self.texts, fields, strict=False)}
 
     @property
     def width(self) -> int:
         """Returns the number of columns of a line of plain text."""
         return len(self.texts)
 
+    def checked(self, value: Any, name: str) -> Any:
+        """Returns a text or a list of words, or raises Malformed if it is empty and the task needs one."""
+        if self.needs_text and not (value.strip() if isinstance(value, str) else value):
+            raise Malformed(f"an empty {name!r}")
+        return value
+
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values of a JSON object by field."""
         values = {}
         for field in self.texts:
             key = find_key(row, self.names[field])
-            values[field] = self.value(row, field, key)
-            self.check_text(values[field], key)
-        for key in self.names["id"]:
-            if row.get(key) is not None:
-                values["id"] = json_text(row[key], "id", key)
-                break
+            values[field] = self.checked(self.value(row, field, key), key)
+        if id_key := next((key for key in self.names["id"] if row.get(key) is not None), ""):
+            values["id"] = json_text(row[id_key], "id", id_key)
         return values
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> Any:
@@ -131,5 +120,4 @@ class TableLines(LineReader):
         """Returns the rows of parsed lines, without labels."""
         first = [row["text_a"] for _, row in rows]
         second = [row["text_b"] for _, row in rows] if "text_b" in self.texts else []
-        lines = [line for line, _ in rows]
-        return Examples(SOURCE, ids_of(rows), first, second, [], lines, rows=len(rows))
+        return Examples(SOURCE, ids_of(rows), first, second, [], [line for line, _ in rows], rows=len(rows))

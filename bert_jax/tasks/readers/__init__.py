@@ -1,1 +1,0 @@
-"""Readers of examples from files, prepared data sets and streams."""

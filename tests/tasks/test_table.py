@@ -1,0 +1,415 @@
+"""Rows of files: what is read from each format, what is malformed, and what ends in one line."""
+
+import bz2
+import csv
+import dataclasses
+import functools
+import gzip
+import json
+import lzma
+import random
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import ipc, parquet
+from support import fine_tuned
+
+from bert_jax import cli, tasks
+from bert_jax.errors import UserError
+from bert_jax.io import compression
+from bert_jax.tasks import fields
+from bert_jax.tasks.question_answering.question_files import read_questions
+from bert_jax.tasks.table import (
+    LINES,
+    PREDICT_FLAGS,
+    Columns,
+    infer_labels,
+    label_index,
+    label_numbers,
+    parse_number,
+    read_examples,
+)
+from bert_jax.tasks.tagging.word_files import read_sentences
+from bert_jax.tasks.writers import write_table
+
+PAIR = Columns("a", "b", "y", "id")
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return str(path)
+
+
+def test_quotes_in_a_tsv_of_a_benchmark_are_text(tmp_path):
+    rows = 'y\ta\tb\tid\n1\tHe called her " the witness\t" no\t7\n0\t"x" y\t\'z\t8\n'
+    examples = read_examples(write(tmp_path / "x.tsv", rows), dataclasses.replace(PAIR, quotes=False))
+    assert examples.texts_a == ['He called her " the witness', '"x" y']
+    assert examples.texts_b == ['" no', "'z"]
+    assert (examples.labels, examples.ids, examples.lines) == (["1", "0"], ["7", "8"], [2, 3])
+    assert examples.warning() == ""
+
+
+def test_tsv_rows_end_at_newlines_only(tmp_path):
+    # str.splitlines would also break the row at these.
+    path = write(tmp_path / "x.tsv", "a\ty\r\nb\u2028c\x85d\x0ce\t1\r\n")
+    examples = read_examples(path, Columns("a", label="y"))
+    assert (examples.texts_a, examples.labels) == (["b\u2028c\x85d\x0ce"], ["1"])
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_tables_are_read_as_pandas_writes_them(tmp_path, suffix):
+    """A field is quoted if it has a quote, the separator or a newline, and its quotes are doubled."""
+    texts = ['He said "hi"', '"', "a\tb, c", 'one, ""\n two', "plain"]
+    with open(tmp_path / f"x.{suffix}", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t" if suffix == "tsv" else ",", lineterminator="\n")
+        rows.writerows([["a", "y"], *([text, "1"] for text in texts)])
+    examples = read_examples(str(tmp_path / f"x.{suffix}"), Columns("a", label="y"))
+    assert (examples.texts_a, examples.lines) == (texts, [2, 3, 4, 5, 7])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"left open\t1\nnext\t0\n', '"one" two\t1\n', '"one\t1\ntwo\t0\nthree"\t1\n', "one\rtwo\t1\n"],
+    ids=["open", "inside", "over-rows", "carriage-return"],
+)
+def test_a_tsv_whose_quotes_are_text_is_an_error_that_says_how_to_read_it(tmp_path, text):
+    """The third one would be a single row, by CSV's rules, and two rows would be lost."""
+    path = write(tmp_path / "x.tsv", "a\ty\n" + text)
+    with pytest.raises(UserError, match=r"x\.tsv:2: .*--config\.data\.quoting=none"):
+        read_examples(path, Columns("a", label="y"))
+    found = read_examples(path, Columns("a", label="y"), quoting="none")
+    assert "".join(f"{a}\t{y}\n" for a, y in zip(found.texts_a, found.labels, strict=True)) == text
+
+
+def test_jsonl(tmp_path):
+    rows = [
+        {"a": "x\u2029y", "b": "z", "y": 1, "id": 5},
+        {"a": "", "b": "w", "y": True, "id": "s"},
+        {"a": "x\ud800y \u00e9", "b": "\U0001f600", "y": ["l", "m"], "id": "\ud800"},
+    ]
+    path = write(tmp_path / "x.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    examples = read_examples(path, PAIR)
+    assert (examples.texts_a, examples.texts_b[2]) == (["x\u2029y", "", "x?y \u00e9"], "\U0001f600")
+    assert (examples.labels, examples.ids) == (["1", "true", "l,m"], ["5", "s", r"\ud800"])
+
+
+def test_byte_order_mark_gzip_and_no_header(tmp_path):
+    path = tmp_path / "x.tsv.gz"
+    path.write_bytes(gzip.compress("\ufeffgj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n".encode()))
+    examples = read_examples(str(path), Columns("3", label="1", header=False))
+    assert (examples.texts_a, examples.labels) == (["A sentence.", "Sentence a."], ["1", "0"])
+    assert (examples.ids, examples.lines) == (["0", "1"], [1, 2])
+
+
+def test_columns_by_number_with_a_header(tmp_path):
+    path = write(tmp_path / "x.tsv", "s\ts\ty\none\ttwo\t1\n")
+    assert read_examples(path, Columns("1", label="y")).texts_a == ["two"]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("x.tsv", b"", "the file is empty"),
+        ("x.tsv", b"a\ty\n", "no rows"),
+        ("x.tsv", b"text\ty\nx\t1\n", "no column 'a' for --config.data.text_a; its columns are 'text', 'y'"),
+        ("x.tsv", b"a\tz\nx\t1\n", "no column 'y' for --config.data.label"),
+        ("x.tsv", b"a,y\nx,1\n", "its columns are 'a,y'"),
+        ("x.tsv", b"a\ta\ty\nx\tx\t1\n", "2 columns 'a'"),
+        ("x.tsv", b"\xff\xfea\x00", "UTF-16"),
+        ("x.tsv", b"a\ty\nx\t1\textra\n", r":2: 3 columns, expected 2 \(1 of 1 row malformed, more than 5%"),
+        ("x.tsv", b"a\ty\nx\t\n", ":2: an empty label"),
+        ("x.tsv", b"a\ty\n\xe9\t1\n", ":2: not UTF-8"),
+        ("x.csv", b'a,y\nfine,1\n"open,0\nnext,1\n', ":3: .*in the row that starts here"),
+        ("x.orc", b"", "expected a name that ends in .tsv, .csv, .jsonl"),
+        ("x.json", b'[\n{"a": "x", "y": 1}]', ":1: .*one object on each line"),
+        ("x.jsonl", b'{"b": "x", "y": 1}', ":1: no 'a' in it; it has 'b', 'y'"),
+        ("x.jsonl", b'{"a": null, "y": 1}', "'a' is null"),
+        ("x.jsonl", b'{"a": ["x"], "y": 1}', "'a' is list, expected a string"),
+        ("x.jsonl", b"[" * 100_000, "not JSON"),
+        ("x.jsonl", b'{"a": "x", "y": ' + b"1" * 5000 + b"}", "not JSON"),
+        ("x.jsonl", b'{"a": "x", "y": NaN}', "'y' is nan, expected a label"),
+        ("x.jsonl", b'{"a": "x", "y": ["b", -1e999]}', "'y' is -inf, expected a label"),
+    ],
+)
+def test_mistakes_name_the_file_and_the_line(tmp_path, name, content, message):
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=rf"{name}.*{message}") as caught:
+        read_examples(path, Columns("a", label="y"))
+    assert "\n" not in str(caught.value)
+
+
+def test_few_malformed_rows_are_counted_and_skipped(tmp_path):
+    rows = [f"text {i}\t{i % 2}" for i in range(100)]
+    rows[10], rows[20] = "no label", "text\t2"
+    path = write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
+    number = functools.partial(label_index, {"0": 0, "1": 1})
+    examples = read_examples(path, Columns("a", label="y"), parse_label=number)
+    assert (len(examples), examples.rows, examples.malformed) == (98, 100, 2)
+    assert f"2 of 100 rows skipped (first: {path}:12: 1 column, expected 2)" in examples.warning()
+    assert examples.ids[10] == "11"  # an id counts the rows that were skipped
+    rows[30:34] = ["x"] * 4
+    write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
+    with pytest.raises(UserError, match=r"6 of 100 rows malformed, more than 5%"):
+        read_examples(path, Columns("a", label="y"), parse_label=number)
+    with pytest.raises(UserError, match="more than 0%"):  # the predictions have a row for each
+        examples.check(0)
+
+
+def test_lists_of_choices_and_negatives(tmp_path):
+    rows = [["a", '["b, c", "d"]'], ["e", '["f", "[g]"]']]
+    path = write(tmp_path / "x.tsv", "a\tn\n" + "\n".join("\t".join(row) for row in rows) + "\n")
+    assert read_examples(path, Columns("a", negatives="n"), parse_label=None).negatives == [
+        ["b, c", "d"],
+        ["f", "[g]"],
+    ]
+    assert read_examples(path, Columns("0", choices="a,n"), parse_label=None).choices[1][0] == "e"
+    path = write(tmp_path / "y.tsv", "a\tn\na\t[not JSON]\n")
+    assert read_examples(path, Columns("a", negatives="n"), parse_label=None).negatives == [["[not JSON]"]]
+    for name, content in (("z.jsonl", [["x"], ["y", "z"]]), ("z.jsonl", [["x", "y"], "z"])):
+        path = write(tmp_path / name, "".join(json.dumps({"a": "t", "n": row}) + "\n" for row in content))
+        with pytest.raises(UserError, match=r"z.jsonl:2: . negatives?, expected . text"):
+            read_examples(path, Columns("a", negatives="n"), parse_label=None)
+
+
+def test_blank_lines_of_one_column_have_predictions(tmp_path):
+    path = write(tmp_path / "x.csv", "a\nx\n\ny\n")
+    found = read_examples(path, Columns("a"), parse_label=None, flags=PREDICT_FLAGS)
+    assert (found.texts_a, found.ids) == (["x", "", "y"], ["0", "1", "2"])
+    assert read_examples(path, Columns("a"), parse_label=None).texts_a == ["x", "y"]
+
+
+def test_a_line_of_texts_that_is_not_utf_8_is_malformed(tmp_path):
+    path = write(tmp_path / "x.txt", "gut\nsch\xf6n\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"x.txt:2: not UTF-8"):
+        read_examples(path, Columns("0"), file_format=LINES, parse_label=None, flags=PREDICT_FLAGS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.text(st.characters(blacklist_characters="\t\r\n", blacklist_categories=["Cs"]))] * 2),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_any_text_survives_a_tsv(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tsv") / "x.tsv"
+    write(path, "a\tb\tz\n" + "".join(f"{a}\t{b}\tz\n" for a, b in rows))
+    examples = read_examples(str(path), Columns("a", "b", quotes=False))
+    assert list(zip(examples.texts_a, examples.texts_b, strict=True)) == rows
+    write_table(str(path), ("a", "b"), ([a, b] for a, b in rows))
+    examples = read_examples(str(path), Columns("a", "b"))
+    spaces = [tuple(" ".join(text.split()) for text in row) for row in rows]
+    assert list(zip(examples.texts_a, examples.texts_b, strict=True)) == spaces
+
+
+# Labels
+
+
+def test_labels_are_inferred_in_a_stable_order():
+    assert infer_labels(["b", "a ", "b"], "f") == ("a", "b")
+    assert infer_labels(["10", "9", "-1"], "f") == ("-1", "9", "10")
+    assert infer_labels(["x", "2", "10"], "f") == ("2", "10", "x")
+    assert infer_labels(["1" * 5000, "10"], "f") == ("10", "1" * 5000)
+    assert label_index(label_numbers(("a", "b", "a")), " b ") == 1
+    assert label_numbers(("a", "b", "a"))["a"] == 0
+    with pytest.raises(ValueError, match="label 'c' is none of 'a', 'b'"):
+        label_index(label_numbers(("a", "b")), "c")
+    for labels in (["x"] * 3, [str(i / 3) for i in range(30)]):
+        with pytest.raises(UserError, match="expected 2 or more classes"):
+            infer_labels(labels, "f")
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5", "1_000"])
+def test_numbers(text):
+    assert parse_number(" 3.5 ") == 3.5
+    with pytest.raises(ValueError):
+        parse_number(text)
+
+
+# Parquet and Arrow
+
+
+def write_data_set(folder, kind="parquet", parts=2):
+    """Writes a data set as Hugging Face's datasets does, with names of classes."""
+    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}}}}
+    rows = {"text": [f"text {i}" for i in range(10)], "label": [i % 2 for i in range(10)]}
+    metadata = {b"huggingface": json.dumps(features).encode()}
+    found = pyarrow.table(rows | {"hard": [["a", "b"]] * 10}).replace_schema_metadata(metadata)
+    folder.mkdir(exist_ok=True)
+    for part in range(parts):
+        rows = found.slice(part * 10 // parts, 10 // parts)
+        if kind == "parquet":
+            parquet.write_table(rows, folder / f"train-{part}.parquet")
+            continue
+        with ipc.new_stream(str(folder / f"data-{part}.arrow"), rows.schema) as writer:
+            writer.write_table(rows)
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_directory_is_one_file(tmp_path, kind):
+    folder = write_data_set(tmp_path / "train", kind)
+    found = read_examples(str(folder), Columns("text", label="label", negatives="hard"))
+    assert found.texts_a == [f"text {i}" for i in range(10)]
+    assert found.labels == ["bad", "good"] * 5 and found.lines == [*range(1, 11)]
+    assert found.ids == [str(i) for i in range(10)] and found.negatives == [["a", "b"]] * 10
+    with pytest.raises(UserError, match=r"no column 'body' for --config.data.text_a; its columns are 'text'"):
+        read_examples(str(folder), Columns("body"))
+
+
+def test_a_row_whose_label_or_text_is_missing_is_malformed(tmp_path):
+    labels = pyarrow.array([0.0, 1.0] * 40 + [float("nan"), None, 1.0])
+    texts = ["t"] * 82 + [None]
+    parquet.write_table(pyarrow.table({"text": texts, "label": labels}), tmp_path / "x.parquet")
+    found = read_examples(str(tmp_path / "x.parquet"), Columns("text", label="label"))
+    assert found.labels == ["0.0", "1.0"] * 40 and found.malformed == 3
+    assert "x.parquet:81: 'label' is nan" in found.warning()
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    "suffix, compress",
+    [
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (
+            ".zst",
+            lambda data: compression.zstd.compress(
+                data, options={compression.zstd.CompressionParameter.checksum_flag: 1}
+            ),
+        ),
+    ],
+)
+def test_damaged_archives(tmp_path, suffix, compress):
+    rng = random.Random(suffix)
+    words = [f"word{rng.randrange(10**9)}" for _ in range(2000)]
+    kinds = {
+        "rows.tsv": ("a\ty\n" + "".join(f"{word}\t{i % 2}\n" for i, word in enumerate(words)), read_examples),
+        "tags.conll": ("".join(f"{word} O\n\n" for word in words), read_sentences),
+        "squad.json": (json.dumps({"data": [], "words": words}), read_questions),
+    }
+    for name, (content, read) in kinds.items():
+        path, arguments = tmp_path / (name + suffix), [Columns("a", label="y")] * (read is read_examples)
+        whole = compress(content.encode())
+        for _ in range(10):
+            at = rng.randrange(len(whole) // 2, len(whole))
+            damaged = whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]
+            for data in (damaged, whole[:at]):
+                path.write_bytes(data)
+                with pytest.raises(UserError, match=name) as caught:
+                    read(str(path), *arguments)
+                assert "\n" not in str(caught.value)
+
+
+# What a task reads
+
+QUOTED = '"a\tred cat"'  # quoted, the tab belongs to the text; as text the row has one column too many
+
+
+@pytest.mark.parametrize(
+    "task, columns, header, row",
+    [
+        ("classification", dict(text_a="text", text_b="b"), "text\tb\tlabel", f'{QUOTED}\t"""b"""\tone'),
+        ("multilabel", dict(text_a="text"), "text\tlabel", f'{QUOTED}\t"dog,one"'),
+        ("multiplechoice", dict(text_a="text", choices="x,y"), "text\tx\ty\tlabel", f"{QUOTED}\t1\t3\t0"),
+    ],
+)
+def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, columns, header, row):
+    path = write(tmp_path / "rows.tsv", f"{header}\n{row}\n")
+    labels = ("0", "1") if task == "multiplechoice" else ("dog", "one")
+    found = fine_tuned.make_task(vocabulary, task, labels, label="label", quoting="csv", **columns)
+    labeled, unlabeled = found.read(path), found.read_unlabeled(path)
+    assert unlabeled.texts_a == labeled.texts_a == ["a\tred cat"]
+    assert (unlabeled.texts_b, unlabeled.choices) == (labeled.texts_b, labeled.choices)
+
+
+def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path):
+    path = write(tmp_path / "texts.txt", 'a red cat\n\n"one\ttwo, three\r\nthe last')
+    task = fine_tuned.make_task(vocabulary, "classification", ("dog", "one"), label="label", text_a="text")
+    examples = task.read_unlabeled(path)
+    assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
+    assert examples.ids == ["0", "1", "2", "3"]
+    assert "1 empty text is predicted all the same (first: line 2)" in examples.warning()
+    with pytest.raises(UserError, match=r"no column 'text' for --text_a; its columns are numbers from 0"):
+        task.read_unlabeled(path, format="tsv", header=False)
+    write(tmp_path / "texts.txt", "text\nred\n")  # a run on such a table, which was called .txt too
+    options = dict(label="label", text_a="text", format="tsv")
+    task = fine_tuned.make_task(vocabulary, "classification", ("dog", "one"), **options)
+    assert task.read_unlabeled(path).texts_a == ["red"]
+
+
+def columns_of(task, **data):
+    config = tasks.default_config()
+    config.task = task
+    config.data.update(data)
+    spec = tasks.get(task)
+    return spec.task.columns_of(fields.of_task(fields.of_run(config)), spec)
+
+
+def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
+    assert columns_of("sst2") == tasks.get("sst2").columns
+    assert columns_of("sst2", id="number") == tasks.Columns("sentence", label="label", id="number")
+    assert not columns_of("sst2", header=False).header
+    assert not columns_of("cola").header  # its own files have none
+    # Another table: nothing of the task's own columns is used.
+    assert columns_of("swag", choices="a,b", text_a="review") == tasks.Columns("review", choices="a,b")
+
+
+@pytest.mark.parametrize(
+    "name, split, count, first, targets",
+    [
+        ("cola", "dev", 1043, "The sailors rode", {"0": 322, "1": 721}),
+        ("SST-2", "dev", 872, "it 's a charming", {"0": 428, "1": 444}),
+        ("mrpc", "train", 3668, "Amrozi accused his brother", {"0": 1194, "1": 2474}),
+        ("rte", "dev", 277, "Dana Reeve", {"entailment": 146, "not_entailment": 131}),
+        ("stsb", "dev", 1500, "A man with a hard hat", None),
+    ],
+)
+def test_glue_files(shared_data, name, split, count, first, targets):
+    spec = tasks.get(name)
+    examples = read_examples(spec.file(str(shared_data / "glue"), split), spec.columns)
+    assert (len(examples), examples.malformed) == (count, 0)
+    assert examples.texts_a[0].startswith(first)
+    if targets:
+        assert {label: examples.labels.count(label) for label in set(examples.labels)} == targets
+    assert bool(examples.texts_b) == (name in ("mrpc", "rte", "stsb"))
+
+
+def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
+    for name in ("codah/train.tsv", "codah/dev.tsv", "swag/train.csv", "swag/val.csv", "swag/test.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    for task, dev in (("codah", "dev.tsv"), ("swag", "val.csv")):
+        for folder in (tmp_path, tmp_path / task):
+            assert tasks.get(task).file(str(folder), "dev") == str(tmp_path / task / dev)
+    with pytest.raises(UserError, match=r"data_dir is the folder that holds codah/test.tsv"):
+        tasks.get("codah").file(str(tmp_path), "test")
+    with pytest.raises(UserError, match="task=mnlii: there is no such task; did you mean mnli"):
+        tasks.get("mnlii")
+
+
+@pytest.mark.long
+def test_a_run_on_the_folders_of_a_data_set(tmp_path, pretrained, capsys):
+    for split in ("train", "validation"):
+        write_data_set(tmp_path / split, "arrow")
+    run, out = tmp_path / "run", tmp_path / "out.jsonl"
+    command = ["finetune", "--config=finetune/classification", f"--workdir={run}"]
+    command += [f"--config.data.train={tmp_path / 'train'}", f"--config.data.eval={tmp_path / 'validation'}"]
+    command += ["--config.data.text_a=text", "--config.data.label=label", "--config.epochs=1"]
+    command += [f"--config.init_from={pretrained}", "--config.max_seq_length=8", "--config.batch_size=8"]
+    assert cli.main(command) == 0
+    assert json.loads((run / "config.json").read_text())["labels"] == ["bad", "good"]
+    predict = ["predict", f"--workdir={run}", f"--output={out}"]
+    assert cli.main([*predict, f"--input={tmp_path / 'validation'}"]) == 0
+    assert len(out.read_text().splitlines()) == 10
+    # A row of the predictions would stand for another row of the input, if one were skipped.
+    (tmp_path / "new.tsv").write_text("text\n" + "a text\n" * 40 + "a\tb\n")
+    assert cli.main([*predict, "--overwrite", f"--input={tmp_path / 'new.tsv'}"]) == 2
+    assert "new.tsv:42: 2 columns" in capsys.readouterr().err
