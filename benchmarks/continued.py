@@ -123,7 +123,7 @@ class Continued:
     def _make_records(self, name: str, suffix: str, vocabulary) -> dict:
         directory = self.records(name, suffix)
         bert_jax(
-            *("data", *self.text(name), f"--vocab={vocabulary}", f"--output_dir={directory}", *ROWS),
+            *("data", *self.text(name), f"--vocab={vocabulary}", f"--output={directory}", *ROWS),
             f"--eval_fraction={HELD_OUT_TEXT[name]}",
             log=self.log,
         )

@@ -139,7 +139,7 @@ class Way:
             command = [
                 FLAGS.bert_jax,
                 "embed",
-                f"--checkpoint={FLAGS.model}",
+                f"--model={FLAGS.model}",
                 f"--input={texts}",
                 "--normalize",
             ]
@@ -158,7 +158,7 @@ def main(_) -> None:
 
 
 def measure(scratch: Path) -> None:
-    command = [FLAGS.bert_jax, "export", f"--checkpoint={FLAGS.model}", f"--output={scratch / 'export'}"]
+    command = [FLAGS.bert_jax, "export", f"--model={FLAGS.model}", f"--output={scratch / 'export'}"]
     subprocess.run([*command, "--quantize"], check=True, stdout=sys.stderr)
     texts = scratch / "texts.txt"
     write_sentences(texts)

@@ -181,7 +181,7 @@ def prepare(args, family: Family, folder: Path, log: Path) -> dict:
             log=log,
         )
     bert_jax(
-        *("data", *text, f"--vocab={vocabulary}", f"--output_dir={folder / 'records'}"),
+        *("data", *text, f"--vocab={vocabulary}", f"--output={folder / 'records'}"),
         *("--max_seq_length=128", *family.records),
         log=log,
     )

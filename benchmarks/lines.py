@@ -112,7 +112,7 @@ def executed_files() -> list[str]:
             subprocess.run([sys.executable, "-m", "bert_jax", *argv], cwd=ROOT, check=True, stdout=sys.stderr)
 
         bert_jax("vocab", f"--input={text}", f"--output={folder}/vocab.txt", "--size=200")
-        bert_jax("data", f"--input={text}", f"--vocab={folder}/vocab.txt", f"--output_dir={folder}/records")
+        bert_jax("data", f"--input={text}", f"--vocab={folder}/vocab.txt", f"--output={folder}/records")
         argv = ["pretrain", "--config=pretrain/tiny", f"--workdir={folder}/run", "--config.steps=12"]
         argv += [f"--config.data.dir={folder}/records", "--config.optimizer.warmup_steps=2"]
         output = folder / "executed.json"

@@ -124,7 +124,7 @@ def comparison(output: str) -> str:
 def ours(schema: str):
     def run(paths: list[str], output: str) -> None:
         command = [sys.executable, "-m", "bert_jax", "data", f"--input={FLAGS.input}", "--workers=1"]
-        command += [f"--vocab={FLAGS.vocab}", f"--output_dir={output}/records", f"--schema={schema}"]
+        command += [f"--vocab={FLAGS.vocab}", f"--output={output}/records", f"--schema={schema}"]
         command += [f"--dupe_factor={FLAGS.dupe_factor}", "--num_shards=1"] if schema == "google" else []
         subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
 

@@ -91,7 +91,7 @@ def mine(args: argparse.Namespace) -> Path:
     path = args.output / "hard.jsonl"
     if not path.exists():
         columns = ("--text_a=query", "--text_b=document")
-        given = (f"--checkpoint={args.model}", f"--input={args.output / 'pairs.tsv'}")
+        given = (f"--model={args.model}", f"--input={args.output / 'pairs.tsv'}")
         print(bert_jax("mine", *given, *columns, f"--output={path}"), file=sys.stderr)
     return path
 
@@ -122,7 +122,7 @@ def train(args: argparse.Namespace, arm: str, seed: int) -> Path:
 
 def score(args: argparse.Namespace, checkpoint: Path | str, *more: str) -> dict[str, float]:
     """Returns the scores of a model, and of what orders the documents that it finds."""
-    evaluate = ("evaluate", f"--checkpoint={checkpoint}", "--json")
+    evaluate = ("evaluate", f"--model={checkpoint}", "--json")
     found = json.loads(bert_jax(*evaluate, f"--retrieval={args.output / 'beir'}", *more))["scores"]
     if args.similarity and not more:
         found |= json.loads(bert_jax(*evaluate, f"--similarity={args.similarity}"))["scores"]

@@ -87,7 +87,7 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     text, made = args.output / "text.txt", args.output / "made"
     write_text(args.input, text)
-    files = [f"--input={text}", f"--vocab={args.vocab}", f"--output_dir={made}", f"--workers={WORKERS}"]
+    files = [f"--input={text}", f"--vocab={args.vocab}", f"--output={made}", f"--workers={WORKERS}"]
     rows = ["--nsp=none", "--full_rows", f"--max_seq_length={LENGTH}"]
     ways = {
         "bert-jax data": [sys.executable, "-m", "bert_jax", "data", "--input_format=text", *files, *rows],

@@ -39,7 +39,7 @@ class Server:
 
     def __init__(self, model: str):
         began = time.monotonic()
-        command = [sys.executable, "-m", "bert_jax", "serve", f"--checkpoint={model}", "--port=0"]
+        command = [sys.executable, "-m", "bert_jax", "serve", f"--model={model}", "--port=0"]
         self.process = subprocess.Popen(
             command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stderr=subprocess.PIPE, text=True
         )

@@ -98,9 +98,9 @@ def main() -> None:
     lines = args.output / "texts.txt"
     lines.write_text(f"{TEXT}\n")
     ours = {
-        "fill-mask": bert_jax("fill-mask", f"--checkpoint={model}", TEXT),
+        "fill-mask": bert_jax("fill-mask", f"--model={model}", TEXT),
         "embed": bert_jax(
-            "embed", f"--checkpoint={model}", f"--input={lines}", f"--output={vectors}", "--overwrite"
+            "embed", f"--model={model}", f"--input={lines}", f"--output={vectors}", "--overwrite"
         ),
         "predict": bert_jax(
             "predict", f"--workdir={run}", f"--input={texts}", f"--output={answers}", "--overwrite"

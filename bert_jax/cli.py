@@ -20,7 +20,6 @@ import io
 import itertools
 import json
 import os
-import re
 import sys
 import textwrap
 import traceback
@@ -50,14 +49,32 @@ from bert_jax.settings.flags import Define
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "sweep", "evaluate",
-    "predict", "fill-mask", "embed", "search", "serve", "mine", "convert", "export", "estimate", "bench",
-    "plot", "report",
+    "predict", "fill-mask", "embed", "search", "serve", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
+
+# What earlier versions had, and what does the same now.
+RENAMED_COMMANDS = {
+    "mine": "bert-jax search --input=PAIRS --output=FILE",
+    "export": "bert-jax convert --input=MODEL --to=onnx or stablehlo",
+    "report": "bert-jax plot --output=FILE.html",
+}
+RENAMED_FLAGS = {
+    "checkpoint": "--model, or --step=best|last|N of a run",
+    "output_dir": "--output",
+    "meet_timeout": "--initialization_timeout",
+    "compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
+    "packed": "--rows=packed",
+    "padded": "--rows=padded",
+}
 
 # Commands that train. Those that only predict start faster without the settings, and are as fast later.
 _WITH_MALLOC_SETTINGS = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
+_OUT_OF_MEMORY = (
+    "out of device memory ({}); try --config.accumulate_steps=0, which divides batches until they fit, a "
+    "smaller --config.batch_size, or --config.model.remat=full"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,20 +112,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_any_character() -> None:
-    """Makes stdout take characters that its encoding lacks; stderr does so by itself.
+    """Makes stdout escape characters that its encoding lacks, as JSON does; stderr does so by itself."""
 
-    A byte of a file name that is not UTF-8 is printed as it is. Any other character is escaped as JSON does
-    it, so that the lines of --json stay what they are.
-    """
-
-    def printed(error: UnicodeError) -> tuple[str | bytes, int]:
+    def escape(error: UnicodeError) -> tuple[str | bytes, int]:
         assert isinstance(error, UnicodeEncodeError)
         character, end = error.object[error.start], error.start + 1
-        if "\udc80" <= character <= "\udcff":
+        if "\udc80" <= character <= "\udcff":  # a byte of a file name that is not UTF-8
             return os.fsencode(character), end
         return json.dumps(character)[1:-1], end
 
-    codecs.register_error("bert_jax", printed)
+    codecs.register_error("bert_jax", escape)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="bert_jax")
 
@@ -145,39 +158,20 @@ def _run(argv: list[str]) -> int:
         if (error.filename is None and not is_full(error)) or isinstance(error, FileNotFoundError):
             raise
         code = 2 if is_wrong_path(error) else 1
-        place = error.filename or ("storage" if _can_print() else "the output")
+        place = error.filename or ("the output" if signals.discard_full_output() else "storage")
         return _fail(f"{place}: {error.strerror or error}", code)
     except Exception as error:
         if is_full(error):
             return _fail(error, 1)
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        what = re.sub(r"(\d{7,}) bytes", _megabytes, str(error).splitlines()[0])[:200]
-        hint = (
-            "--config.accumulate_steps=0, which divides batches until they fit, a smaller "
-            "--config.batch_size, or --config.model.remat=full"
-        )
-        return _fail(f"out of device memory ({what}); try {hint}", 2)
+        return _fail(_OUT_OF_MEMORY.format(str(error).splitlines()[0][:200]), 2)
 
 
 def _stopped(stop: BaseException) -> int:
     code = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}[type(stop)]
     print(f"bert-jax: {str(stop) or 'interrupted'}", file=sys.stderr)
     return code
-
-
-def _megabytes(match: re.Match[str]) -> str:
-    return f"{int(match[1]) / 1e6:,.0f} MB"
-
-
-def _can_print() -> bool:
-    """Returns whether an empty line can be printed; if not, the output is discarded, also at exit."""
-    try:
-        print(flush=True)
-    except OSError:
-        signals.discard_output()
-        return False
-    return True
 
 
 def _fail(error: object, code: int) -> int:
@@ -195,6 +189,8 @@ def _dispatch(argv: list[str]) -> int:
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     name, *rest = argv
+    if name in RENAMED_COMMANDS:
+        raise UserError(f"{name} is now {RENAMED_COMMANDS[name]}")
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
@@ -271,6 +267,8 @@ def _with_home(arg: str) -> str:
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     """Returns the message for a flag that a command does not have."""
     names, near = list(define.values), None
+    if unknown in RENAMED_FLAGS:
+        return f"{command} has no flag --{unknown}; it is now {RENAMED_FLAGS[unknown]}"
     if "config" in names:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)

@@ -239,7 +239,7 @@ def load(
     """Loads the model of a checkpoint.
 
     Args:
-        path: the same as for `--checkpoint`: a work directory or one of its checkpoints, a Hugging Face
+        path: the same as for `--model`: a work directory or one of its checkpoints, a Hugging Face
             folder, or the prefix of a TF1 checkpoint; a local path or a URL.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
         log: called with one line of text for each notice.

@@ -89,6 +89,16 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def discard_full_output() -> bool:
+    """Discards what is printed from now on if an empty line cannot be printed, and returns True then."""
+    try:
+        print(flush=True)
+    except OSError:
+        discard_output()
+        return True
+    return False
+
+
 def open_closed_streams() -> None:
     """Opens the null device as stdout or stderr if the caller has closed it, as by `>&-`; Python has None."""
     for name in ("stdout", "stderr"):

@@ -78,15 +78,15 @@ def build(
         options = dataclasses.replace(options, input_format=format)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:
-            pool = pools.BeamPool(beam_args, f"{files.absolute(options.output_dir).rstrip('/')}-beam")
+            pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
         with progress, pool:
             return _Build(options, tokenizer, paths, pool, progress).run(overwrite, warn)
     except OSError as error:
         mend = "; make room, and the same command goes on from what is done" if is_full(error) else ""
-        message = f"{error.filename or options.output_dir}: {error.strerror or error}{mend}"
+        message = f"{error.filename or options.output}: {error.strerror or error}{mend}"
         raise file_error(message, error) from error
     except (KeyboardInterrupt, Preempted) as stop:
-        unfinished = os.path.join(options.output_dir, UNFINISHED)
+        unfinished = os.path.join(options.output, UNFINISHED)
         if not files.is_directory(unfinished):
             raise
         how = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped"
@@ -135,9 +135,9 @@ class _Build:
             lambda i, result: self.progress.advance(sizes[i]),
         )
         self.settings = resolve(self.options, self.tokenizer, self.paths, digests, self.languages)
-        if done := finished(self.options.output_dir, self.settings, overwrite):
+        if done := finished(self.options.output, self.settings, overwrite):
             return Built(done, True, 0)
-        with claimed(self.options.output_dir, self.settings, overwrite) as self.unfinished:
+        with claimed(self.options.output, self.settings, overwrite) as self.unfinished:
             try:
                 if warning := self.options.rules_warning(self.paths, self.languages):
                     log(warning)
@@ -186,9 +186,9 @@ class _Build:
         It is for errors that running the same command again cannot fix.
         """
         files.remove_tree(self.unfinished)
-        if not files.is_remote(self.options.output_dir):
+        if not files.is_remote(self.options.output):
             with contextlib.suppress(OSError):
-                os.rmdir(self.options.output_dir)
+                os.rmdir(self.options.output)
         return UserError(message)
 
     def _path(self, name: str) -> str:
@@ -377,7 +377,7 @@ class _Build:
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:
         """Moves the shards to the output directory, in place of old ones; writes and returns the manifest."""
-        directory, vocabulary = self.options.output_dir, self.settings["vocabulary"]["file"]
+        directory, vocabulary = self.options.output, self.settings["vocabulary"]["file"]
         move_records(directory, splits, vocabulary)
         atomic.write_file(os.path.join(directory, vocabulary), files.read(self.tokenizer.path))
         names = (*tokenizing.TEXT_COUNTS, *readers.COUNTS)

@@ -49,7 +49,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     if differing := difference(settings, manifest):
         raise UserError(
             f"{directory} holds other records ({differing}): --overwrite replaces them, or choose another "
-            "--output_dir"
+            "--output"
         )
     # Unfinished work with other settings is that of a build that is to replace these records.
     if not _is_begun(directory) or _is_begun(directory, settings):
@@ -175,7 +175,7 @@ def _stray(directory: str, settings: Mapping[str, Any], overwrite: bool) -> str:
     """Returns the error message for files in the way that no build has written, or "" if there are none."""
     names = files.names(directory)
     if shards := [name for name in names if ".tfrecord" in name]:
-        return f"{directory} holds {shards[0]} and no {manifests.FILE}: choose an empty --output_dir"
+        return f"{directory} holds {shards[0]} and no {manifests.FILE}: choose an empty --output"
     vocabulary = settings.get("vocabulary", {"file": ""})
     others = [name for name in names if name in (report.REPORT, vocabulary["file"])]
     others = [name for name in others if name == report.REPORT or not _has_vocabulary(directory, vocabulary)]
@@ -183,7 +183,7 @@ def _stray(directory: str, settings: Mapping[str, Any], overwrite: bool) -> str:
         return ""
     return (
         f"{directory} holds another {others[0]} and no {manifests.FILE}: --overwrite replaces it, or choose "
-        "another --output_dir"
+        "another --output"
     )
 
 
@@ -216,7 +216,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         files.make_directory(unfinished)
         opened = _open_lock(directory)
     except OSError as error:
-        message = f"cannot write to --output_dir={directory}: {error.strerror or error}"
+        message = f"cannot write to --output={directory}: {error.strerror or error}"
         raise file_error(message, error) from error
     with opened as lock:
         if not _take(lock):

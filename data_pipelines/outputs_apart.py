@@ -23,18 +23,18 @@ _WRITTEN = (
 
 def check(options: Options) -> None:
     """Raises UserError if an input finds what the build writes, which would be text of the next build."""
-    output = options.output_dir
+    output = options.output
     found = readers.pattern_for(output, options.input, _WRITTEN)
     if not found:
         return
     pattern, name = found
     if not name:
         raise UserError(
-            f"--output_dir={output} lies in --input={pattern}, whose files are all read as text; choose a "
+            f"--output={output} lies in --input={pattern}, whose files are all read as text; choose a "
             "directory outside of it"
         )
     raise UserError(
-        f"--input={pattern} also finds {name} in --output_dir={output}, where a build writes it; choose a "
+        f"--input={pattern} also finds {name} in --output={output}, where a build writes it; choose a "
         "directory outside of the folders of the text, or a narrower pattern"
     )
 

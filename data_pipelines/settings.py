@@ -29,7 +29,7 @@ class Options(CorpusOptions):
         "Hugging Face folder, whose settings the text then has.",
         required="FILE, a vocabulary (`bert-jax vocab` learns one)",
     )
-    output_dir: str = flag(
+    output: str = flag(
         REQUIRED,
         "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
         "ones are finished; other records are replaced only with --overwrite.",
@@ -258,8 +258,8 @@ class Options(CorpusOptions):
         self._check_schema()
         self._check_single_segments()
         self.cleaning_settings()
-        if not self.output_dir:
-            raise UserError("--output_dir is missing: where should the records go?")
+        if not self.output:
+            raise UserError("--output is missing: where should the records go?")
 
     def _check_single_segments(self) -> None:
         """Raises UserError for a flag that contradicts the one that chooses the text of a row."""

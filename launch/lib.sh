@@ -128,9 +128,9 @@ need_counts() {
 # times, after a preemption too, and one that has waited in vain ends all of them.
 set_meeting() {
   local word
-  MEETING=(--meet_timeout=3600)
+  MEETING=(--initialization_timeout=3600)
   for word in "${COMMAND[@]}"; do
-    [[ "$word" != --meet_timeout* ]] || MEETING=()
+    [[ "$word" != --initialization_timeout* ]] || MEETING=()
   done
 }
 

@@ -263,7 +263,7 @@ def records(args) -> None:
         seconds = []
         for number in range(args.steps):
             began = time.perf_counter()
-            subprocess.run([*command, f"--output_dir={folder}/{number}"], check=True, stdout=sys.stderr)
+            subprocess.run([*command, f"--output={folder}/{number}"], check=True, stdout=sys.stderr)
             seconds.append(time.perf_counter() - began)
         dataset = stored.open_dataset(f"{folder}/0", "train")
         loaded = [benchmark.time_loader(dataset, 32)["tokens_per_second"] for _ in range(args.steps)]

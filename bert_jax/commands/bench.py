@@ -1,10 +1,10 @@
 """Time the train step on synthetic rows or on records, and the loader alone.
 
     bert-jax bench --size=base --batch_size=8 --seq_length=128
-    bert-jax bench --config=pretrain/base --data_dir=records --json
+    bert-jax bench --config=pretrain/base --config.data.dir=records --json
 
-It prints the best and the median of the steps. Rates count sequences and tokens without padding; FLOPs are
-computed by a formula from the sizes of the model.
+It prints the best and the median of the steps, on synthetic rows and, if config.data.dir is set, on records.
+Rates count sequences and tokens without padding; FLOPs are computed by a formula from the sizes of the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import runs
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.io.wording import counted
@@ -41,8 +41,13 @@ def define_flags(define: Define) -> None:
     define.string("size", "Name of the model's size, if there is no --config.", "base")
     define.integer("batch_size", "Rows per step. Default: the config's, or 8.")
     define.integer("seq_length", "Tokens per synthetic row.", 128)
-    define.boolean("packed", "Several short sequences per row, instead of one full sequence.")
-    define.boolean("padded", "One short sequence per row, and padding.")
+    define.choice(
+        "rows",
+        ["full", "padded", "packed"],
+        "Synthetic rows. full: one full sequence; padded: one short sequence and padding; packed: several "
+        "short sequences.",
+        "full",
+    )
     define.number("dropout", "Both dropout rates. Default: the config's, or 0.1.")
     define.choice(
         "dtype",
@@ -51,31 +56,21 @@ def define_flags(define: Define) -> None:
         "Ampere on) and on CPUs with AVX512_BF16 or AMX_BF16, and float32 elsewhere.",
     )
     define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
-    define.string(
-        "data_dir",
-        "Records, on which the step and the loader are also timed. Default: the config's data.dir.",
-    )
     define.json()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
-    if flags.packed and flags.padded:
-        raise UserError("--packed and --padded exclude each other; give one of them")
-    for name in ("steps", "seq_length", "batch_size"):
-        value = getattr(flags, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name}={value}: expected at least 1")
+    shared.at_least(flags, steps=1, seq_length=1, batch_size=1)
     config = _resolve(flags)
     if not config.accumulate_steps:
         raise UserError(
             "accumulate_steps=0: a run chooses the number for its devices; bench times a given one, such as 1"
         )
     dataset = None
-    if given := flags.data_dir or config.data.dir:
-        dataset = pretrain.open_training_set(given, config, progress.log)
-    rows = "packed" if flags.packed else "padded" if flags.padded else "full"
-    result = measure(config, rows, flags.seq_length, flags.steps, dataset)
+    if config.data.dir:
+        dataset = pretrain.open_training_set(config.data.dir, config, progress.log)
+    result = measure(config, flags.rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
 
 
@@ -96,7 +91,7 @@ def _resolve(flags) -> pretrain_config.PretrainConfig:
     if flags.dropout is not None:
         given.model.hidden_dropout_prob = flags.dropout
         given.model.attention_probs_dropout_prob = flags.dropout
-    config = runs.pretraining_config(flags, given)
+    config = shared.pretraining_config(flags, given)
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     return dataclasses.replace(config, model=config.model.replace(dtype=dtype))
 

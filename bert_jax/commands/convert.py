@@ -1,54 +1,98 @@
-"""Convert a model between bert_jax, Hugging Face and TF1, and verify that its outputs are the same.
+"""Convert a model between bert_jax, Hugging Face and TF1, or export it for other runtimes.
 
     bert-jax convert --input=runs/mini --output=exported --to=huggingface
     bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
+    bert-jax convert --input=runs/reviews --output=exported --to=onnx --quantize
 
 The input's format is detected. The output is read back and compared with what was to be written, bit for bit
 and by a forward pass on random inputs; it is deleted if the two differ. TF1 checkpoints need the extra
 `tensorflow`. Further flags change vocabulary, size and precision during the conversion.
+
+--to=onnx and --to=stablehlo write the model for other runtimes. The outputs are last_hidden_state, logits,
+start_logits and end_logits, as in the exports of transformers, and sentence_embedding of a model for sentence
+embeddings. Inputs are input_ids, attention_mask and token_type_ids (which an ONNX graph of a model without
+token types lacks), of any batch, and of rows up to the positions of the model. Each file is run and compared
+with the model before the folder appears.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models, surgery
-from bert_jax.errors import UserError
+from bert_jax.commands import shared
+from bert_jax.convert.heads import PRETRAINED
+from bert_jax.errors import UserError, check_installed
+from bert_jax.io import atomic, files
+from bert_jax.io.progress import log
 from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
-    from bert_jax.convert import conversion, formats, model_card
-    from bert_jax.convert.formats import huggingface
+    from bert_jax import convert, tokenization
+    from bert_jax.convert import conversion, families, formats, model_card, surgery, vocabulary
+    from bert_jax.export import folder
+
+EXPORTS = ("onnx", "stablehlo")
+# Flags that change the model on its way.
+CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "position_method", "layers", "dtype", "head")
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string(
-        "input", f"The model: {models.CHECKPOINT}.", required=f"PATH, the model: {models.CHECKPOINT}"
-    )
+    define.string("input", f"The model: {shared.MODEL}.", required=f"PATH, the model: {shared.MODEL}")
     define.string("output", "Directory to write.", required="DIR, a new directory")
     define.overwrite()
     define.string(
         "to",
-        "Format to write: huggingface, tensorflow or bert_jax; peft for the low-rank updates of a run.",
-        required="huggingface, tensorflow, bert_jax or peft",
+        "Format to write: huggingface, tensorflow or bert_jax; peft for the low-rank updates of a run; onnx "
+        "or stablehlo for other runtimes.",
+        required="huggingface, tensorflow, bert_jax, peft, onnx or stablehlo",
     )
+    define.boolean("quantize", "With --to=onnx: also write onnx/model_quantized.onnx, with int8 weights.")
     define.string(
         "ignore",
-        "Regular expression of tensors to leave out: only tensors that are not part of a BERT model may "
-        "match.",
+        "Regular expression of tensors to skip: only tensors that are not part of a BERT model may match.",
         "",
     )
-    surgery.add(define)
+    define.string(
+        "vocab",
+        "Another vocabulary for the model, a vocab.txt, NAME.model, tokenizer.json of byte-level BPE, or a "
+        "folder with one: tokens that are in both keep their embeddings, a new token gets the mean of those "
+        "of its subwords. For an input without a vocabulary: its own one.",
+    )
+    define.string(
+        "add_tokens",
+        "File of tokens to add to a WordPiece vocabulary, one per line. They replace [unusedN] first, and "
+        "are then appended.",
+    )
+    define.integer(
+        "pad_vocab_to",
+        "Pad the rows of the vocabulary to a multiple of this, such as 128, which does not change results; 0 "
+        "removes such rows.",
+    )
+    define.integer("positions", "New number of tokens of the longest sequence.")
+    define.choice(
+        "position_method",
+        ["tile", "interpolate"],
+        "How to fill a longer table of positions: by repeating the old one, or by stretching it.",
+        "tile",
+    )
+    absl_flags.DEFINE_list(
+        "layers",
+        None,
+        "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may occur more than once.",
+        flag_values=define.values,
+    )
+    define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
+    define.choice("head", PRETRAINED, "Which heads to keep.")
     define.string(
         "max_shard_size",
-        "Maximum size of a file of weights in a Hugging Face folder; larger weights are split into several "
-        "files. Default: 5GB.",
+        "Maximum size of a file of weights in a Hugging Face folder; larger weights are split. Default: 5GB.",
     )
     define.string(
         "push_to",
@@ -59,32 +103,34 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    to_huggingface = flags.to == "huggingface"
+    for name, valid in (
+        ("push_to", to_huggingface),
+        ("max_shard_size", to_huggingface),
+        ("quantize", flags.to == "onnx"),
+        ("ignore", flags.to not in EXPORTS),
+    ):
+        if flags[name].present and not valid:
+            raise UserError(f"--{name} is not for --to={flags.to}; leave it out, or choose another format")
+    if flags.to in EXPORTS:
+        return _export(flags)
     target = formats.get(flags.to)
     if flags.push_to:
-        if target is not huggingface.FORMAT:
-            raise UserError(
-                f"--push_to uploads a Hugging Face folder and needs --to=huggingface, but got --to={flags.to}"
-            )
         model_card.check_push(flags.push_to)
     if not target.takes_changes:
-        surgery.check_absent(flags)
+        _check_no_changes(flags)
     command = command_line("convert", flags)
     options: dict[str, Any] = {}
     if "card" in target.write_options:
         options["card"] = lambda model: model_card.make(model, flags.input, command)
     if flags.max_shard_size:
-        if "max_shard_bytes" not in target.write_options:
-            raise UserError(
-                f"--max_shard_size={flags.max_shard_size} is for --to=huggingface: the format {flags.to} "
-                "has no shards"
-            )
         options["max_shard_bytes"] = parse_size(flags.max_shard_size)
     conversion.convert(
         flags.input,
         flags.output,
         flags.to,
         ignore=flags.ignore,
-        change=lambda model, scratch: surgery.apply(flags, model, print, os.path.join(scratch, "vocab.txt")),
+        change=lambda model, scratch: change(flags, model, os.path.join(scratch, "vocab.txt")),
         overwrite=flags.overwrite,
         **options,
     )
@@ -104,3 +150,121 @@ def parse_size(text: str) -> int:
     if not size:
         raise UserError(f"--max_shard_size={text}: expected a size such as 500MB or 5GB")
     return size
+
+
+def _check_no_changes(flags: absl_flags.FlagValues) -> None:
+    for name in CHANGES:
+        if flags[name].present:
+            raise UserError(f"--{name} changes the model, which --to={flags.to} cannot write; leave it out")
+
+
+def _export(flags: absl_flags.FlagValues) -> int:
+    _check_no_changes(flags)
+    if flags.to == "onnx":
+        for package in ("onnx", "onnxruntime"):
+            check_installed(package, "onnx", "--to=onnx")
+    conversion.check_model_directory(
+        flags.output, flags.input, flags.overwrite, _is_export, "--input", "an export"
+    )
+    model = convert.load(flags.input, log=log)
+    model.check_sentence()
+    if model.tokenizer is None:
+        log(f"warning: {model.source} has no vocabulary; the folder has none either")
+    command = command_line("convert", flags)
+    card = model_card.make(model, flags.input, command, folder.usage(model, flags.to))
+    with conversion.written(flags.output) as made:
+        folder.write(model, made, flags.to, quantize=flags.quantize, card=card, log=log)
+    print(f"wrote {flags.output}: {model.source} as {flags.to}")
+    return 0
+
+
+def _is_export(directory: str) -> bool:
+    names = {*files.names(directory)}
+    has_weights = any(files.suffix(name) in (".safetensors", ".bin") for name in names)
+    return bool({"onnx", "model.stablehlo"} & names) and not has_weights
+
+
+def change(
+    flags: absl_flags.FlagValues,
+    model: convert.Model,
+    vocab_path: str,
+    log: Callable[[str], None] = print,
+) -> convert.Model:
+    """Returns the model with the changes that the flags ask for, which are made in a fixed order.
+
+    Args:
+        flags: the flags of the command.
+        model: the model.
+        vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
+        log: called with a line for each change.
+    """
+    if flags.vocab and flags.add_tokens:
+        raise UserError("--vocab and --add_tokens exclude each other: add the tokens to the file of --vocab")
+    if flags.head and model.generator is not None and flags.head == model.generator.head:
+        model = model.generator
+        log("network: the generator")
+    elif model.generator is not None:
+        model = model.replace(generator=None)
+        log("network: the discriminator; --head=masked_lm is the generator")
+    if flags.vocab and model.tokenizer is None:
+        model = model.replace(tokenizer=families.load_tokenizer(flags.vocab, model.config))
+        log(f"vocabulary: {flags.vocab}, added to the model")
+    elif flags.vocab:
+        tokenizer = families.load_tokenizer(flags.vocab, model.config)
+        model, report = vocabulary.replace_vocabulary(model, tokenizer)
+        log(str(report))
+    if flags.add_tokens:
+        model = _add_tokens(model, flags.add_tokens, vocab_path, log)
+    if flags.head:
+        log(f"head: {model.head} -> {flags.head}")
+        model = surgery.change_head(model, flags.head)
+    if flags.layers is not None:
+        before = model.config.num_hidden_layers
+        try:
+            layers = list(map(int, flags.layers))
+        except ValueError:
+            raise UserError(f"--layers={','.join(flags.layers)}: expected numbers from 0 on") from None
+        model = surgery.select_layers(model, layers)
+        log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
+    if flags.positions is not None:
+        before = model.config.max_seq_length
+        model = surgery.resize_positions(model, flags.positions, flags.position_method)
+        how = flags.position_method if flags.positions > before else "the first ones"
+        if surgery.POSITIONS not in model.params:
+            how = "the model has no position table"
+        log(f"positions: {before} -> {flags.positions} ({how})")
+    if flags.pad_vocab_to is not None:
+        model = _pad(model, flags, log)
+    if flags.dtype:
+        model = surgery.cast(model, flags.dtype)
+        log(f"dtype: {flags.dtype}")
+    return model
+
+
+def _add_tokens(
+    model: convert.Model, path: str, vocab_path: str, log: Callable[[str], None]
+) -> convert.Model:
+    old = model.tokenizer
+    if old is None:
+        raise UserError(f"--add_tokens={path}: {model.source or 'the model'} has no vocabulary to add to")
+    tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
+    atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
+    # These options are those of the old tokenizer: added words must not change what is detected.
+    tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})
+    tokenizer.added_tokens = old.added_tokens
+    model, report = vocabulary.replace_vocabulary(model, tokenizer)
+    log(str(report))
+    return model
+
+
+def _pad(model: convert.Model, flags: absl_flags.FlagValues, log: Callable[[str], None]) -> convert.Model:
+    shared.at_least(flags, pad_vocab_to=0)
+    before, note = model.config.vocab_size, ""
+    if flags.pad_vocab_to:
+        changed = surgery.pad_vocabulary(model, flags.pad_vocab_to)
+    else:
+        changed = surgery.unpad_vocabulary(model)
+        if not surgery.rows_are_padding(model, changed.config.vocab_size):
+            note = " (some are learned and not padding: masked LM probabilities change)"
+    log(f"rows of the vocabulary: {before:,} -> {changed.config.vocab_size:,}{note}")
+    return changed

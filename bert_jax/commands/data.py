@@ -1,6 +1,6 @@
 """Turn text into records for pre-training: sentences, next-sentence pairs, packed rows.
 
-    bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output_dir=records
+    bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output=records
 
 The records hold no masks: these are drawn anew at every step. --schema=google makes the records of
 google-research/bert's create_pretraining_data, masks included. Records depend on the text, the vocabulary and
@@ -60,21 +60,21 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
     built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite, warn=warn)
     if built.already_done:
-        print(f"{flags.output_dir} already holds these records; nothing to do")
+        print(f"{flags.output} already holds these records; nothing to do")
         return 0
     for line in summary(built.manifest):
         print(line)
     if "cleaned" in built.manifest:
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
-        print(f"  examples: {os.path.join(flags.output_dir, cleaning.REPORT)}")
+        print(f"  examples: {os.path.join(flags.output, cleaning.REPORT)}")
     for line in warnings(built.manifest, of_format=not early):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
     where = "Beam's workers" if flags.runner == "beam" else counted(processes, "worker")
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
-        f"{flags.output_dir}: {seconds:.0f} s, {wording.rate(megabytes / seconds)} MB of text per second on "
+        f"{flags.output}: {seconds:.0f} s, {wording.rate(megabytes / seconds)} MB of text per second on "
         f"{where}, each with at most {built.peak_memory / 1e6:.0f} MB of memory"
     )
     return 0

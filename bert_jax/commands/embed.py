@@ -1,9 +1,9 @@
 """Turn a file of texts into a file of vectors: one vector per text, or one per token.
 
-    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
-    bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
-    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
-    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --jsonl_format=google
+    bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
+    bert-jax embed --model=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
+    bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
+    bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --jsonl_format=google
 
 Each line of the input is a text, blank lines included, and the output has the same order. Files of any length
 are streamed in bounded memory.
@@ -17,7 +17,7 @@ import time
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted, rate
@@ -28,12 +28,12 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, embedding_files, text_lines
     from bert_jax.parallel import compiler_options
 
-INSTEAD_OF_ARGUMENTS = models.TEXTS_ARE_INPUT
+INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    models.add_pretrained(define)
+    shared.add_model(define)
     define.string(
         "input",
         "File with one text per line, or one JSON object per line if its name ends in .jsonl, compressed or "
@@ -106,7 +106,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
-    model = convert.load(flags.checkpoint, log=log)
+    model = convert.load(flags.model, log=log)
     if flags.layers is None and flags.pooling == "none":
         layers = list(range(-min(4, model.config.computed_layers), 0))
     embedder = embedding.Embedder(

@@ -17,7 +17,7 @@ import json
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import runs
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.settings import config_flag
@@ -68,18 +68,13 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     fraction = _MEMORY_FRACTION if flags.memory_fraction is None else flags.memory_fraction
     if not 0 < fraction <= 1:
         raise UserError(f"--memory_fraction={fraction}: expected more than 0 and at most 1")
-    for name in ("seq_length", "price_per_chip_hour"):
-        value = getattr(flags, name)
-        if value is not None and value <= 0:
-            raise UserError(f"--{name}={value}: expected more than 0")
-    if flags.operations < 0:
-        raise UserError(f"--operations={flags.operations}: expected 0 or more")
+    shared.at_least(flags, seq_length=1, price_per_chip_hour=0, operations=0)
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
     compiler = gpu_topology if on_gpus else tpu_topology
     compiler.prepare()  # before jax is imported
-    config = runs.pretraining_config(flags, config)
+    config = shared.pretraining_config(flags, config)
     if config.data.dir:
         rows = program.rows_of_records(config, progress.log)
     else:

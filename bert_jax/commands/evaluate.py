@@ -3,10 +3,10 @@
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
-    bert-jax evaluate --checkpoint=runs/mini --records=records
-    bert-jax evaluate --checkpoint=runs/mini --minimal_pairs --output=scores.tsv
-    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
-    bert-jax evaluate --checkpoint=all-MiniLM-L6-v2 --retrieval=beir/scifact --rerank=runs/reranker
+    bert-jax evaluate --model=runs/mini --records=records
+    bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.tsv
+    bert-jax evaluate --model=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
+    bert-jax evaluate --model=all-MiniLM-L6-v2 --retrieval=beir/scifact --rerank=runs/reranker
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
 and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
@@ -20,18 +20,15 @@ qrels/SPLIT.tsv; with --rerank in the order of a second model), or by k-means (-
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
 from bert_jax.io.wording import counted
@@ -55,38 +52,28 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
-_LAST_SEED = 2**31 - 100  # several runs have the seeds that follow
-
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
-    "workdir": (
-        *("split", "input", "output", "overwrite"),
-        *("checkpoint", "dtype", "null_score_diff_threshold"),
-    ),
-    "records": (
-        *("checkpoint", "split", "masking_prob", "masking_replace"),
-        *("rows", "batch_size", "seed", "dtype"),
-    ),
-    "minimal_pairs": ("checkpoint", "input", "output", "overwrite", "dtype"),
-    "similarity": ("checkpoint", "columns", "dtype"),
-    "retrieval": ("checkpoint", "split", "rerank", "candidates", "relevant", "dtype"),
-    "clusters": ("checkpoint", "columns", "seed", "dtype"),
+    "workdir": ("split", "input", "output", "overwrite", "step", "dtype", "null_score_diff_threshold"),
+    "records": ("model", "split", "masking_prob", "masking_replace", "rows", "batch_size", "seed", "dtype"),
+    "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
+    "similarity": ("model", "columns", "dtype"),
+    "retrieval": ("model", "split", "rerank", "relevant", "dtype"),
+    "clusters": ("model", "columns", "seed", "dtype"),
 }
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    models.add_finetuned(
+    shared.add_finetuned(
         define,
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
         ".jsonl. With --minimal_pairs, a .tsv with the scores of the sentences.",
-        checkpoint=f" Without --workdir, the model: {models.CHECKPOINT}.",
         required="",
     )
-    define.string(
-        "records", "Records with the vocabulary of the model in --checkpoint, made by bert-jax data."
-    )
+    define.string("model", f"The model, if there is no --workdir: {shared.MODEL}.")
+    define.string("records", "Records with the vocabulary of --model, made by bert-jax data.")
     define.string(
         "split",
         "Which of the run's files: train, dev (the default), or the name of another SPLIT.tsv in its "
@@ -98,19 +85,19 @@ def define_flags(define: Define) -> None:
         "Another labeled file, with the columns of the training file. With --minimal_pairs, a .tsv of pairs "
         "with the columns phenomenon, good and bad.",
     )
-    define.boolean("minimal_pairs", "Score the model in --checkpoint on minimal pairs.")
-    define.string("similarity", "Table of pairs of texts with a score, for the vectors of --checkpoint.")
-    define.string("retrieval", "Folder in the form of BEIR, for the vectors of --checkpoint.")
-    models.add_reranker(define)
-    define.string("clusters", "Table of texts with a label, for the vectors of --checkpoint.")
+    define.boolean("minimal_pairs", "Score --model on minimal pairs.")
+    define.string("similarity", "Table of pairs of texts with a score, for the vectors of --model.")
+    define.string("retrieval", "Folder in the form of BEIR, for the vectors of --model.")
+    shared.add_reranker(define)
+    define.string("clusters", "Table of texts with a label, for the vectors of --model.")
     define.string(
         "columns",
         "Columns of --similarity, default sentence1,sentence2,score; of --clusters, default text,label.",
     )
-    define.number("masking_prob", "Of --records: share of the tokens to predict.", 0.15)
+    define.number("masking_prob", "Of --records: fraction of the tokens to predict.", 0.15)
     define.string(
         "masking_replace",
-        "Of --records: shares of these that become [MASK], that become a random token, and that stay the "
+        "Of --records: fractions of these that become [MASK], that become a random token, and that stay the "
         "same.",
         "0.8,0.1,0.1",
     )
@@ -122,40 +109,31 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    asked = [name for name in _USED if flags[name].value]
-    if len(asked) != 1:
-        both = f", and not {' with '.join(f'--{name}' for name in asked)}" if asked else ""
+    modes = [name for name in _USED if flags[name].value]
+    if len(modes) != 1 or not (flags.workdir or flags.model):
         raise UserError(
-            f"evaluate needs --workdir={models.WORKDIR}; or --checkpoint=DIR, any model, with --records=DIR, "
-            f"--minimal_pairs, --similarity=FILE, --retrieval=DIR or --clusters=FILE{both}"
+            "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --records=DIR, "
+            "--minimal_pairs, --similarity=FILE, --retrieval=DIR and --clusters=FILE"
         )
-    (mode,) = asked
-    if not 0 <= (flags.seed or 0) <= _LAST_SEED:
-        raise UserError(f"--seed={flags.seed}: expected 0 to {_LAST_SEED}")
-    _refuse_others(flags, mode)
+    (mode,) = modes
+    shared.at_least(flags, seed=0, rows=0, batch_size=1)
+    for name in {name for used in _USED.values() for name in used}:
+        if flags[name].present and name not in _USED[mode]:
+            raise UserError(f"--{name} is not for --{mode}; leave it out")
     if mode == "workdir":
         return _of_task(flags)
-    if not flags["checkpoint"].present:
-        raise UserError(f"--{mode} needs --checkpoint=DIR, the model: {models.CHECKPOINT}")
     compiler_options.enable_compilation_cache()
     if mode == "records":
         return _of_records(flags)
     return _of_minimal_pairs(flags) if mode == "minimal_pairs" else _of_vectors(flags, mode)
 
 
-def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
-    """Raises a UserError for a flag of another kind of evaluation than the one that --`asked` asks for."""
-    for name in itertools.chain.from_iterable(_USED.values()):
-        if flags[name].present and name not in _USED[asked]:
-            raise UserError(f"--{name} is not for --{asked}; leave it out")
-
-
 def _of_records(flags: absl_flags.FlagValues) -> int:
     """Prints the losses of a pre-trained model on records."""
     split = flags.split or "eval"
-    with _named_by_flags(), progress.of_batches("evaluating") as on_batch:
+    with progress.of_batches("evaluating") as on_batch:
         scores = held_out.held_out(
-            flags.checkpoint,
+            flags.model,
             flags.records,
             split=split,
             prob=flags.masking_prob,
@@ -168,24 +146,16 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
             on_batch=on_batch,
         )
     if flags.json:
-        found = {"records": flags.records, "split": split, "checkpoint": flags.checkpoint, "scores": scores}
-        print(json.dumps(found))
+        print(
+            json.dumps(
+                {"records": flags.records, "split": split, "checkpoint": flags.model, "scores": scores}
+            )
+        )
         return 0
-    print(
-        f"{counted(int(scores.pop('rows')), 'row')} of {flags.records}, split {split}, checkpoint "
-        f"{flags.checkpoint}"
-    )
+    rows = counted(int(scores.pop("rows")), "row")
+    print(f"{rows} of {flags.records}, split {split}, checkpoint {flags.model}")
     _print_scores(scores)
     return 0
-
-
-@contextlib.contextmanager
-def _named_by_flags() -> Iterator[None]:
-    """Names a flag by its own name where a mistake is that of a field of `masking`."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(re.sub(r"^masking\.(?=prob|replace)", "--masking_", str(error))) from None
 
 
 def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
@@ -193,14 +163,13 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
     if flags.output:
         checks.check_output_file(flags.output, (".tsv",), overwrite=flags.overwrite)
     pairs = minimal_pairs.read(flags.input) if flags.input else minimal_pairs.generate()
-    scorer = sentence_scores.SentenceScorer(flags.checkpoint, progress.log, flags.dtype)
+    scorer = sentence_scores.SentenceScorer(flags.model, progress.log, flags.dtype)
     with progress.Progress() as shown:
         shown.start("scoring", 2 * len(pairs), "sentences")
         result = minimal_pairs.evaluate(scorer, pairs, shown.at)
     if unknown := int(result.unknown.sum()):
-        have = "has" if unknown == 1 else "have"
         of = counted(len(pairs), "pair")
-        progress.log(f"warning: {unknown:,} of {of} {have} words that the vocabulary lacks")
+        progress.log(f"warning: the vocabulary lacks words of {unknown:,} of {of}")
     if flags.output:
         result.write(flags.output)
     summary = result.summary()
@@ -228,9 +197,9 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
         columns = flags.columns or embedding_scores.CLUSTER_COLUMNS
         texts = embedding_scores.read_clusters(path, columns, progress.log)
         score = functools.partial(embedding_scores.clusters, texts=texts, seed=flags.seed or 0)
-    if reranker := models.load_reranker(flags, log=progress.log):
+    if reranker := shared.load_reranker(flags):
         score = functools.partial(score, reranker=reranker)
-    model = convert.load(flags.checkpoint, log=progress.log)
+    model = convert.load(flags.model, log=progress.log)
     embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
     scores = score(embedder)
     if flags.json:
@@ -243,7 +212,7 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
 
 def _of_task(flags: absl_flags.FlagValues) -> int:
     """Prints the scores of fine-tuned models."""
-    directories = models.workdirs(flags)
+    directories = shared.workdirs(flags)
     if len(directories) > 1:
         for name in _USED["workdir"]:
             if flags[name].present:
@@ -251,14 +220,11 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
-    model = models.load_finetuned(flags, prepare=functools.partial(_labeled, flags))
+    model = shared.load_finetuned(flags, prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
     used, of_run = task.model_config.execution.dtype, model.config.model.dtype
     if flags.dtype == "auto" and of_run not in ("auto", used):
-        progress.log(
-            f"computed in {used}; the run evaluated in {of_run}, so that its own scores may differ slightly: "
-            f"--dtype={of_run} computes as it did"
-        )
+        progress.log(f"computed in {used}; the run evaluated in {of_run}, as --dtype={of_run} does")
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)
@@ -268,8 +234,7 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
         predictions.write(flags.output)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
-        found |= {"by_class": breakdown} if breakdown else {}
-        print(json.dumps(found))
+        print(json.dumps(found | ({"by_class": breakdown} if breakdown else {})))
         return 0
     print(f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}{model.unknown}")
     _print_scores(scores)
@@ -281,8 +246,8 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
 def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[str, Any]:
     """Returns the file to evaluate on and its examples, after checking --output."""
     if flags.output:
-        models.check_predictions_file(flags, model.task)
-    path = models.input_file(flags, model)
+        shared.check_predictions_file(flags, model.task)
+    path = shared.input_file(flags, model)
     return path, model.task.read(path)
 
 

@@ -1,6 +1,6 @@
 """Show the most likely words for each [MASK] of a text.
 
-    bert-jax fill-mask --checkpoint=runs/mini "The capital of [MASK] is [MASK]."
+    bert-jax fill-mask --model=runs/mini "The capital of [MASK] is [MASK]."
 
 Without a TEXT, lines are read from standard input.
 """
@@ -12,7 +12,7 @@ import json
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.settings.flags import Define
@@ -27,15 +27,14 @@ ARGUMENTS = "[TEXT ...]"
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    models.add_pretrained(define)
+    shared.add_model(define)
     define.integer("top", "Number of candidates for each [MASK].", 5)
     define.json()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    if flags.top < 1:
-        raise UserError(f"--top={flags.top}: expected at least 1")
+    shared.at_least(flags, top=1)
     texts = args or [line for _, line in text_lines.read("-") if line.strip()]
     if not texts:
         raise UserError(
@@ -43,7 +42,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             'is read from the file."'
         )
     compiler_options.enable_compilation_cache()
-    filler = fill_mask.MaskFiller(flags.checkpoint, progress.log, flags.dtype)
+    filler = fill_mask.MaskFiller(flags.model, progress.log, flags.dtype)
     found = filler(texts, flags.top)
     for text, masks in zip(texts, found, strict=True):
         if flags.json:

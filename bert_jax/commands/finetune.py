@@ -23,7 +23,7 @@ from collections.abc import Callable
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import processes, runs
+from bert_jax.commands import shared
 from bert_jax.io import files
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define, command_line
@@ -37,7 +37,7 @@ with epy.lazy_imports():
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    runs.add(define, "finetune", "checkpoints, metrics and predictions")
+    shared.add_run(define, "finetune", "checkpoints, metrics and predictions")
     define.integer(
         "seeds",
         "Run this many times, with the seeds config.seed, config.seed + 1 and so on, each in its own "
@@ -53,11 +53,11 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    fit_options = processes.start(flags)
+    fit_options = shared.start_processes(flags)
     log = distributed.log_of_primary(print)
     command = command_line("finetune", flags)
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
-    compiler_options.enable_compilation_cache(flags.compilation_cache)
+    compiler_options.enable_compilation_cache()
     if flags.seeds is not None or flags.grid:
         seeds = 1 if flags.seeds is None else flags.seeds
         points = grid.parse_grid(flags.grid)

@@ -42,12 +42,10 @@ with epy.lazy_imports():
 _KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
 _MOST_PROBLEMS = 20
 _OF_TEXT = ("text_field", "id_field", "tfds_data_dir")  # flags of the corpus
-_NO_NEWS_AT_ZERO = (
-    *("undecodable", "control_characters", "long_lines", "bad_lines", "without_text", "unlike_bert"),
-)
 _FORMS = {"seed": "{}", "sampling_exponent": "{:g}", "used": "{:.2f} times"}
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
+_METADATA = "_CHECKPOINT_METADATA"  # a file of each step
 
 ARGUMENTS = "PATH ..."
 
@@ -63,7 +61,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
-        "count the unknown words of text. Not for vocabularies and checkpoints.",
+        "count the unknown words of text.",
     )
     define.string("plot", "Picture to write of a record directory: a name ending in .png, .pdf or .svg.")
 
@@ -72,23 +70,13 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if not args:
         raise UserError(f"inspect needs a PATH: {_KINDS}")
-    if flags.plot and (len(args) > 1 or flags.input_format):
-        raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
     if flags.plot:
-        checks.check_output_file(flags.plot, checks.PICTURES, "--plot")  # checked before all rows are read
-    if not flags.input_format:
-        for name in _OF_TEXT:
-            if flags[name].value != flags[name].default:
-                raise UserError(
-                    f"--{name}={flags[name].value} is for text with --input_format; give its format, or "
-                    "leave the flag out"
-                )
-        for path in args:
-            atomic.restore_directory(path)
-            if not files.exists(path):
-                raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
-        if flags.vocab:
-            _check_vocab_is_used(flags.vocab, args)
+        if len(args) > 1 or flags.input_format:
+            raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
+        checks.check_output_file(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
+    for name in _OF_TEXT:
+        if flags[name].present and not flags.input_format:
+            raise UserError(f"--{name} is for text: give --input_format, or leave the flag out")
     try:
         return 0 if _show(flags, args) else 1
     except OSError as error:
@@ -97,19 +85,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise file_error(f"{error.filename or args[0]}: {error.strerror or error}", error) from error
 
 
-def _check_vocab_is_used(vocab: str, paths: Sequence[str]) -> None:
-    """Raises a UserError if a path has nothing that --vocab could decode or be compared with."""
-    for path in paths:
-        what = "a vocabulary" if _is_vocabulary(path) else "a checkpoint" if _has_checkpoints(path) else ""
-        if what:
-            raise UserError(
-                f"--vocab={vocab} has no effect on {path}, which is {what}; expected records or text: leave "
-                "the flag out, or give only records and text with it"
-            )
-
-
 def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
-    """Prints and draws the reports; returns whether no report has a problem."""
+    """Prints and plots the reports; returns True if no report has a problem."""
     sound = True
     for report in reports(args, flags):
         sound = sound and not report.problems
@@ -136,66 +113,50 @@ def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
 def inspect(path: str, examples: int = 3, vocab: str | None = None):
     """Returns a report on whatever is at a path.
 
+    Args:
+        path: a file or a directory.
+        examples: number of decoded rows of each split of records.
+        vocab: the vocabulary of records that other programs made, or of text.
+
     Raises:
-        UserError: the content of the path is not known.
+        UserError: the content of the path is not known, or has no use for `vocab`.
     """
+    atomic.restore_directory(path)
+    if not files.exists(path):
+        raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
     if google.is_record_file(path) or files.is_directory(path):
         report = inspection.inspect_google_records(path, vocab or "", examples)
         if report is not None:
             return report
-    if files.is_file(path):
-        if google.is_record_file(path):
-            return inspection.inspect_record_file(path, examples, vocab)
-        if _is_vocabulary(path):
-            return inspection.inspect_vocabulary(path)
-        if path.endswith(".txt"):
-            return inspect_corpus.inspect_corpus([path], vocab=vocab)
-        raise UserError(
-            f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, a SentencePiece .model, or the "
-            "tokenizer.json of byte-level BPE); if it is text, give its format, as in --input_format=text"
-        )
-    if files.exists(os.path.join(path, manifests.FILE)):
-        return inspection.inspect_records(path, examples, vocab)
-    if _has_checkpoints(path):
-        return inspect_checkpoints(path) if _has_steps(path) else inspect_model(path)
+    if google.is_record_file(path):
+        return inspection.inspect_record_file(path, examples, vocab)
     names = files.names(path)
-    if "snapshots" in names:
-        convert.detect(path)  # raises an error that names the model in it
+    has_manifest = manifests.FILE in names
+    if has_manifest:
+        return inspection.inspect_records(path, examples, vocab)
+    is_text = path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path)
+    if files.is_file(path) and is_text:
+        return inspect_corpus.inspect_corpus([path], vocab=vocab)
+    if vocab:
+        raise UserError(f"--vocab={vocab} has no use for {path}; expected records or text")
+    if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
+        return inspection.inspect_vocabulary(path)
+    if "checkpoints" in names or _METADATA in names:
+        return inspect_checkpoints(path)
+    if "snapshots" in names or (names and formats.find(path)):
+        return inspect_model(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(
-        f"{path} contains neither records ({manifests.FILE}) nor checkpoints; if it contains text, give its "
-        "format, as in --input_format=text"
+        f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints; if it "
+        "contains text, give its format, as in --input_format=text"
     )
-
-
-def _is_vocabulary(path: str) -> bool:
-    """Returns whether a path is a file with the name of a vocabulary, and is not a text."""
-    if not files.is_file(path):
-        return False
-    if path.endswith(".txt"):
-        return inspect_corpus.looks_like_vocabulary(path)
-    return path.endswith((".model", ".json"))
-
-
-def _has_checkpoints(path: str) -> bool:
-    """Returns whether a path is a directory with checkpoints, of bert-jax or in another format."""
-    if not files.is_directory(path) or files.exists(os.path.join(path, manifests.FILE)):
-        return False
-    return _has_steps(path) or formats.find(path) is not None
-
-
-def _has_steps(directory: str) -> bool:
-    """Returns whether a directory is a work directory or a step of bert-jax."""
-    names = files.names(directory)
-    return "checkpoints" in names or "_CHECKPOINT_METADATA" in names
 
 
 def inspect_checkpoints(path: str):
     """Returns a report on every step of a work directory, or on one step, compared with its checksums."""
-    report = inspection.Report(
-        path, "checkpoint" if files.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
-    )
+    is_step = files.exists(os.path.join(path, _METADATA))
+    report = inspection.Report(path, "checkpoint" if is_step else "work directory")
     steps = {files.name(files.absolute(path)): path}  # by the names that the report has for them
     if report.kind == "work directory":
         directory = os.path.join(path, "checkpoints")
@@ -296,11 +257,10 @@ def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(report) -> Iterator[str]:
-    """Yields the lines of a report."""
+    """Yields the lines of a report; facts that are zero or empty are not shown."""
     yield f"{report.path}: {report.kind}"
     for name, value in report.facts.items():
-        if value or name not in _NO_NEWS_AT_ZERO:
-            yield from (f"  {line}" for line in _fact_lines(name, value))
+        yield from (f"  {line}" for line in _fact_lines(name, value))
     for example in report.examples:
         yield f"  {example}"
     for problem in report.problems[:_MOST_PROBLEMS]:
@@ -312,42 +272,30 @@ def lines(report) -> Iterator[str]:
 
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{name}: {_number(name, value)}"
+    if name in ("shapes", "row_lengths") or not (value or name == "seed"):
         return
-    if name == "shapes":
-        return
-    if name in ("frequent_lines", "unknown_words", "reasons"):
-        shown = ", ".join(f"{key!r} {count:,}" for key, count in value.items())
-        yield f"{name}: {shown or 'none'}"
-        return
-    plain = ", ".join(
-        f"{key} {_number(key, inner)}"
-        for key, inner in value.items()
-        # Zeros in the counts of a text are left out.
-        if not isinstance(inner, dict | list) and (inner or name != "text")
-    )
-    yield f"{name}: {plain}".rstrip()
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from (f"  {line}" for line in _fact_lines(key, inner))
-        elif not isinstance(inner, list) or key == "row_lengths":
-            continue
-        elif key == "sequence_lengths":
-            yield "  length of sequences:"
-            yield from (f"    {line}" for line in inspection.text_histogram(inner))
-        elif key == "sequences_per_row":
-            total = max(1, sum(inner))
-            shares = ", ".join(
-                f"{number}: {count / total:.1%}" for number, count in enumerate(inner) if count
-            )
-            yield f"  sequences per row: {shares}"
-        else:
-            yield f"  {key}: {', '.join(map(str, inner))}"
+    if name == "sequence_lengths":
+        yield "length of sequences:"
+        yield from (f"  {line}" for line in inspection.text_histogram(value))
+    elif name == "sequences_per_row":
+        rows = enumerate(value)
+        yield "sequences per row: " + ", ".join(f"{i}: {n / sum(value):.1%}" for i, n in rows if n)
+    elif name in ("frequent_lines", "unknown_words", "reasons"):
+        yield f"{name}: " + ", ".join(f"{key!r} {count:,}" for key, count in value.items())
+    elif isinstance(value, dict):
+        plain = {key: inner for key, inner in value.items() if not isinstance(inner, dict | list)}
+        shown = ", ".join(f"{key} {_number(key, inner)}" for key, inner in plain.items())
+        yield f"{name}: {shown}".rstrip()
+        for key, inner in value.items():
+            if key not in plain:
+                yield from (f"  {line}" for line in _fact_lines(key, inner))
+    else:
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else _number(name, value)
+        yield f"{name}: {shown}"
 
 
 def _number(name: str, value: Any) -> str:
-    """Returns the value of a fact as text: a float as a percentage, unless its name has a form of its own."""
+    """Returns the value of a fact as text: a float as a percentage, unless its name has another form."""
     if name in _FORMS:
         return _FORMS[name].format(value)
     if isinstance(value, float):

@@ -24,7 +24,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress, wording
 from bert_jax.io.wording import counted
@@ -37,12 +37,17 @@ with epy.lazy_imports():
     from bert_jax.tasks import setup
     from bert_jax.tasks.glue import tables
 
-INSTEAD_OF_ARGUMENTS = models.TEXTS_ARE_INPUT
+INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
+
+_COLUMNS = ("text_a", "text_b", "id")
+# Flags that a .zip does not use, and flags that --input=- does not use.
+_NOT_FOR_ZIP = (*_COLUMNS, "input", "header", "format", "step", "adapter", "null_score_diff_threshold")
+_NOT_FOR_LINES = ("output", "header", "overwrite")
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    models.add_finetuned(
+    shared.add_finetuned(
         define,
         "several of GLUE, separated by commas, for a .zip",
         "File to write: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or .jsonl; for answers .json; for "
@@ -76,22 +81,22 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if bool(flags.input) == bool(flags.split):
         raise UserError("predict needs either --input=FILE or --split=SPLIT, such as test")
-    if flags.input == "-":
-        return _serve(flags)
-    if flags.adapter:
-        raise UserError("--adapter is for --input=-, whose lines name their adapters")
-    if not flags.output:
+    of_lines = flags.input == "-"
+    if not of_lines and not flags.output:
         raise UserError("predict needs --output=FILE.tsv")
-    if flags.output.endswith(".zip"):
-        refused = ["input", "text_a", "text_b", "id", "header", "format", "checkpoint"]
-        refused += ["null_score_diff_threshold", *["split"] * (flags.split != "test")]
-        for name in refused:
-            if flags[name].present:
-                raise UserError(
-                    f"--{name} is not for a .zip, which contains the predictions for the test sets of GLUE"
-                )
-        return _submit(models.workdirs(flags), flags.output, flags.overwrite, flags.dtype)
-    model = models.load_finetuned(flags, prepare=functools.partial(_unlabeled, flags))
+    is_zip = not of_lines and flags.output.endswith(".zip")
+    unused: tuple[str, ...] = _NOT_FOR_LINES if of_lines else _NOT_FOR_ZIP if is_zip else ("adapter",)
+    if is_zip and flags.split != "test":
+        unused += ("split",)
+    for name in unused:
+        if flags[name].present:
+            kind = "--input=-" if of_lines else "a .zip" if is_zip else "an --input that is a file"
+            raise UserError(f"--{name} is not for {kind}; leave it out")
+    if of_lines:
+        return _predict_lines(flags)
+    if is_zip:
+        return _submit(flags)
+    model = shared.load_finetuned(flags, prepare=functools.partial(_unlabeled, flags))
     examples = model.prepared
     examples.warn(progress.log)
     with progress.of_batches("predicting") as on_batch:
@@ -103,38 +108,29 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     """Returns the examples to predict, after checking --output."""
-    models.check_predictions_file(flags, model.task)
-    path = models.input_file(flags, model)
-    given = _given(flags, "text_a", "text_b", "id", "header")
-    examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **given)
+    shared.check_predictions_file(flags, model.task)
+    path = shared.input_file(flags, model)
+    options = _present(flags, *_COLUMNS, "header")
+    examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
     examples.check(0)  # the predictions have a row for each
     return examples
 
 
-def _given(flags: absl_flags.FlagValues, *names: str) -> dict[str, object]:
+def _present(flags: absl_flags.FlagValues, *names: str) -> dict[str, object]:
     return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
 
 
-def _serve(flags: absl_flags.FlagValues) -> int:
+def _predict_lines(flags: absl_flags.FlagValues) -> int:
     """Predicts the lines of standard input until it ends."""
-    if flags.output not in (None, "-"):
-        raise UserError(
-            f"--output={flags.output}: predictions for standard input go to standard output; append > "
-            f"{flags.output} to the command instead"
-        )
-    if flags.header is not None:
-        raise UserError("--header is for files; lines of standard input have no header")
     if sys.stdin is None:
-        raise UserError(
-            "--input=-: standard input is closed; expected lines to predict there, or --input=FILE"
-        )
+        raise UserError("--input=-: standard input is closed; expected lines to predict there")
     directories = _adapters(flags)
-    shared = predictor.Shared() if directories else None
-    model = models.load_finetuned(flags, log=progress.log, shared=shared)
-    options = {"overrides": models.overrides(flags), "dtype": flags.dtype}
-    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log, **options)
+    weights = predictor.Shared() if directories else None
+    model = shared.load_finetuned(flags, shared=weights)
+    options = {"overrides": shared.overrides(flags), "dtype": flags.dtype}
+    others = predictor.load_adapters(model, directories, flags.step, progress.log, **options)
     # The flags name columns of the files of --workdir alone.
-    reader = model.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
+    reader = model.line_reader(flags.format, **_present(flags, *_COLUMNS))
     adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
     # A separate file object that is never closed: a thread may still wait in it when the command is
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
@@ -150,46 +146,39 @@ def _warm_up_all(
 ) -> None:
     """Compiles what a model and its adapters need, and says that they are ready for lines."""
     began = time.monotonic()
-    programs = _warm_up(model)
-    for name, one in others.items():
-        compiled = _warm_up(one)
-        programs += compiled
-        progress.log(
-            f"adapter {name}: {one.source}, {wording.size(one.own_bytes)} of its own, "
-            f"{counted(compiled, 'program')} more"
-        )
+    programs = 0
+    for name, one in {"": model, **others}.items():
+        with progress.of_batches("compiling", "programs") as on_program:
+            programs += one.warm_up(on_program)
+        if name:
+            progress.log(f"adapter {name}: {one.source}, {wording.size(one.own_bytes)} of its own")
     progress.log(
         f"ready: {model.source}, {counted(programs, 'program')} compiled in "
         f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {expected}"
     )
 
 
-def _warm_up(model: predictor.Predictor) -> int:
-    """Compiles what the model needs, with a bar, and returns the number of programs."""
-    with progress.of_batches("compiling", "programs") as on_program:
-        return model.warm_up(on_program)
-
-
 def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:
     """Returns {name: work directory} of --adapter."""
-    found: dict[str, str] = {}
+    directories: dict[str, str] = {}
     for text in flags.adapter or ():
         name, _, directory = text.partition("=")
-        if not name or not directory or name in found:
-            raise UserError(f"--adapter={text}: expected NAME=DIR, each name once")
-        found[name] = directory
-    if found and flags.format == "tsv":
-        raise UserError("--format=tsv: lines name their --adapter in JSON; expected auto or jsonl")
-    return found
+        if not name or not directory or name in directories or flags.format == "tsv":
+            raise UserError(
+                f"--adapter={text}: expected NAME=DIR, each name once, and --format=auto or jsonl, whose "
+                "lines name their adapter"
+            )
+        directories[name] = directory
+    return directories
 
 
-def _submit(directories: list[str], output: str, overwrite: bool, dtype: str) -> int:
+def _submit(flags: absl_flags.FlagValues) -> int:
     """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
-    checks.check_output_file(output, (".zip",), overwrite=overwrite)
+    checks.check_output_file(flags.output, (".zip",), overwrite=flags.overwrite)
     compiler_options.enable_compilation_cache()
     files: dict[str, str] = {}
-    for directory in directories:
-        model = predictor.Predictor(directory, dtype=dtype)
+    for directory in shared.workdirs(flags):
+        model = predictor.Predictor(directory, dtype=flags.dtype)
         spec = model.task.spec
         of_task = tables.submission_files(spec.name)
         if files.keys() & of_task.values():
@@ -199,10 +188,7 @@ def _submit(directories: list[str], output: str, overwrite: bool, dtype: str) ->
                 continue  # it does not count in GLUE's score
             path = model.file(split)
             if not path:
-                raise UserError(
-                    f"{directory}: the run has no test set, since it was trained on data.train; expected a "
-                    "run with --config.data_dir=DIR"
-                )
+                raise UserError(f"{directory}: the run has no test set; expected one with --config.data_dir")
             examples = model.task.read_unlabeled(path, test=True)
             examples.check(0)
             with progress.of_batches(f"predicting {name}") as on_batch:
@@ -211,6 +197,6 @@ def _submit(directories: list[str], output: str, overwrite: bool, dtype: str) ->
             assert isinstance(predictions, task_predictions.TablePredictions)
             files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
             print(f"{name}: {counted(len(examples), 'prediction')} of {model.source}")
-    missing = tables.write_submission(output, files)
-    print(f"wrote {output}" + (f"; the server also expects {', '.join(missing)}" if missing else ""))
+    missing = tables.write_submission(flags.output, files)
+    print(f"wrote {flags.output}" + (f"; the server also expects {', '.join(missing)}" if missing else ""))
     return 0

@@ -14,7 +14,7 @@ import shlex
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import processes, runs
+from bert_jax.commands import shared
 from bert_jax.io import files
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
@@ -33,7 +33,7 @@ with epy.lazy_imports():  # these import jax, which the command's help does not 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    runs.add(define, "pretrain", "checkpoints, metrics and the resolved config")
+    shared.add_run(define, "pretrain", "checkpoints, metrics and the resolved config")
     define.boolean(
         "allow_changes",
         "Resume a run although its config, records or vocabulary have changed.",
@@ -42,8 +42,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    fit_options = processes.start(flags)
-    compiler_options.enable_compilation_cache(flags.compilation_cache)
+    fit_options = shared.start_processes(flags)
+    compiler_options.enable_compilation_cache()
     explicit = config_flag.overridden(flags, "model.")
     state = pretrain.pretrain(
         flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
@@ -62,4 +62,4 @@ def _next_command(workdir: str, state: train_state.TrainState) -> str:
     if config.causal or not (has_head or not families.of(config).masked_lm.has_parameters):
         return ""
     mask = run_directory.load_tokenizer(workdir).special_tokens["mask"]
-    return f"; try: bert-jax fill-mask --checkpoint={shlex.quote(workdir)} 'The {mask} is here.'"
+    return f"; try: bert-jax fill-mask --model={shlex.quote(workdir)} 'The {mask} is here.'"

@@ -1,16 +1,25 @@
-"""Search a corpus of texts by meaning: embed it once, and find the documents nearest to each query.
+r"""Search a corpus of texts by meaning, or find hard negatives for the training of sentence embeddings.
 
-    bert-jax search --checkpoint=all-MiniLM-L6-v2 --corpus=docs.txt --index=docs --query='How do I start?'
+    bert-jax search --model=all-MiniLM-L6-v2 --corpus=docs.txt --index=docs --query='How do I start?'
     bert-jax search --index=docs --queries=queries.txt --json --top=100
     bert-jax search --index=docs --rerank=runs/reranker
     cat queries.txt | bert-jax search --index=docs
+    bert-jax search --model=runs/search --input=pairs.tsv --text_a=question --text_b=answer \
+        --output=hard.jsonl
 
 The first call with --corpus makes the index, a directory with a vector for each document; later ones need
 only --index. The corpus has one document per line, or JSON objects with `text` and perhaps `title` and `_id`
 if its name ends in .jsonl. Without --query and --queries, queries are read from standard input, one per line.
 The search compares each query with all documents; --approximate makes and uses a graph (usearch), which is
-much faster from about a million documents on. --rerank orders the best --candidates again, by the score of a
-fine-tuned model that reads the query and the document together, or compares their tokens (late interaction).
+much faster from about a million documents on. --rerank orders the best 100 (or --top) again, by the
+score of a fine-tuned model that reads the query and the document together, or compares their tokens (late
+interaction).
+
+With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
+has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding; a .tsv
+has them in columns negative1, negative2 and so on. A text is no negative if it is the text_b of an equal
+text_a, or is likely to be right as well: its cosine is above --share of that of text_b, or, with --rerank,
+its score is not smaller by --margin. Rows with fewer negatives than --negatives are skipped, and counted.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,94 +36,106 @@ import numpy as np
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError, check_installed
-from bert_jax.io import atomic, files
+from bert_jax.io import atomic, checks, files
 from bert_jax.io.progress import Progress, log
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files
-    from bert_jax.inference.search import corpus, fingerprint, index
+    from bert_jax.inference import embedding, embedding_files, mining
+    from bert_jax.inference.search import corpus, fingerprint, index, reranking
     from bert_jax.parallel import compiler_options
+    from bert_jax.tasks import writers
+    from bert_jax.tasks.readers import tables
 
 _BATCH = 256  # queries of a file that are computed at a time
 _SHOWN = 100  # characters of a document on the terminal
+_OF_SEARCH = (
+    *("index", "text_field", "query", "queries", "top", "approximate"),
+    *("document_prompt", "query_prompt", "json"),
+)
+_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "depth", "share", "margin")
 
 INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("index", "Directory of the index.", required="DIR, a new directory or that of an index")
-    define.string("checkpoint", f"The model: {models.CHECKPOINT}. Default: that of the index.")
-    models.add_dtype(define)
+    define.string("index", "Directory of the index, a new one or that of an index.")
+    define.string("model", f"The model: {shared.MODEL}. Default: that of the index.")
+    shared.add_dtype(define)
     define.string("corpus", "Documents, one per line, or .jsonl; needed to make an index.")
     define.overwrite()
-    define.string("text", "Field of the text in a corpus or queries in .jsonl.", "text")
+    define.string("text_field", "Field of the text in a corpus or queries in .jsonl.", "text")
     define.strings("query", "A query. May be given several times.", [])
     define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
     define.integer("top", "Number of documents to show for each query.", 10)
     define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
-    models.add_reranker(define)
-    define.string(
-        "document_prompt",
-        "Put before each document: a prompt of the model by its name. Default: its prompt `document` or "
-        "`passage`, if it has one.",
-    )
-    define.string(
-        "query_prompt",
-        "Put before each query: a prompt of the model by its name. Default: its prompt `query`, if it has "
-        "one.",
-    )
+    shared.add_reranker(define)
+    for name, default in (("document", "`document` or `passage`"), ("query", "`query`")):
+        define.string(
+            f"{name}_prompt",
+            f"Put before each {name}: a prompt of the model by its name. Default: its prompt {default}, if "
+            "it has one.",
+        )
     define.json()
+    define.string("input", "Find hard negatives of these pairs: TSV, CSV or JSON lines.")
+    define.string("text_a", "Column of the first text of --input.")
+    define.string("text_b", "Column of the second text of --input.")
+    define.string("output", "File of pairs with their negatives: .jsonl or .tsv.")
+    define.integer("negatives", "Number of negatives of each pair.", 4)
+    define.integer("depth", "Number of nearest texts among which negatives are chosen.", 100)
+    define.number("share", "Largest cosine of a negative, as a fraction of that of the pair. Default: 0.95.")
+    define.number("margin", "With --rerank: smallest difference of the scores. Default: 0.1.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    if flags.top < 1:
-        raise UserError(f"--top={flags.top}: expected 1 or more")
+    shared.at_least(flags, top=1, negatives=1, depth=1)
+    if bool(flags.input) == bool(flags.index):
+        raise UserError("search needs --index=DIR to search in, or --input=FILE with pairs to find negatives")
+    for name in _OF_SEARCH if flags.input else _OF_NEGATIVES:
+        if flags[name].present:
+            raise UserError(f"--{name} is not for --{'input' if flags.input else 'index'}; leave it out")
+    return _find_negatives(flags) if flags.input else _search(flags)
+
+
+def _search(flags: absl_flags.FlagValues) -> int:
     if flags.query and flags.queries:
         raise UserError("--query and --queries both name queries; give one of them")
     if flags.corpus == "-" and not (flags.query or flags.queries):
         raise UserError("--corpus=- is read from standard input; give --query=TEXT or --queries=FILE")
-    if flags.overwrite and not flags.corpus:
-        raise UserError("--overwrite makes the index anew from a corpus: give --corpus=FILE, or leave it out")
     if flags.approximate:
         check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
-    # A missing file is reported before a model is loaded.
     for name in ("corpus", "queries"):
         if path := flags[name].value:
             corpus.check(path, f"--{name}")
-    found = _existing(flags)
-    checkpoint = flags.checkpoint or (found.settings["checkpoint"] if found else "")
-    if not checkpoint:
-        raise UserError(f"--index={flags.index}: no index there; give --checkpoint=DIR and --corpus=FILE")
+    existing = _existing(flags)
+    source = flags.model or (existing.settings["checkpoint"] if existing else "")
+    if not source:
+        raise UserError(f"--index={flags.index}: no index there; give --model=DIR and --corpus=FILE")
     compiler_options.enable_compilation_cache()
-    reranker = models.load_reranker(flags, log=log)
-    if reranker and flags.top > reranker.candidates:
-        log(
-            f"warning: --top={flags.top} shows more documents than --rerank orders; those after the first "
-            f"{reranker.candidates} have the scores of the vectors: try --candidates={flags.top}"
-        )
-    model = convert.load(checkpoint, log=log)
+    reranker = shared.load_reranker(flags, max(flags.top, reranking.CANDIDATES) if flags.rerank else 0)
+    model = convert.load(source, log=log)
     # Vectors of a model that was not trained for sentence embeddings are compared by their directions.
     normalize = None if model.sentence else True
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
     prefix = _prompt(embedder, flags, "query_prompt")
     made_by = fingerprint.of(model, embedder)
-    if found is None:
-        found = _make(flags, embedder, checkpoint, made_by)
+    if existing is None:
+        searched = _make(flags, embedder, source, made_by)
     else:
-        _check_same(found, embedder, checkpoint, flags)
-        _check_fingerprint(found, made_by, checkpoint, flags.index)
+        searched = existing
+        _check_same_model(searched, embedder, source, made_by, flags)
+    most = reranker.candidates if reranker else flags.top
     for queries in _batches(flags):
         vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
-        most = max(flags.top, reranker.candidates) if reranker else flags.top
-        for query, results in zip(queries, found.search(vectors, most), strict=True):
+        for query, results in zip(queries, searched.search(vectors, most), strict=True):
             if reranker:
                 results = reranker.rerank(query.text, results)
             _show(query, results[: flags.top], flags.json)
@@ -121,130 +143,80 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 
 def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
-    """Returns the index of the directory, unless there is none, or it is to be made anew."""
+    """Returns the index in the directory; None if there is none, or if it is to be made anew.
+
+    Raises:
+        UserError: there is no index and no corpus, or the index was made from another corpus.
+    """
     if not files.exists(os.path.join(flags.index, index.INDEX)):
         if not flags.corpus:
             raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
-        if files.names(flags.index) and not flags.overwrite and not _is_unfinished(flags.index):
+        # What a process that was making an index left there may be replaced.
+        names = {atomic.final_name(name) for name in files.names(flags.index)}
+        parts = {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
+        if not flags.overwrite and not names <= parts:
             raise UserError(f"--index={flags.index} has other files; choose another directory")
         return None
     if flags.corpus and flags.overwrite:  # also one that is damaged
         return None
-    found = index.Index(flags.index, flags.approximate)
-    if not flags.corpus:
-        return found
-    if flags.corpus == "-":
-        raise UserError(
-            f"--index={flags.index}: there is one already; leave --corpus out to search in it, or make it "
-            "anew with --overwrite"
-        )
-    given: dict[str, Any] = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
-    # Indexes of earlier versions lack the field and the weights.
-    if "field" in found.settings:
-        given["field"] = flags.text
-    if not found.settings.get("weights"):
-        given["checkpoint"] = files.absolute(flags.checkpoint or found.settings["checkpoint"])
-    for name, value in given.items():
-        if found.settings[name] != value:
-            what = f"{flags.corpus} with" if name == "bytes" else f"the {name}"
-            unit = " bytes" if name == "bytes" else ""
+    existing = index.Index(flags.index, flags.approximate)
+    if flags.corpus:
+        now = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
+        now["field"] = existing.settings.get("field") and flags.text_field
+        differs = any(existing.settings.get(name) != value for name, value in now.items())
+        before, modified = existing.settings.get("modified", 0), index.corpus_modified(flags.corpus)
+        if differs or flags.corpus == "-" or (before != modified and _has_changed(existing, flags)):
             raise UserError(
-                f"--index={flags.index}: made from {what} {found.settings[name]}{unit}, and now it is "
-                f"{value}{unit}; choose another directory, or make it anew with --overwrite"
+                f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
+                "search in it, or make it anew with --overwrite"
             )
-    _check_content(found, flags)
-    return found
+    return existing
 
 
-def _check_content(found: index.Index, flags: absl_flags.FlagValues) -> None:
-    """Raises a UserError if a corpus of the size of that of an index has another content.
-
-    The content is compared only if the corpus was modified at another time, as copies are, too.
-    """
-    before, now = found.settings.get("modified", 0), index.corpus_modified(flags.corpus)
-    if not before or not now or before == now:
-        return
-    number = found.first_difference(corpus.read(flags.corpus, flags.text))
-    if number is not None:
-        raise UserError(
-            f"--index={flags.index}: made from another content of {flags.corpus}, whose document {number} "
-            "(from 0) is not that of the index; choose another directory, or make it anew with --overwrite"
-        )
+def _has_changed(existing: index.Index, flags: absl_flags.FlagValues) -> bool:
+    return existing.first_difference(corpus.read(flags.corpus, flags.text_field)) is not None
 
 
-def _is_unfinished(directory: str) -> bool:
-    """Returns whether a directory has nothing but what a process that was making an index left there."""
-    names = {atomic.final_name(name) for name in files.names(directory)}
-    return names <= {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH, index.INDEX}
-
-
-def _check_same(
-    found: index.Index, embedder: embedding.Embedder, checkpoint: str, flags: absl_flags.FlagValues
+def _check_same_model(
+    searched: index.Index,
+    embedder: embedding.Embedder,
+    source: str,
+    made_by: dict[str, Any],
+    flags: absl_flags.FlagValues,
 ) -> None:
-    """Raises a UserError if an existing index was made with other settings than those that are given."""
-    given, width = f"--index={flags.index}", found.vectors.shape[1]
-    if embedder.width != width:
-        raise UserError(
-            f"{given}: its vectors have {width} numbers, and those of {checkpoint} have {embedder.width}; "
-            f"{_advice(found, checkpoint)}"
-        )
+    """Raises a UserError if the vectors of an index are those of another model, or of another prompt."""
+    differences = fingerprint.differences(searched.settings, made_by)
+    if embedder.width != searched.vectors.shape[1]:
+        differences = [f"vectors of {searched.vectors.shape[1]} numbers, not {embedder.width}"]
     if flags.document_prompt is not None:
         prefix = _prompt(embedder, flags, "document_prompt")
-        if found.settings["prefix"] != prefix:
-            raise UserError(
-                f"{given}: made with {found.settings['prefix']!r} before each document, and now it is "
-                f"{prefix!r}; {index.ANEW}"
-            )
-
-
-def _check_fingerprint(found: index.Index, made_by: dict[str, Any], checkpoint: str, directory: str) -> None:
-    """Raises a UserError if an existing index was made with a model whose vectors are others.
-
-    Args:
-        found: the index. Of one by an earlier version, which did not record the weights, another path is
-            logged.
-        made_by: the fingerprint of the model that is given.
-        checkpoint: its path.
-        directory: that of the index, for messages.
-    """
-    if differences := fingerprint.differences(found.settings, made_by):
+        if searched.settings["prefix"] != prefix:
+            differences.append(f"{searched.settings['prefix']!r} before each document, not {prefix!r}")
+    if differences:
         raise UserError(
-            f"--index={directory}: made with another model than {checkpoint}: {'; '.join(differences)}; "
-            f"{_advice(found, checkpoint)}"
+            f"--index={flags.index}: made with another model than {source} ({'; '.join(differences)}); leave "
+            f"--model out to use {searched.settings['checkpoint']}, or {index.ANEW}"
         )
-    if not found.settings.get("weights") and _has_moved(found, checkpoint):
+    if not searched.settings.get("weights") and files.absolute(source) != searched.settings["checkpoint"]:
         log(
-            f"warning: {directory} was made with {found.settings['checkpoint']}; if {checkpoint} is another "
+            f"warning: {flags.index} was made with {searched.settings['checkpoint']}; if {source} is another "
             f"model, the scores mean nothing: {index.ANEW}"
         )
 
 
-def _has_moved(found: index.Index, checkpoint: str) -> bool:
-    """Returns whether a checkpoint is at another path than that with which an index was made."""
-    return files.absolute(checkpoint) != found.settings["checkpoint"]
-
-
-def _advice(found: index.Index, checkpoint: str) -> str:
-    """Returns what to do if the vectors of a checkpoint are not those of an index, to end a message."""
-    if not _has_moved(found, checkpoint):
-        return index.ANEW
-    return f"leave --checkpoint out to use {found.settings['checkpoint']}, or {index.ANEW}"
-
-
 def _make(
-    flags: absl_flags.FlagValues, embedder: embedding.Embedder, checkpoint: str, made_by: dict[str, Any]
+    flags: absl_flags.FlagValues, embedder: embedding.Embedder, source: str, made_by: dict[str, Any]
 ) -> index.Index:
-    prefix = _prompt(embedder, flags, "document_prompt")
     with Progress() as progress:
         progress.start("embedding", embedding_files.count_lines(flags.corpus), "documents")
         return index.make(
             flags.index,
-            corpus.read(flags.corpus, flags.text),
+            corpus.read(flags.corpus, flags.text_field),
             embedder,
-            files.absolute(checkpoint),
+            files.absolute(source),
             _name(flags.corpus),
-            field=flags.text,
-            prefix=prefix,
+            field=flags.text_field,
+            prefix=_prompt(embedder, flags, "document_prompt"),
             made_by=made_by,
             graph=flags.approximate,
             progress=progress.at,
@@ -252,20 +224,15 @@ def _make(
         )
 
 
-def _name(corpus: str) -> str:
+def _name(path: str) -> str:
     """Returns the name of a corpus in an index: the path, or "-" for standard input."""
-    return corpus if corpus == "-" else files.absolute(corpus)
+    return path if path == "-" else files.absolute(path)
 
 
 def _prompt(embedder: embedding.Embedder, flags: absl_flags.FlagValues, flag: str) -> str:
     """Returns the text of a prompt: the one that the flag names, or that of the model."""
-    given = flags[flag].value
-    if given is None:
-        return getattr(embedder.sentence, flag)
-    try:
-        return embedder.sentence.prompt(given)
-    except UserError as error:
-        raise UserError(f"--{flag}={given}: {error}") from None
+    name = flags[flag].value
+    return getattr(embedder.sentence, flag) if name is None else shared.prompt(embedder, name, flag)
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:
@@ -273,15 +240,15 @@ def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:
     if flags.query:
         yield [corpus.Document(str(number), text) for number, text in enumerate(flags.query)]
         return
-    queries = corpus.read(flags.queries or "-", flags.text, "--queries")
+    queries = corpus.read(flags.queries or "-", flags.text_field, "--queries")
     while batch := list(itertools.islice(queries, _BATCH if flags.queries else 1)):
         yield batch
 
 
 def _show(query: corpus.Document, results: list[index.Result], as_json: bool) -> None:
     if as_json:
-        found = [{"id": one.document.id, "score": one.score, "text": one.document.text} for one in results]
-        line = {"id": query.id, "query": query.text, "results": found}
+        rows = [{"id": one.document.id, "score": one.score, "text": one.document.text} for one in results]
+        line = {"id": query.id, "query": query.text, "results": rows}
         print(json.dumps(line, ensure_ascii=False), flush=True)
         return
     print(query.text)
@@ -290,3 +257,58 @@ def _show(query: corpus.Document, results: list[index.Result], as_json: bool) ->
         text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         print(f"{rank:>4}  {one.score:7.4f}  {one.document.id:>8}  {text}")
     sys.stdout.flush()
+
+
+def _find_negatives(flags: absl_flags.FlagValues) -> int:
+    for name in ("model", "text_a", "text_b", "output"):
+        if not flags[name].value:
+            raise UserError(f"search needs --{name} with --input")
+    if flags.depth < flags.negatives:
+        raise UserError(f"--depth={flags.depth}: expected at least --negatives={flags.negatives}")
+    unused = "share" if flags.rerank else "margin"
+    if flags[unused].present:
+        raise UserError(f"--{unused} is {'not' if flags.rerank else 'only'} for --rerank; leave it out")
+    limits = {name: flags[name].value for name in ("share", "margin") if flags[name].value is not None}
+    options = mining.Mining(flags.negatives, depth=flags.depth, **limits)
+    checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
+    examples = tables.read_examples(
+        flags.input, tables.Columns(flags.text_a, flags.text_b), parse_label=None, flags=""
+    )
+    examples.warn(log)
+    further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
+    compiler_options.enable_compilation_cache()
+    embedder = embedding.Embedder(convert.load(flags.model, log=log), dtype=flags.dtype, log=log)
+    reranker = shared.load_reranker(flags)
+
+    began = time.monotonic()
+    candidates = list(dict.fromkeys([*examples.texts_b, *further]))
+    places = {text: place for place, text in enumerate(candidates)}
+    of_candidates = embedder.unit_vectors(candidates, embedder.sentence.document_prompt)
+    of_anchors = embedder.unit_vectors(examples.texts_a, embedder.sentence.query_prompt)
+    of_positives = of_candidates[[places[text] for text in examples.texts_b]]
+    vectors = of_anchors, of_positives, of_candidates
+    scorer = reranker.scores if reranker else None
+    found = list(mining.mine(examples.texts_a, examples.texts_b, candidates, vectors, options, scorer))
+    rows = [
+        (a, b, negatives)
+        for a, b, negatives in zip(examples.texts_a, examples.texts_b, found, strict=True)
+        if len(negatives) == options.count
+    ]
+    if not rows:
+        raise UserError(
+            f"{flags.input}: no pair has {options.count} negatives among {counted(len(candidates), 'text')}; "
+            "try fewer --negatives, a larger --depth, or a --corpus"
+        )
+    if files.suffix(flags.output) == ".tsv":
+        header = [flags.text_a, flags.text_b, *(f"negative{i}" for i in range(1, options.count + 1))]
+        lines = ([" ".join(text.split()) for text in (a, b, *negatives)] for a, b, negatives in rows)
+        writers.write_table(flags.output, header, lines)
+    else:
+        objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
+        writers.write_json_lines(flags.output, objects)
+    print(
+        f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(options.count, 'negative')} each, "
+        f"of {counted(len(candidates), 'text')}; {len(found) - len(rows):,} with fewer skipped; "
+        f"{time.monotonic() - began:.1f} s"
+    )
+    return 0

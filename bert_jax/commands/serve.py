@@ -1,17 +1,17 @@
 """Answer HTTP requests with a model: vectors, words for masks, and predictions.
 
-    bert-jax serve --checkpoint=all-MiniLM-L6-v2
-    bert-jax serve --checkpoint=runs/mini --workdir=runs/reviews --port=8080
+    bert-jax serve --model=all-MiniLM-L6-v2
+    bert-jax serve --model=runs/mini --workdir=runs/reviews --port=8080
 
     curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'
     curl localhost:8000/v1/embeddings -d '{"input": "one text"}'
     curl localhost:8000/fill-mask -d '{"texts": ["The [MASK] sea."], "top": 3}'
     curl localhost:8000/predict -d '{"rows": ["a text", "another"]}'
 
---checkpoint answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
+--model answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
 --workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
 concurrent requests are computed together. What they need is compiled before the first one, but for texts with
-several masks. GET /v1/models names the model of --checkpoint; /health and /metrics (Prometheus) show the
+several masks. GET /v1/models names the model of --model; /health and /metrics (Prometheus) show the
 state of the server. By default, only this machine is answered: --host=0.0.0.0 answers all, without encryption
 or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
 """
@@ -27,7 +27,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax import signals
-from bert_jax.commands.flags import models
+from bert_jax.commands import shared
 from bert_jax.errors import UserError, check_installed
 from bert_jax.io import files
 from bert_jax.io.progress import log, of_batches
@@ -42,15 +42,14 @@ with epy.lazy_imports():
     from bert_jax.serving import app, connections, services
 
 _GRACE_SECONDS = 30
-_LAST_PORT = 65535
 _CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("checkpoint", f"The model of /embed and /fill-mask: {models.CHECKPOINT}.")
+    define.string("model", f"The model of /embed and /fill-mask: {shared.MODEL}.")
     define.string("workdir", "Work directory of `bert-jax finetune`, for /predict.")
-    models.add_dtype(define)
+    shared.add_dtype(define)
     define.string("host", "Address to listen on.", "127.0.0.1")
     define.integer("port", "Port to listen on; 0 for any that is free.", 8000)
     define.integer("batch_size", "Maximum number of items that are computed together.", 32)
@@ -62,19 +61,15 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     for package in ("starlette", "uvicorn"):
         check_installed(package, "serve")
-    if not (flags.checkpoint or flags.workdir):
-        raise UserError("serve needs --checkpoint=DIR, --workdir=DIR of a fine-tuned run, or both")
-    for name, least in (("batch_size", 1), ("queue", 1), ("body_bytes", 1), ("port", 0)):
-        if getattr(flags, name) < least:
-            raise UserError(f"--{name}={getattr(flags, name)}: expected {least} or more")
-    if flags.port > _LAST_PORT:
-        raise UserError(f"--port={flags.port}: expected at most {_LAST_PORT}")
+    if not (flags.model or flags.workdir):
+        raise UserError("serve needs --model=DIR, --workdir=DIR of a fine-tuned run, or both")
+    shared.at_least(flags, batch_size=1, queue=1, body_bytes=1, port=0)
     _check_address(flags.host, flags.port)
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
     programs = sum(_warm_up(service, flags.batch_size) for service in served)
-    name = _model_name(flags.checkpoint or flags.workdir)
+    name = _model_name(flags.model or flags.workdir)
     limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
     server = app.Server(served, name, **limits)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
@@ -92,7 +87,7 @@ def _check_address(host: str, port: int) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in found:
             socket.create_server(address, family=family).close()
-    except (OSError, UnicodeError) as error:
+    except (OSError, UnicodeError, OverflowError) as error:
         number = getattr(error, "errno", None) or 0
         # In place of the text of create_server, which repeats the address.
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
@@ -101,8 +96,8 @@ def _check_address(host: str, port: int) -> None:
 
 def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
     found: list[services.Service] = []
-    if flags.checkpoint:
-        model = convert.load(flags.checkpoint, log=log)
+    if flags.model:
+        model = convert.load(flags.model, log=log)
         embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
         found.append(services.Embedding(embedder))
         filling = engine.masked_lm_of(model)

@@ -20,7 +20,6 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import runs
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.settings import config_files, experiment_names, experiments
@@ -48,7 +47,7 @@ def define_flags(define: Define) -> None:
     )
     define.string("input_format", "Format of the text, as in `bert-jax data`.", "auto")
     define.strings("data", "NAME=DIR: the folder with the files of a fine-tuning. May be repeated.", [])
-    define.string("checkpoint", "The model that arms start from, if they do.", "")
+    define.string("model", "The model that arms start from, if they do.", "")
     define.strings("arms", "Run only this arm. May be repeated.", [])
     define.strings("measures", "Judge only by this measure. May be repeated.", [])
     define.integer("seeds", "Number of runs of each arm. Default: the experiment's.")
@@ -60,18 +59,17 @@ def define_flags(define: Define) -> None:
     define.integer(
         "train_rows", "Fine-tune on the first rows only, at most this many. Default: the experiment's."
     )
-    runs.add_compilation_cache(define)
     define.boolean("table", "Only write the table and the pictures of what has run.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     experiment = _resolve(config_files.load_experiment(flags.experiment), flags)
-    if flags.checkpoint:
-        convert.load_architecture(flags.checkpoint)  # raises UserError for anything but a checkpoint
-    compiler_options.enable_compilation_cache(flags.compilation_cache)
+    if flags.model:
+        convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
+    compiler_options.enable_compilation_cache()
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
-    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.checkpoint)
+    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.model)
     if flags.table:
         print(report.write(runner.Runner(experiment, flags.workdir, inputs, runs=False)))
         return 0
@@ -135,14 +133,14 @@ def _make_records(experiment: Experiment, flags: absl_flags.FlagValues, records:
     kinds = [flag.partition("=")[2] for flag in experiment.vocabulary or () if flag.startswith("--kind=")]
     vocabulary = os.path.join(flags.workdir, tokenization.KINDS[kinds[0] if kinds else "wordpiece"].file)
     if experiment.vocabulary is None and records:
-        vocabulary = convert.load_architecture(flags.checkpoint)[1].path
+        vocabulary = convert.load_architecture(flags.model)[1].path
     elif not files.exists(vocabulary):
         code = _command("vocab", *text, f"--output={vocabulary}", *(experiment.vocabulary or ()))
         if code:
             return code
     for name in experiment.records_of(flags.arms):
         directory = records[name]
-        own = (f"--vocab={vocabulary}", f"--output_dir={directory}", *experiment.records[name])
+        own = (f"--vocab={vocabulary}", f"--output={directory}", *experiment.records[name])
         if code := _command("data", *text, *own):
             return code
     return 0

@@ -29,7 +29,6 @@ _BEFORE_PATH = re.compile(rf"[\w.]+=|{tfds.PREFIX}")
 # Flags that describe where a run took place, not what it computed.
 _OF_THE_MACHINE = (
     "coordinator_address",
-    "coordinator_bind_address",
     "num_processes",
     "process_id",
     "compilation_cache",

@@ -107,8 +107,7 @@ def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:
     path = os.path.join(data_dir, FILE)
     if not files.is_directory(data_dir):
         raise UserError(
-            f"there is no record directory {data_dir!r}; make one with `bert-jax data "
-            f"--output_dir={data_dir}`"
+            f"there is no record directory {data_dir!r}; make one with `bert-jax data --output={data_dir}`"
         )
     try:
         content = files.read(path)

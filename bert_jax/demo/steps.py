@@ -156,7 +156,7 @@ class Demo:
             "data",
             f"--input={self.root}/corpus",
             f"--vocab={self.root}/vocab.txt",
-            f"--output_dir={self.root}/records",
+            f"--output={self.root}/records",
             "--nsp=none",
             "--full_rows",
             "--max_seq_length=64",
@@ -190,7 +190,7 @@ class Demo:
     def fill_masks(self) -> None:
         """Masked words: predictions for [MASK] in held-out sentences"""
         chosen = json_files.read(self.root / "task" / "masked.json", list)
-        self._command("fill-mask", f"--checkpoint={self.root}/pretrain", *(masked for masked, _ in chosen))
+        self._command("fill-mask", f"--model={self.root}/pretrain", *(masked for masked, _ in chosen))
         print("the masked words are: " + ", ".join(word for _, word in chosen))
 
     def finetune(self) -> None:

@@ -18,7 +18,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.inference import shapes
 from bert_jax.inference.engine import check_items
-from bert_jax.io import progress, wording
+from bert_jax.io import files, progress, wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -52,7 +52,8 @@ class Predictor:
 
     Args:
         directory: the work directory of a `finetune` run.
-        which: "best" for the checkpoint that scored best on the evaluation file, if there is one, or "last".
+        which: "best" for the step that scored best on the evaluation file, if there is one, "last", or the
+            number of a step.
         batch_size: the maximum number of groups of rows in a batch, and of rows of the maximum length whose
             tokens a packed batch may have. 0 for the batch size of training, and for packed batches that
             suit the devices.
@@ -84,11 +85,10 @@ class Predictor:
             raise UserError(
                 f"{directory} is a work directory of {run['command']}, expected one of finetune; such a "
                 f"model is fine-tuned by `bert-jax finetune --config.init_from={directory}`, fills masks by "
-                f"`fill-mask --checkpoint={directory}`, and has a held-out loss by `evaluate "
-                f"--checkpoint={directory} --records=DIR`"
+                f"`fill-mask --model={directory}`, and has a held-out loss by `evaluate "
+                f"--model={directory} --records=DIR`"
             )
-        if which not in (BEST, "last"):
-            raise UserError(f"--checkpoint={which}: expected best or last")
+        step = step_directory(directory, which)
         recorded = fields.complete(ml_collections.ConfigDict(run["config"]))
         for name, value in overrides.items():
             fields.override(recorded, name, value)
@@ -111,7 +111,7 @@ class Predictor:
         self._limits_tokens = bool(batch_size)
         self._sizes = shapes.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
-        source = run_directory.best_or_newest(directory) if which == BEST else os.fspath(directory)
+        source = step or run_directory.best_or_newest(directory)
         self.shared = shared
         self.objective = self.task.objective()
         self.own_bytes, self._frozen = 0, None
@@ -275,6 +275,25 @@ class Predictor:
 
 def _with_frozen(predict: Callable, frozen: Any, params: Any, batch: Any) -> Any:
     return predict(params, batch, frozen)
+
+
+def step_directory(directory: str, which: str) -> str:
+    """Returns the checkpoint of a run that `which` names: best, last or a number; "" for the best.
+
+    Raises:
+        UserError: the run has no such step.
+    """
+    if which == BEST:
+        return ""
+    if which == "last":
+        return os.fspath(directory)
+    for folder in ("checkpoints", BEST):
+        path = os.path.join(directory, folder, which)
+        if which.isdecimal() and files.exists(path):
+            return path
+    raise UserError(
+        f"--step={which}: {directory} has no such step; expected best, last or the number of a step"
+    )
 
 
 def load_adapters(

@@ -100,7 +100,7 @@ def _wait(listener, selector, processes, timeout, deadline, log) -> None:
         if now >= deadline:
             raise ClusterError(
                 f"{_names(missing)} of {processes} did not connect within {timeout:g} s; see the logs there, "
-                "or allow more time with --meet_timeout"
+                "or allow more time with --initialization_timeout"
             )
         if now >= next_line:
             log(f"waiting for {_names(missing)} of {processes} processes")

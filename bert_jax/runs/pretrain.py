@@ -262,7 +262,7 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callab
     """
     data = config.data
     if not data.dir:
-        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
+        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     train, held_out = _open_splits(config, cache.localize(data.dir, log), data.vocab, index_dir)
     tokenizer = vocabularies.of_records(train)

@@ -268,7 +268,7 @@ _DEVICES = "a run uses the devices that JAX sees"
 _NO_FIELDS = {
     "max_seq_length": "rows are as long as those of the records, which `bert-jax data --max_seq_length` "
     "makes",
-    "output_file": "`bert-jax data --output_dir` is the folder of the records",
+    "output_file": "`bert-jax data --output` is the folder of the records",
     "do_lower_case": "it is detected from the vocabulary, and `--lower_case` of `vocab` and `data` sets it",
     "short_seq_prob": _OF_DATA.format("short_seq_prob"),
     "dupe_factor": _OF_DATA.format("dupe_factor"),

@@ -31,7 +31,7 @@ class Run:
     Attributes:
         steps: number of steps that fit into the budget.
         seed: seed of the run.
-        checkpoint: the value of --checkpoint.
+        checkpoint: the value of --model.
         model: function (arm) that returns the work directory of an earlier arm's pre-training with this seed.
     """
 
@@ -79,8 +79,8 @@ class Arm:
 
     Attributes:
         name: name in tables and of its folder.
-        pretrain: its pre-training; None for an arm that starts from the model of another arm or --checkpoint.
-        start: without `pretrain`, the arm whose model it starts from; "" for --checkpoint.
+        pretrain: its pre-training; None for an arm that starts from the model of another arm or --model.
+        start: without `pretrain`, the arm whose model it starts from; "" for --model.
         tune: fields of fine-tunings to change in this arm, by the name of the measure or `EVERY`.
         measures: names of the measures that are taken of it; None for all.
     """
@@ -284,7 +284,7 @@ class Experiment:
         budget: the budget of pre-training; None if no arm is pre-trained.
         seeds: number of runs of each arm.
         train_rows: number of rows, at most, that a fine-tuning trains on; 0 for no limit.
-        vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --checkpoint.
+        vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --model.
         records: flags of `bert-jax data`, by name.
         comparisons: published scores of the arms.
         published: Markdown with the published figures and how they were obtained, for the end of the table.
@@ -364,7 +364,7 @@ class Experiment:
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Returns whether an arm starts from --checkpoint, or the vocabulary is that of --checkpoint."""
+        """Returns whether an arm starts from --model, or the vocabulary is that of --model."""
         takes = any(not (arm.pretrain or arm.start) for arm in self.arms)
         return takes or (self.vocabulary is None and bool(self.records))
 

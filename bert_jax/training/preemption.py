@@ -209,7 +209,7 @@ class Watchdog:
             # Read after `_paused`: a block that ended just before it has sent a heartbeat.
             idle = time.monotonic() - self._last
             if idle > self._seconds:
-                self._end(f"no step for {idle:.0f} s (--stall_timeout={self._seconds:g})")
+                self._end(f"no step for {idle:.0f} s (limit: {self._seconds:g} s)")
                 return
 
 

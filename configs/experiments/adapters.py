@@ -1,6 +1,6 @@
 """Parameter-efficient methods against full fine-tuning (Hu et al. 2022, table 2).
 
-    bert-jax sweep --experiment=adapters --workdir=runs/adapters --checkpoint=all-MiniLM-L6-v2 \
+    bert-jax sweep --experiment=adapters --workdir=runs/adapters --model=all-MiniLM-L6-v2 \
         --data=glue=glue
 """
 

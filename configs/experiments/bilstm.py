@@ -1,6 +1,6 @@
 """GLUE's BiLSTM baselines (Wang et al. 2019), with and without attention, against a pre-trained encoder.
 
-    bert-jax sweep --experiment=bilstm --workdir=runs/bilstm --checkpoint=all-MiniLM-L6-v2 --data=glue=glue
+    bert-jax sweep --experiment=bilstm --workdir=runs/bilstm --model=all-MiniLM-L6-v2 --data=glue=glue
 
 The BiLSTMs use the word embeddings of the checkpoint, those of the paper GloVe.
 """

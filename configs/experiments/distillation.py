@@ -1,6 +1,6 @@
 """DistilBERT's ablation (Sanh et al. 2019, table 4): the terms of its loss, and its initialization.
 
-    bert-jax sweep --experiment=distillation --workdir=runs/distillation --checkpoint=all-MiniLM-L6-v2 \
+    bert-jax sweep --experiment=distillation --workdir=runs/distillation --model=all-MiniLM-L6-v2 \
         --input='wiki/*' --input_format=wikiextractor --data=glue=glue
 
 The teacher is the checkpoint after continued pre-training, because sentence encoders have no masked LM head.

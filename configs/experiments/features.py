@@ -1,6 +1,6 @@
 """The paper's table 7: named-entity recognition by fine-tuning and with features from a frozen model.
 
-    bert-jax sweep --experiment=features --workdir=runs/features --checkpoint=all-MiniLM-L6-v2 \
+    bert-jax sweep --experiment=features --workdir=runs/features --model=all-MiniLM-L6-v2 \
         --data=conll=conll2003
 
 The model has 6 layers in place of the 12 of BERT-Base.

@@ -1,6 +1,6 @@
 """Distillation in a small budget: pretrain/hour with a sentence encoder as its teacher, and without it.
 
-    bert-jax sweep --experiment=hour_distilled --workdir=runs/distilled --checkpoint=all-MiniLM-L6-v2 \
+    bert-jax sweep --experiment=hour_distilled --workdir=runs/distilled --model=all-MiniLM-L6-v2 \
         --input='wiki/*' --input_format=wikiextractor --data=glue=glue --data=conll=conll2003
 
 The budget, the text and the fine-tunings are those of the experiment `hour`. The student has the vocabulary

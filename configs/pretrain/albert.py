@@ -2,7 +2,7 @@
 
     bert-jax vocab --input='text/*' --output=vocab.model --kind=sentencepiece --size=30000 \
         --normalizer=albert
-    bert-jax data --input='text/*' --vocab=vocab.model --output_dir=records --max_seq_length=512 \
+    bert-jax data --input='text/*' --vocab=vocab.model --output=records --max_seq_length=512 \
         --nsp=sop --normalizer=albert
     bert-jax pretrain --config=pretrain/albert:base --workdir=runs/albert --config.data.dir=records
 

@@ -1,6 +1,6 @@
 """crammed-BERT (Geiping and Goldstein 2023): an architecture for one day on one GPU, rows of 128 tokens.
 
-    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output_dir=records
+    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/crammed_bert --workdir=runs/crammed --config.data.dir=records
 
 The numbers are those of JonasGeiping/cramming (config/arch/crammed-bert.yaml, config/train/bert-o4.yaml). Its

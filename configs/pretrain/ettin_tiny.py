@@ -1,7 +1,7 @@
 """Ettin-17M's architecture (Weller et al. 2025) for a machine of a few cores: rows of 128 tokens, an hour.
 
     bert-jax vocab --kind=bpe --special_tokens=bert --input='corpus/*.txt' --output=bpe.json --size=8192
-    bert-jax data --input='corpus/*.txt' --vocab=bpe.json --nsp=none --full_sentences --output_dir=records
+    bert-jax data --input='corpus/*.txt' --vocab=bpe.json --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/ettin_tiny --workdir=runs/ettin --config.data.dir=records
 
 With 8,192 tokens it has 6.1M parameters, two thirds of them in the layers. The rest is as pretrain/modernbert

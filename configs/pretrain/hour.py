@@ -2,7 +2,7 @@
 
     bert-jax vocab --input='wiki/*' --input_format=wikiextractor --output=vocab.txt --size=8192
     bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --nsp=none --full_rows \
-        --output_dir=records
+        --output=records
     bert-jax pretrain --config=pretrain/hour --workdir=runs/hour --config.data.dir=records
 
 With a vocabulary of 8,192 it has 1.9M parameters. `pretrain/hour:pairs` has BERT's token types and heads, for

@@ -2,7 +2,7 @@
 
     bert-jax vocab --kind=bpe --special_tokens=bert --input='corpus/*.txt' --output=bpe.json --size=50368
     bert-jax data --input='corpus/*.txt' --vocab=bpe.json --nsp=none --full_sentences \
-        --max_seq_length=1024 --output_dir=records
+        --max_seq_length=1024 --output=records
     bert-jax pretrain --config=pretrain/modernbert:modernbert-base --workdir=runs/modern \
         --config.data.dir=records
 

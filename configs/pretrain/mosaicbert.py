@@ -1,6 +1,6 @@
 """MosaicBERT-Base (Portes et al. 2023): BERT with ALiBi and gated feed-forward blocks, rows of 128 tokens.
 
-    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output_dir=records
+    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/mosaicbert --workdir=runs/mosaic --config.data.dir=records
 
 70,000 steps of 4,096 rows. It is not compared with its authors' code, and there are no files of other

@@ -3,7 +3,7 @@
     bert-jax vocab --input='wiki/en/*' --input='wiki/de/*' ... --input_format=wikiextractor \
         --output=vocab.txt --size=119547 --nolower_case --sampling_exponent=0.7
     bert-jax data --input='wiki/en/*' --input='wiki/de/*' ... --input_format=wikiextractor \
-        --vocab=vocab.txt --output_dir=records --max_seq_length=512 --sampling_exponent=0.7
+        --vocab=vocab.txt --output=records --max_seq_length=512 --sampling_exponent=0.7
     bert-jax pretrain --config=pretrain/multilingual:base --workdir=runs/mbert --config.data.dir=records
 
 The recipe is that of BERT-Base: next-sentence pairs, 1M steps of 256 rows, 1e-4. With 119,547 tokens the

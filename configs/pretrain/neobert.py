@@ -1,7 +1,7 @@
 """NeoBERT (Le Breton et al. 2025): pre-norm, RMSNorm, SwiGLU, rotary positions; rows of 1,024 tokens.
 
     bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences \
-        --max_seq_length=1024 --output_dir=records
+        --max_seq_length=1024 --output=records
     bert-jax pretrain --config=pretrain/neobert --workdir=runs/neobert --config.data.dir=records
 
 One million steps of 2,048 rows, [MASK] for every chosen token, and a masked LM head of one matrix that is not

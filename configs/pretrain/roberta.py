@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al. 2019): BERT without next-sentence prediction on full rows of 512. For TPU slices.
 
     bert-jax vocab --kind=bpe --input='text/*' --output=tokenizer.json --size=50265
-    bert-jax data --input='text/*' --vocab=tokenizer.json --output_dir=records --max_seq_length=512 \
+    bert-jax data --input='text/*' --vocab=tokenizer.json --output=records --max_seq_length=512 \
         --nsp=none --full_sentences
     bert-jax pretrain --config=pretrain/roberta:base --workdir=runs/roberta --config.data.dir=records
 

@@ -54,9 +54,7 @@ class BeamPool(Pool):
         for (index, *_), (path, _) in zip(todo, stored, strict=True):
             result = load_result(path)
             if result is None:
-                raise UserError(
-                    f"{path} was not made: do the Beam workers see the --output_dir of this machine?"
-                )
+                raise UserError(f"{path} was not made: do the Beam workers see the --output of this machine?")
             yield index, result
 
     def _run_pipeline(self, function: Function, todo: Sequence[tuple[str, Any]]) -> None:

@@ -96,8 +96,6 @@ render() {
     # shellcheck disable=SC2016
     words+=("$(json "--coordinator_address=$name-worker-0-0.$name:8476")" "$(json "--num_processes=$nodes")"
       "$(json '--process_id=$(JOB_COMPLETION_INDEX)')")
-    # The pod's own name may not be known yet as it starts. It has no other interface.
-    words+=("$(json --coordinator_bind_address=0.0.0.0:8476)")
     manifest="$(<"$here/jobset-gpu.yaml")"
   fi
   put NAME "$(json "$name")"

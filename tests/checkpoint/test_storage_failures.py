@@ -68,7 +68,7 @@ def test_a_full_disk_ends_the_making_of_records_with_1(tmp_path, monkeypatch, ca
     corpus = tmp_path / "corpus.txt"
     documents = [f"word{n} word{n + 1}.\nword{n + 2} word{n + 3}." for n in range(60)]
     corpus.write_text("\n\n".join(documents) + "\n")
-    command = ["data", f"--input={corpus}", f"--vocab={vocabulary}", f"--output_dir={tmp_path / 'records'}"]
+    command = ["data", f"--input={corpus}", f"--vocab={vocabulary}", f"--output={tmp_path / 'records'}"]
     command += ["--workers=1", "--max_seq_length=16"]
     real, count = os.replace, iter(range(1000))
 

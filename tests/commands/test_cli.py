@@ -31,21 +31,6 @@ def config_command(seen):
     return types.SimpleNamespace(__doc__="Run.", define_flags=define_flags, run=run)
 
 
-@pytest.mark.parametrize(
-    "name, hint",
-    [
-        ("predict", "; give texts in a file, --input=FILE, or as lines of standard input, --input=-"),
-        ("embed", "; give texts in a file, --input=FILE, or as lines of standard input, --input=-"),
-        ("search", "; a query is --query=TEXT"),
-        ("data", "; quote patterns, as in --input='DIR/*'"),
-    ],
-)
-def test_a_text_as_an_argument_is_answered_with_the_flag_for_it(capsys, name, hint):
-    assert cli.main([name, "one text"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"error: {name} takes no arguments besides its flags, but got 'one text'{hint}" in line
-
-
 @pytest.fixture
 def use(monkeypatch):
     """Puts a module behind the name of a command."""
@@ -75,12 +60,6 @@ def test_flags_and_arguments_in_any_order(use):
     use("bench", command(lambda flags, args: seen.append((flags.steps, flags.json, args))))
     assert cli.main(["bench", "a", "--steps=3", "b c", "--json", "--", "--not-a-flag"]) == 0
     assert seen == [(3, True, ["a", "b c", "--not-a-flag"])]
-
-
-@pytest.mark.parametrize("result, code", [(None, 0), (0, 0), (1, 1)])
-def test_the_result_is_the_exit_code(use, result, code):
-    use("bench", command(lambda flags, args: result))
-    assert cli.main(["bench"]) == code
 
 
 @pytest.mark.parametrize(
@@ -132,50 +111,11 @@ def test_output_that_cannot_be_written_is_named(use, capsys, monkeypatch, words)
     assert capsys.readouterr().err == "bert-jax: error: the output: No space left on device\n"
 
 
-def test_out_of_memory_says_what_to_try(use, capsys):
-    def run(flags, args):
-        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345678901 bytes.\nmore\nlines")
-
-    use("bench", command(run))
-    assert cli.main(["bench"]) == 2
-    error = capsys.readouterr().err
-    assert "allocating 12,346 MB" in error and "batch_size" in error and error.count("\n") == 1
-
-
-def test_other_errors_keep_their_traceback(use):
-    def run(flags, args):
-        raise ZeroDivisionError("a bug")
-
-    use("bench", command(run))
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["bench"])
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        (["bnch"], "'bnch' is not a command; did you mean bench?"),
-        (["bench", "--stepz=3"], "has no flag --stepz; did you mean --steps?"),
-        (["bench", "--steps=many"], "--steps=many"),
-        (["bench", "--steps"], "--steps"),
-    ],
-)
-def test_mistakes_on_the_command_line(use, capsys, argv, expected):
-    use("bench", command(lambda flags, args: None))
-    assert cli.main(argv) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and expected in captured.err and captured.err.count("\n") == 1
-
-
 def test_help_of_a_command_shows_flags_and_defaults(use, capsys):
     use("bench", command(lambda flags, args: pytest.fail("help must not run the command")))
     assert cli.main(["bench", "--steps=3", "--help"]) == 0
     out = capsys.readouterr().out
     assert "Do a thing." in out and "--steps" in out and "(default: 7)" in out and "--[no]json" in out
-
-
-def test_help_names_no_default_of_a_flag_without_values():
-    assert "A query." in cli.help_of("search") and "(default: [])" not in cli.help_of("search")
 
 
 def test_config_with_argument_and_overrides(use, config_file):
@@ -188,51 +128,12 @@ def test_config_with_argument_and_overrides(use, config_file):
     )
 
 
-def test_a_command_with_a_config_and_no_arguments(use):
-    seen = []
-    use("pretrain", config_command(seen))
-    assert cli.main(["pretrain"]) == 0 and seen == [None]
-
-
 def test_the_home_directory_in_a_flag(use, config_file, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     seen = []
     use("pretrain", config_command(seen))
     assert cli.main(["pretrain", f"--config={config_file}", "--config.size=~/runs", "--config.steps=3"]) == 0
     assert (seen[0].size, seen[0].steps) == ("/home/me/runs", 3)
-
-
-@pytest.mark.parametrize(
-    "override, expected",
-    [
-        ("--config.stepz=5", "steps"),
-        ("--config.steps=many", "--config.steps=many: "),
-        ("--config.rate=high", "--config.rate=high: "),
-        ("--config.optimizer.nme=x", "nme"),
-    ],
-)
-def test_bad_overrides_are_one_line(use, capsys, config_file, override, expected):
-    use("pretrain", config_command([]))
-    assert cli.main(["pretrain", f"--config={config_file}", override]) == 2
-    error = capsys.readouterr().err
-    assert expected in error and error.count("\n") == 1 and len(error) < 400
-
-
-def test_a_missing_config_names_those_that_exist(use, capsys):
-    use("pretrain", config_command([]))
-    for argv in (["--config=pretrain/mimi"], ["--config", "configs/pretrain/mimi.py:x"]):
-        assert cli.main(["pretrain", *argv]) == 2
-        error = capsys.readouterr().err
-        assert "did you mean pretrain/mini?" in error and error.count("\n") == 1
-
-
-def test_a_broken_config_shows_its_own_error(use, capsys, tmp_path):
-    path = tmp_path / "broken.py"
-    path.write_text("def get_config():\n    return undefined_name\n")
-    use("pretrain", config_command([]))
-    assert cli.main(["pretrain", f"--config={path}"]) == 2
-    error = capsys.readouterr().err
-    assert "undefined_name" in error and str(path) in error and error.count("\n") == 1
 
 
 def test_every_command_has_a_help_line_and_can_show_its_help(capsys):
@@ -267,14 +168,6 @@ def test_a_stream_that_is_closed_changes_no_exit_code(closed, argument, code):
     assert (not done.stdout) == (code == 2 or ">&-" in closed.split())
 
 
-def test_a_name_that_is_not_utf_8_is_written_and_shown(tmp_path):
-    path = os.fsencode(tmp_path) + b"/caf\xe9.py"
-    command = [sys.executable, "-m", "bert_jax", "configs", "pretrain/tiny", b"--output=" + path]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
-    assert done.returncode == 0 and b"wrote" in done.stdout and b"/caf\xe9.py;" in done.stdout, done.stderr
-    assert os.path.exists(path)
-
-
 @pytest.mark.parametrize(
     "encoding, expected",
     [
@@ -292,56 +185,6 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding,
 
 
 @pytest.mark.parametrize(
-    "field, expected",
-    [
-        ("optimizer.lr", "did you mean optimizer.learning_rate?"),
-        ("learning_rate", "did you mean optimizer.learning_rate?"),
-        ("max_steps", "did you mean steps?"),
-        (
-            "optimizer.zzz",
-            "optimizer has args, b1, b2, clip_norm, cooldown, cooldown_steps, decay_steps",
-        ),
-        ("optimizer.learning_rat", "did you mean optimizer.learning_rate?"),
-        ("modle.hidden_size", "did you mean model.hidden_size?"),
-        ("optimiser.name", "did you mean optimizer.name?"),
-        ("zzz", "it has accumulate_steps, adapter, batch_ramp, batch_size"),
-        ("seq_length", "rows are as long as those of the records, which `bert-jax data --max_seq_length`"),
-    ],
-)
-def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, capsys):
-    assert cli.main(["pretrain", "--config=pretrain/tiny", "--workdir=x", f"--config.{field}=1"]) == 2
-    error = capsys.readouterr().err
-    assert f"--config.{field}: the config has no such field; {expected}" in error
-    assert error.count("\n") == 1
-
-
-def test_the_name_of_a_config_may_follow_its_flag(capsys):
-    assert cli.main(["pretrain", "--config", "pretrain/tiny", "--workdir=x", "--config.max_steps=1"]) == 2
-    message = "--config.max_steps: the config has no such field; did you mean steps?"
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command, field, expected",
-    [
-        ("finetune --config=finetune/glue:rte", "steps", "fine-tuning has epochs, which may be a fraction"),
-        (
-            "finetune --config=finetune/glue:rte",
-            "max_steps",
-            "fine-tuning has epochs, which may be a fraction",
-        ),
-        ("pretrain --config=pretrain/tiny", "epochs", "pre-training has steps"),
-        ("pretrain --config=pretrain/tiny", "num_train_epochs", "pre-training has steps"),
-        ("pretrain --config=hour", "steps", "no config of this name; did you mean pretrain/hour?"),
-    ],
-)
-def test_the_length_of_the_other_kind_of_training(command, field, expected, capsys):
-    assert cli.main([*command.split(), "--workdir=x", f"--config.{field}=1"]) == 2
-    error = capsys.readouterr().err
-    assert expected in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "error, expected",
     [
         (FileNotFoundError("no errno, as of fsspec"), UserError),
@@ -355,61 +198,6 @@ def test_the_length_of_the_other_kind_of_training(command, field, expected, caps
 )
 def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
     assert type(file_error("line", error)) is expected
-
-
-@pytest.mark.parametrize(
-    "command, given, owner, example",
-    [
-        ("finetune", "pretrain/tiny", "pretrain", "finetune/classification"),
-        ("pretrain", "finetune/classification", "finetune", "pretrain/mini"),
-        ("estimate", "finetune/glue:rte", "finetune", "pretrain/mini"),
-        ("bench", "finetune/squad", "finetune", "pretrain/mini"),
-    ],
-)
-def test_a_config_of_the_other_kind_of_training(command, given, owner, example, capsys):
-    kind = example.partition("/")[0]
-    for more in ([], ["--config.data.dir=records"]):
-        assert cli.main([command, f"--config={given}", *more]) == 2
-        assert capsys.readouterr().err == (
-            f"bert-jax: error: {given} is a config of `bert-jax {owner}`; {command} takes those of {kind}/, "
-            f"such as {example}\n"
-        )
-
-
-def test_a_config_without_a_task(capsys, config_file):
-    assert cli.main(["finetune", f"--config={config_file}", "--workdir=x"]) == 2
-    error = capsys.readouterr().err
-    assert "the config has no field task" in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "command, example", [("pretrain", "pretrain/mini"), ("finetune", "finetune/classification")]
-)
-def test_fields_without_a_config(command, example, capsys):
-    assert cli.main([command, "--workdir=x", "--config.data.dir=records"]) == 2
-    assert capsys.readouterr().err == (
-        f"bert-jax: error: --config.data.dir needs --config=NAME, such as {example} (`bert-jax configs` "
-        "lists the names)\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        (["finetune", "--epochs=1"], "--config.epochs"),
-        (["finetune", "--config=finetune/glue:rte", "--batch_size=8"], "--config.batch_size"),
-        (["finetune", "--lr=1e-4"], "--config.optimizer.learning_rate"),
-        (["finetune", "--seed=1"], "--config.seed"),  # not --seeds, which runs several times
-        (["finetune", "--seds=2"], "--seeds"),
-        (["pretrain", "--config=pretrain/tiny", "--data_dir=records"], "--config.data.dir"),
-        (["pretrain", "--output_dir=runs/tiny"], "--workdir"),
-        (["finetune", "--sedes=2"], "--seeds"),
-    ],
-)
-def test_a_field_given_as_a_flag(argv, expected, capsys):
-    assert cli.main(argv) == 2
-    error = capsys.readouterr().err
-    assert f"did you mean {expected}?" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", cli._WITH_MALLOC_SETTINGS)

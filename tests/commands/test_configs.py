@@ -3,7 +3,6 @@ import pytest
 from bert_jax import cli
 from bert_jax.commands import configs
 from bert_jax.settings import config_fields, config_files
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
 
 
 def test_the_list_has_a_line_for_each(capsys):
@@ -52,51 +51,3 @@ def test_every_field_has_its_meaning(name):
     meanings = {value: line.removeprefix(value).strip() for value, line in zip(values, lines, strict=True)}
     assert meanings[f"seed = {config.seed}"] == "of weights, order of the rows, masks and dropout"
     assert all(meanings.values()) and not any("](" in meaning for meaning in meanings.values())
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_meanings_are_wrapped_beside_the_values(columns):
-    config = config_files.load("pretrain/tiny")
-    config.data.dir = "/a/folder/with/a/name/of/more/than/half/a/line"
-    config.eval.sentences = ""
-    lines = configs.describe_fields(config, columns).splitlines()
-    assert max(map(len, lines)) <= columns
-    at = next(line for line in lines if line.startswith("seed")).index("of weights")
-    assert all(line[at - 2 : at] == "  " for line in lines if line.startswith((" ", "seed", "batch_size")))
-    after = lines[lines.index(f"data.dir = {config.data.dir!r}") + 1 :]  # too long a value for the column
-    meaning = dict(config_fields.fields(PretrainConfig()))["data.dir"].meaning
-    assert " ".join(line[at:] for line in after).startswith(meaning)
-
-
-def test_a_field_that_is_not_known_has_no_meaning():
-    config = config_files.load("pretrain/tiny").unlock()
-    config.mine = 1
-    assert "mine = 1" in configs.describe_fields(config, 80).splitlines()
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        (["tiny"], "did you mean pretrain/tiny?"),
-        (["hours"], "did you mean experiments/hour or finetune/hour or pretrain/hour?"),
-        (["xyzzy"], "no config of this name; `bert-jax configs` lists them"),
-        (["pretrain/tiny", "pretrain/base"], "at most one name"),
-        (["--fields"], "need the NAME of a config"),
-        (["pretrain/tiny", "--output=mine.txt"], "expected a name ending in .py"),
-        (["pretrain/tiny", "--output=/dev/null/mine.py"], "/dev/null/mine.py: "),
-        (["pretrain/tiny", "--output=a.py", "--fields"], "exclude each other"),
-        (["--fields", "experiments/masks"], "`bert-jax configs experiments/masks` prints it"),
-        (["--fields", "finetune/squad:v3"], "expected finetune/squad:v1"),
-    ],
-)
-def test_mistakes_are_one_line(argv, expected, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["configs", *argv]) == 2
-    captured = capsys.readouterr()
-    assert expected in captured.err and captured.err.count("\n") == 1 and not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_is_no_mistake_of_the_user(capsys, tmp_path):
-    (tmp_path / "mine.py").symlink_to("/dev/full")
-    assert cli.main(["configs", "pretrain/tiny", f"--output={tmp_path}/mine.py", "--overwrite"]) == 1
-    assert "No space left on device" in capsys.readouterr().err

@@ -2,22 +2,18 @@ import gzip
 import io
 import json
 import sys
-import types
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.embeddings import TEXTS, tiny_model
-from support.pipes import pipe_of
 
 from bert_jax import cli
-from bert_jax.commands import embed as embed_command
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.embedding_files import Texts
-from bert_jax.inference.search import corpus
 
 USED = TEXTS[:6]
 LINES = "\n".join(USED) + "\n"
@@ -39,7 +35,7 @@ def checkpoint(model, tmp_path_factory):
 def embed(checkpoint, tmp_path, capsys):
     def call(*flags, content=LINES, name="texts.txt", output="x.npy", code=0):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        given = [f"--checkpoint={checkpoint}", f"--input={tmp_path / name}", f"--output={tmp_path / output}"]
+        given = [f"--model={checkpoint}", f"--input={tmp_path / name}", f"--output={tmp_path / output}"]
         capsys.readouterr()
         assert cli.main(["embed", *given, *flags]) == code
         return tmp_path / output, capsys.readouterr()
@@ -64,7 +60,7 @@ def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     own = model.replace(sentence=sentence)
     work_directory.FORMAT.write(own, tmp_path / "run")
     (tmp_path / "texts.txt").write_text(LINES)
-    command = ["embed", f"--checkpoint={tmp_path / 'run'}", f"--input={tmp_path / 'texts.txt'}"]
+    command = ["embed", f"--model={tmp_path / 'run'}", f"--input={tmp_path / 'texts.txt'}"]
     assert cli.main([*command, f"--output={tmp_path / 'a.npy'}", "--prompt=query"]) == 0
     assert cli.main([*command, f"--output={tmp_path / 'b.npy'}", "--prefix=the cat "]) == 0
     expected = Embedder(model, pooling="cls", normalize=True, max_seq_length=8).embed(USED, "the cat ")
@@ -77,11 +73,6 @@ def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     ):
         assert cli.main([*command, f"--output={tmp_path / 'c.npy'}", *more]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_the_rate_of_a_slow_machine(embed, monkeypatch):
-    monkeypatch.setattr(embed_command, "time", types.SimpleNamespace(monotonic=iter([0.0, 15.6]).__next__))
-    assert embed()[1].out.endswith("; 15.6 s, 0.385 texts per second\n")
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".jsonl"])
@@ -108,13 +99,6 @@ def test_states_as_extract_features_has_them(embed, model):
             assert [layer["index"] for layer in feature["layers"]] == [-1, 0]
             found = [layer["values"] for layer in feature["layers"]]
             np.testing.assert_allclose(found, state, atol=1e-6)
-
-
-def test_states_are_of_the_last_four_layers_unless_they_are_named(embed, model):
-    path, _ = embed("--pooling=none", output="x.safetensors")
-    named, _ = embed("--pooling=none", "--layers=-3,-2,-1", output="y.safetensors")
-    assert model.config.num_hidden_layers == 3  # and so it has no more than these
-    assert np.array_equal(load_file(path)["states"], load_file(named)["states"])
 
 
 def test_states_as_safetensors(embed, model):
@@ -148,16 +132,6 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
     assert list(Texts("-")) == texts
 
 
-def test_a_pipe_is_not_read_to_count_its_lines(tmp_path):
-    with pipe_of("the cat\na dog") as path:
-        texts = Texts(path)
-        assert texts.count() is None
-        assert list(texts) == ["the cat", "a dog"]
-    (tmp_path / "texts.txt").write_text("the cat\na dog")
-    assert Texts(str(tmp_path / "texts.txt")).count() == 2
-    assert Texts("-").count() is None
-
-
 def test_pairs(embed, model):
     pairs = [("the cat", "a dog is big"), ("one", "two")]
     expected = Embedder(model).embed(pairs)
@@ -168,12 +142,6 @@ def test_pairs(embed, model):
     np.testing.assert_array_equal(np.load(path), expected)
 
 
-@pytest.mark.long
-def test_cut_texts_are_counted(embed):
-    _, said = embed("--max_seq_length=6", "--normalize")
-    assert "warning: 2 of 6 texts are cut after 6 tokens" in said.err
-
-
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 2)
     monkeypatch.setattr(engine, "_ENCODE_CHUNK", 1)
@@ -181,44 +149,6 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     path, said = embed(content=content, code=2)
     assert "line 4 of" in said.err and "is not UTF-8" in said.err
     assert [file.name for file in path.parent.iterdir()] == ["texts.txt"]
-
-
-@pytest.mark.parametrize(
-    "flags, options, message",
-    [
-        (["--pooling=none"], {}, "expected .jsonl or .safetensors"),
-        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors, or .jsonl"),
-        ([], dict(content=""), "has no texts"),
-        ([], dict(name="x.csv"), "expected one text per line, .jsonl, or with --pairs"),
-        ([], dict(name="x.tsv"), "expected one text per line, .jsonl, or with --pairs"),
-        (["--pairs"], {}, "line 1 of"),
-        (["--pairs"], dict(name="x.jsonl"), "give --text_b=FIELD"),
-        (["--text_b=b"], {}, "use a tab and give --pairs"),
-        ([], dict(name="x.jsonl", content='{"text": 1, "b": ""}'), "field 'text' (--text_a), it has text, b"),
-        ([], dict(name="x.jsonl", content="[1]"), "a JSON value that is"),
-        ([], dict(name="x.jsonl", content='{"text": "a"}\n{"tex'), "line 2 of"),
-        (["--layers=-1,a"], {}, "--layers=-1,a: expected numbers"),
-        (["--layers=7"], {}, "has no layer 7"),
-        (["--dtype=float16"], {}, "auto|float32|bfloat16"),
-        (["--max_seq_length=41"], {}, "expected 4 to 40"),
-        (["--input=none.txt"], {}, "--input=none.txt: no such file"),
-        (["--input="], {}, "embed needs --input=FILE"),
-        (["--output="], {}, "embed needs --output=FILE"),
-        (["--checkpoint="], {}, "embed needs --checkpoint=DIR"),
-        (["--checkpoint=none"], {}, "none"),
-        (["extra"], {}, "takes no arguments"),
-    ],
-    ids=lambda value: "+".join(value) if isinstance(value, list) else None,
-)
-def test_mistakes_are_told_in_one_line(embed, flags, options, message):
-    _, said = embed(*flags, code=2, **options)
-    assert message in said.err and said.err.count("\n") == 1
-
-
-def test_an_empty_standard_input_is_named_in_words(embed, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    _, said = embed("--input=-", code=2)
-    assert "error: standard input has no texts; expected one per line\n" in said.err
 
 
 def test_objects_have_the_texts_of_pairs_and_of_states(embed):
@@ -244,11 +174,3 @@ def test_an_output_that_exists_is_replaced_only_when_asked(embed):
     assert np.load(path).shape == (1, 16)
     _, said = embed("--jsonl_format=google", output="y.npy", code=2)
     assert "--jsonl_format=google is for .jsonl" in said.err
-
-
-def test_halves_of_emojis_are_replaced(tmp_path):
-    """They are in texts that were cut by their number of UTF-16 codes, and cannot be written."""
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"_id": "\\ud83d", "title": "the \\ud83d", "text": "a \\ud83d cat"}\n')
-    assert list(Texts(str(path))) == ["a ? cat"]
-    assert list(corpus.read(str(path))) == [corpus.Document(r"\ud83d", "the ? a ? cat")]

@@ -9,54 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cli
-
 ROOT = Path(__file__).resolve().parents[2]
 TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
-
-
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        ([], "estimate needs --config="),
-        ([TINY], "estimate needs --topology=CHIP:SHAPE for TPUs, such as v5e:4x4"),
-        ([TINY, "--topology=v7:2x2"], "expected v4, v5e, v5p, v6e"),
-        ([TINY, "--topology=v5e:2x2", "--seq_length=0"], "--seq_length=0: expected more than 0"),
-        ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "expected more than 0"),
-        ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for runs without records"),
-        (["v5e:2x2", TINY], "takes no arguments"),
-        ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "the step time of GPUs is not estimated"),
-        ([TINY, "--topology=v5e:2x2", "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
-        ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "expected more than 0 and at most 1"),
-        ([TINY, "--topology=v5e:2x2", "--operations=-1"], "--operations=-1: expected 0 or more"),
-        ([TINY, "--topology=h100:9"], "a host has 8 GPUs"),
-    ],
-)
-def test_mistakes(argv, words, capsys):
-    assert cli.main(["estimate", *argv]) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
-
-
-def test_without_the_compiler(monkeypatch, capsys):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "libtpu" else find(name, *rest)
-    )
-    assert cli.main(["estimate", TINY, "--topology=v5e:2x2"]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'libtpu==" in error and ".[estimate]" in error
-
-
-def test_without_the_compiler_for_gpus(monkeypatch, capsys):
-    find, names = importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name in names else find(name, *rest)
-    )
-    assert cli.main(["estimate", TINY, "--topology=h100:8"]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'jax-cuda12-plugin==" in error and ".[estimate-gpu]" in error
-    assert error.count("\n") == 1
 
 
 def run(*argv):

@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory, records):
 
 @pytest.mark.long
 def test_the_losses_on_records(records, checkpoint, capsys):
-    command = ["evaluate", f"--checkpoint={checkpoint}", f"--records={records}", "--rows=9", "--seed=2"]
+    command = ["evaluate", f"--model={checkpoint}", f"--records={records}", "--rows=9", "--seed=2"]
     command += ["--masking_prob=.3", "--masking_replace=1,0,0", "--split=train", "--batch_size=8"]
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -41,20 +41,14 @@ def test_the_losses_on_records(records, checkpoint, capsys):
     )
 
 
-@pytest.mark.parametrize("flag", ["--masking_prob=1.5", "--masking_replace=1,2"])
-def test_a_mistake_about_masks_names_the_flag(flag, records, tmp_path, capsys):
-    command = ["evaluate", f"--checkpoint={tmp_path}", f"--records={records}", flag]
-    assert fine_tuned.mistake(command, capsys).startswith(f"bert-jax: error: {flag.partition('=')[0]}=")
-
-
 @pytest.mark.long
 def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     pairs, output = tmp_path / "pairs.tsv", tmp_path / "scores.tsv"
     pairs.write_text("phenomenon\tgood\tbad\none\tword1 word2\tword2 word1\none\tword3\tnobody\n")
-    command = ["evaluate", f"--checkpoint={checkpoint}", "--minimal_pairs", f"--input={pairs}"]
+    command = ["evaluate", f"--model={checkpoint}", "--minimal_pairs", f"--input={pairs}"]
     assert cli.main([*command, f"--output={output}", "--json"]) == 0
     captured = capsys.readouterr()
-    assert "warning: 1 of 2 pairs has words that the vocabulary lacks" in captured.err
+    assert "warning: the vocabulary lacks words of 1 of 2 pairs" in captured.err
     scores = minimal_pairs.evaluate(SentenceScorer(checkpoint), minimal_pairs.read(str(pairs)))
     assert json.loads(captured.out)["minimal_pairs"] == scores.summary()
     lines = [line.split("\t") for line in output.read_text().splitlines()]
@@ -67,27 +61,6 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
     assert first.startswith(f"2 pairs of {pairs}, checkpoint {checkpoint}")
     assert header.split() == ["accuracy", "pairs", "unequal"]
     assert one.split()[0] == "one" and mean.split()[0] == "all" and one.split()[1:] == mean.split()[1:]
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ([], "evaluate needs --workdir=DIR, the work directory of a fine-tuning run; or --checkpoint=DIR"),
-        (["--checkpoint=x"], "any model, with --records=DIR, --minimal_pairs"),
-        (["--workdir=x", "--records=y"], "--clusters=FILE, and not --workdir with --records"),
-        (["--minimal_pairs"], "--minimal_pairs needs --checkpoint=DIR"),
-        (["--minimal_pairs", "--checkpoint=x", "--seed=1"], "--seed is not for --minimal_pairs"),
-        (["--minimal_pairs", "--checkpoint=x", "--output=x.csv"], "x.csv: expected a name ending in .tsv"),
-        (["--records=y"], "--records needs --checkpoint=DIR"),
-        (["--records=y", "--checkpoint=x", "--output=z.tsv"], "--output is not for --records; leave it out"),
-        (["--clusters=y", "--checkpoint=x", "--seed=-1"], "--seed=-1: expected 0 to"),
-        (["--workdir=x", "--rows=3"], "--rows is not for --workdir; leave it out"),
-        (["--workdir=x,"], "x,: part 2 of the list is empty; expected paths"),
-        (["--workdir=x", "--input=a.tsv", "--split=dev"], "--input and --split name two files"),
-    ],
-)
-def test_mistakes(flags, message, capsys):
-    assert message in fine_tuned.mistake(["evaluate", *flags], capsys)
 
 
 @pytest.mark.long
@@ -106,10 +79,7 @@ def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
         output = tmp_path / f"{len(written)}.jsonl"
         assert cli.main([*command, f"--output={output}", *flags]) == 0
         written.append(output.read_text())
-        said = capsys.readouterr().err
-        assert (
-            ("the run evaluated in bfloat16" in said) == ("--dtype=bfloat16 computes" in said) == (not flags)
-        )
+        assert ("the run evaluated in bfloat16" in capsys.readouterr().err) == (not flags)
     assert written[0] != written[1]
     error = fine_tuned.mistake(["evaluate", f"--workdir={run},{run}", "--dtype=float32"], capsys)
     assert "--dtype is for a single run" in error
@@ -132,15 +102,6 @@ def test_every_prediction_is_computed_in_the_dtype_of_the_flag(more, monkeypatch
     monkeypatch.setattr(predictor, "Predictor", refuse)
     error = fine_tuned.mistake(["predict", "--workdir=x", *more, "--dtype=bfloat16"], capsys)
     assert "computed in bfloat16" in error
-
-
-def test_a_pretrained_model_in_place_of_a_finetuned_one(checkpoint, capsys):
-    for command in (["evaluate"], ["predict", "--input=new.txt", "--output=new.tsv"]):
-        error = fine_tuned.mistake([*command, f"--workdir={checkpoint}"], capsys)
-        assert "expected one of finetune" in error
-        assert f"`bert-jax finetune --config.init_from={checkpoint}`" in error
-        assert f"`fill-mask --checkpoint={checkpoint}`" in error
-        assert f"`evaluate --checkpoint={checkpoint} --records=DIR`" in error
 
 
 def test_mistakes_in_files_are_told_before_the_parameters_are_read(tmp_path, records, capsys):

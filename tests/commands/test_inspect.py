@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,7 @@ from support import processes
 from support.conversions import random_model
 
 from bert_jax import checkpoint, cli, tokenization
-from bert_jax.commands import inspect as inspect_command
 from bert_jax.convert.formats import work_directory
-from bert_jax.data.inspection import Report
 from bert_jax.models.config import EncoderConfig
 
 
@@ -39,14 +36,6 @@ def damage(step):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content))
-
-
-def test_a_full_disk_of_the_output_is_not_that_of_the_files(tmp_path, monkeypatch, capsys):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    with open("/dev/full", "w", buffering=1) as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert cli.main(["inspect", str(tmp_path / "vocab.txt")]) == 1
-    assert capsys.readouterr().err == "bert-jax: error: the output: No space left on device\n"
 
 
 def test_every_step_of_a_work_directory(workdir, capsys):
@@ -80,12 +69,6 @@ def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
     assert "10" in report["facts"] and "5" not in report["facts"]
 
 
-def test_no_step(tmp_path, capsys):
-    (tmp_path / "checkpoints").mkdir()
-    code, report = inspect(capsys, tmp_path)
-    assert code == 1 and "contains no checkpoint" in report["problems"][0]
-
-
 def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
     """A field of a config each, whose values another run can be given."""
     config = EncoderConfig(
@@ -108,18 +91,3 @@ def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
             "max_position_embeddings 16, type_vocab_size 2, vocab_size 100\n" in said
         )
         assert "parts: encoder, mlm, nsp, pooler\n" in said
-
-
-def test_factors_are_no_percentages():
-    facts = {"seed": 12345, "sampling_exponent": 0.7, "languages": {"de": {"used": 3.577, "share": 0.2185}}}
-    shown = list(inspect_command.lines(Report("x", "records", facts)))
-    assert {"  seed: 12345", "  sampling_exponent: 0.7", "    de: used 3.58 times, share 21.85%"} <= {*shown}
-
-
-def test_counters_of_a_text_that_are_zero_are_not_shown():
-    shown = list(inspect_command.lines(Report("x", "records", {"text": {"documents": 3, "unclosed": 0}})))
-    assert "  text: documents 3" in shown
-    shown = list(inspect_command.lines(Report("x", "records", {"train": {"rows": 3, "random_next": 0}})))
-    assert "  train: rows 3, random_next 0" in shown
-    shown = list(inspect_command.lines(Report("x", "corpus", {"markup_lines": 0.0, "undecodable": 0})))
-    assert "  markup_lines: 0.00%" in shown and not any("undecodable" in line for line in shown)

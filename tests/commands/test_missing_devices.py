@@ -33,7 +33,7 @@ def test_every_command_that_computes_says_so(tmp_path, pretrained, platform):  #
     text.write_text("the red cat\n")
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text('{"a": "the cat", "b": "the dog"}\n' * 3)
-    checkpoint, output = f"--checkpoint={pretrained}", f"--output={tmp_path}/out"
+    checkpoint, output = f"--model={pretrained}", f"--output={tmp_path}/out"
     commands = [
         ["pretrain", "--config=pretrain/tiny", f"--workdir={tmp_path}/run", f"--config.data.dir={records}"],
         ["finetune", "--config=finetune/classification", f"--workdir={tmp_path}/run"],
@@ -44,9 +44,9 @@ def test_every_command_that_computes_says_so(tmp_path, pretrained, platform):  #
         ["embed", checkpoint, f"--input={text}", f"{output}.npy"],
         ["search", checkpoint, f"--corpus={text}", f"--index={tmp_path}/index", "--query=cat"],
         ["serve", checkpoint],
-        ["mine", checkpoint, f"--input={pairs}", "--text_a=a", "--text_b=b", f"{output}.jsonl"],
+        ["search", checkpoint, f"--input={pairs}", "--text_a=a", "--text_b=b", f"{output}.jsonl"],
         ["convert", f"--input={pretrained}", output, "--to=huggingface"],
-        ["export", checkpoint, output, "--to=stablehlo"],
+        ["convert", f"--input={pretrained}", output, "--to=stablehlo"],
         ["inspect", str(pretrained)],
         ["plot", checkpoint, "--text=the cat", f"{output}.png"],
         ["bench", "--size=tiny", "--steps=1"],

@@ -1,10 +1,7 @@
 """Reports: everything of a run in one file that a browser opens, with nothing from outside."""
 
 import html.parser
-import itertools
 import json
-import shutil
-import subprocess
 import tempfile
 
 import pytest
@@ -61,7 +58,7 @@ def run(tmp_path, vocabulary):  # noqa: F811
 @pytest.mark.long
 def test_a_report_has_what_the_run_has(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # pictures are drawn in memory
-    assert cli.main(["report", f"--workdir={run}"]) == 0
+    assert cli.main(["plot", f"--workdir={run}", f"--output={run}/report.html"]) == 0
     text = (run / "report.html").read_text()
     parsed = Parsed(text)
     assert "script" not in parsed.tags and 'alert("x")' in "".join(parsed.texts)
@@ -81,7 +78,7 @@ def test_fills_of_masks_by_step(run):
         for step in range(10, 1010, 10)
     ]  # fmt: skip
     (run / "tables.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert cli.main(["report", f"--workdir={run}"]) == 0
+    assert cli.main(["plot", f"--workdir={run}", f"--output={run}/report.html"]) == 0
     texts = Parsed((run / "report.html").read_text()).texts
     assert "Fills of masks" in texts and "12 of 100 evaluations." in texts and "a <b> [MASK]" in texts
     shown = [text for text in texts if text.startswith("cat")]
@@ -93,55 +90,12 @@ def test_a_run_of_little(run, tmp_path):
     for name in ("best.json", "errors-dev.tsv"):
         (run / name).unlink()
     (run / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "other": 1.0}\n')
-    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
+    assert cli.main(["plot", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
     parsed = Parsed((tmp_path / "x.html").read_text())
     assert "Configuration" in parsed.texts and "Curves" not in parsed.texts
     (run / "errors-dev.tsv").write_text("line\ttext\n1\t" + "a long text " * 20_000 + "\n")
-    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'new' / 'x.html'}"]) == 0
+    assert cli.main(["plot", f"--workdir={run}", f"--output={tmp_path / 'new' / 'x.html'}"]) == 0
     assert (tmp_path / "new" / "x.html").stat().st_size > 200_000
-
-
-def test_mistakes(run, tmp_path, capsys):
-    for flags, message in (
-        ([f"--workdir={tmp_path / 'none'}"], "no such directory"),
-        ([f"--workdir={run}", "--output=x.pdf"], "--output=x.pdf: expected a name ending in .html"),
-    ):
-        assert cli.main(["report", *flags]) == 2
-        assert message in capsys.readouterr().err
-    (run / "metrics.jsonl").write_text("")
-    assert cli.main(["report", f"--workdir={run}"]) == 2
-    assert "it contains no metrics" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_browser_shows_it(run, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium")
-    assert cli.main(["report", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        f"file://{tmp_path / 'x.html'}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "<h2>Mistakes</h2>" in done.stdout and "</svg>" in done.stdout
-    assert done.stdout.count("<tr>") > 100 and "<script>" not in done.stdout
-
-
-@pytest.mark.parametrize(
-    "data", [{"dir": "records/a"}, {"train": "a.tsv", "eval": "b.tsv"}], ids=["pretrain", "finetune"]
-)
-def test_the_summary_names_the_data_and_the_seed(tmp_path, data):
-    run = {"command": "pretrain", "config": {"data": data, "seed": 3, "init_from": ""}}
-    texts = Parsed(report._summary(str(tmp_path), run, [{"kind": "train", "step": 5}])).texts
-    shown = dict(itertools.pairwise(texts))
-    assert shown["seed"] == "3" and "init_from" not in shown
-    for name, value in data.items():
-        assert shown[f"data.{name}"] == value
 
 
 def test_a_report_has_no_secret_of_the_config_or_the_command(run):

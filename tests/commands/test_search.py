@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 from support.embeddings import tiny_model
 from support.fine_tuned import make_run
-from support.pipes import pipe_of
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
 from bert_jax.convert import conversion
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
-from bert_jax.errors import UserError
-from bert_jax.inference import predictor
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import fingerprint, index
-from bert_jax.tokenization import load as load_tokenizer
 
 DOCUMENTS = [f"the {size} {color} {animal}" for size in ("big", "small") for color in ("red", "blue", "green")
              for animal in ("cat", "dog", "bird")]  # fmt: skip
@@ -47,7 +43,7 @@ def search(checkpoint, tmp_path, capsys):
     (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in QUERIES))
 
     def call(*flags, corpus="docs.txt", code=0):
-        made = [f"--corpus={tmp_path / corpus}", f"--checkpoint={checkpoint}"] if corpus else []
+        made = [f"--corpus={tmp_path / corpus}", f"--model={checkpoint}"] if corpus else []
         capsys.readouterr()
         assert cli.main(["search", f"--index={tmp_path / 'index'}", *made, *flags]) == code
         captured = capsys.readouterr()
@@ -109,8 +105,8 @@ def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
 @pytest.mark.long
 def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary):  # noqa: F811
     run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
-    found = search("--query=a red cat", "--json", "--top=5", f"--rerank={run}", "--candidates=7")
-    near = search("--query=a red cat", "--json", "--top=7", corpus="")
+    found = search("--query=a red cat", "--json", "--top=5", f"--rerank={run}")
+    near = search("--query=a red cat", "--json", "--top=100", corpus="")
     texts = [one["text"] for one in near[0]["results"]]
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a\tb\n" + "".join(f"a red cat\t{text}\n" for text in texts))
@@ -131,129 +127,25 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary)
         other = make_run(tmp_path / f"other {labels}", vocabulary, "classification", labels, **fields)
         assert message in search("--query=x", f"--rerank={other}", corpus="", code=2).err
     shown = search("--query=x", f"--rerank={other}", "--relevant=match", corpus="")
-    assert "the score is the probability of 'match'" in shown.err and "those after" not in shown.err
-    shown = search("--query=x", f"--rerank={other}", "--relevant=match", "--candidates=3", corpus="")
-    assert "those after the first 3 have the scores of the vectors: try --candidates=10" in shown.err
-
-
-def test_the_other_model_is_computed_in_the_dtype_of_the_flag(search, monkeypatch):
-    def refuse(*args, dtype="auto", **options):
-        raise UserError(f"computed in {dtype}")
-
-    monkeypatch.setattr(predictor, "Predictor", refuse)
-    assert "computed in bfloat16" in search("--query=x", "--rerank=x", "--dtype=bfloat16", code=2).err
+    assert "the score is the probability of 'match'" in shown.err
 
 
 @pytest.mark.parametrize("unit", [True, False], ids=["pretrained", "inner product"])
 def test_models_without_and_with_settings_of_sentence_embeddings(search, model, tmp_path, unit):
     sentence = None if unit else SentenceVectors("mean", False)
     work_directory.FORMAT.write(model.replace(sentence=sentence), tmp_path / "other")
-    found = search(f"--checkpoint={tmp_path / 'other'}", "--query=one", "--json", "--top=1000")[0]["results"]
+    found = search(f"--model={tmp_path / 'other'}", "--query=one", "--json", "--top=1000")[0]["results"]
     embedder = Embedder(model.replace(sentence=sentence), normalize=unit)
     scores = embedder.embed(DOCUMENTS) @ embedder.embed(["one"])[0]
     assert [one["text"] for one in found] == [DOCUMENTS[i] for i in np.argsort(-scores, kind="stable")]
     np.testing.assert_allclose([one["score"] for one in found], np.sort(scores)[::-1], rtol=1e-5)
 
 
-def test_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
-    def give():
-        monkeypatch.setattr(
-            sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{x}\n" for x in DOCUMENTS).encode()))
-        )
-
-    expected = search("--query=one", "--json")
-    flags = ["--corpus=-", f"--checkpoint={checkpoint}", f"--index={tmp_path / 'other'}"]
-    give()
-    assert "give --query=TEXT or --queries=FILE" in search(*flags, corpus="", code=2).err
-    assert search(*flags, "--query=one", "--json", corpus="") == expected
-    give()
-    assert "there is one already" in search(*flags, "--query=one", corpus="", code=2).err
-    assert search(*flags, "--query=one", "--json", "--overwrite", corpus="") == expected
-    assert search(*flags[1:], "--query=one", "--json", corpus="") == expected
-
-
-def test_a_corpus_of_a_pipe(search, tmp_path, checkpoint):
-    expected = search("--query=one", "--json")
-    with pipe_of("".join(f"{x}\n" for x in DOCUMENTS)) as path:
-        flags = [f"--corpus={path}", f"--checkpoint={checkpoint}", f"--index={tmp_path / 'other'}"]
-        assert search(*flags, "--query=one", "--json", corpus="") == expected
-
-
-def test_an_index_of_another_model_or_prompt_is_not_searched(search, checkpoint, tmp_path, model):
-    search("--query=one")
-    work_directory.FORMAT.write(tiny_model(tmp_path, hidden_size=32), tmp_path / "wider")
-    error = search("--query=one", f"--checkpoint={tmp_path / 'wider'}", corpus="", code=2).err
-    assert f"its vectors have {model.config.hidden_size} numbers" in error and "have 32" in error
-    assert f"leave --checkpoint out to use {checkpoint}, or make the index anew" in error
-    file = tmp_path / "index" / "index.json"
-    content = file.read_text()
-    settings = json.loads(content) | {"checkpoint": str(tmp_path / "wider")}
-    del settings["digest"]
-    file.write_text(json.dumps(settings))
-    error = search("--query=one", corpus="", code=2).err
-    assert f"those of {tmp_path / 'wider'} have 32; make the index anew" in error
-    file.write_text(content)
-    assert "made with 'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
-    search("--query=one", "--document_prompt=document", corpus="")
-
-
-def test_an_index_is_searched_with_the_weights_that_it_was_made_with(search, tmp_path, model):
-    expected = search("--query=one", "--json")
-    for name, params in (("moved", model.params), ("other", {k: x * 1.5 for k, x in model.params.items()})):
-        work_directory.FORMAT.write(model.replace(params=params), tmp_path / name)
-    moved, other = (f"--checkpoint={tmp_path / name}" for name in ("moved", "other"))
-    for more in ([], [f"--corpus={tmp_path / 'docs.txt'}"]):
-        assert search("--query=one", moved, "--json", *more, corpus="") == expected
-        error = search("--query=one", other, *more, corpus="", code=2).err
-        made = f"made with another model than {tmp_path / 'other'}: other weights; leave --checkpoint out"
-        assert made in error
-    assert "warning" not in search("--query=one", moved, corpus="").err
-
-    file = tmp_path / "index" / "index.json"
-    settings = json.loads(file.read_text())
-    del settings["digest"]
-    file.write_text(json.dumps(settings | {"checkpoint": str(tmp_path / "other")}))
-    error = search("--query=one", corpus="", code=2).err
-    assert f"{tmp_path / 'other'}: other weights; make the index anew, with --corpus and --overwrite" in error
-    settings = {name: x for name, x in settings.items() if f"{name}?" not in fingerprint.SCHEMA}
-    file.write_text(json.dumps(settings))  # as an earlier version wrote it
-    warning = search("--query=one", other, corpus="").err
-    assert f"if {tmp_path / 'other'} is another model, the scores mean nothing: make the index" in warning
-    error = search("--query=one", other, f"--corpus={tmp_path / 'docs.txt'}", corpus="", code=2).err
-    assert "made from the checkpoint" in error
-    assert search("--query=one", "--json", corpus="") == expected
-
-
-@pytest.mark.long
-def test_an_index_is_searched_only_with_a_model_that_makes_its_vectors(search, tmp_path, model):
-    search("--query=one")
-    config = model.config
-    other_vectors = dataclasses.replace(model.sentence, pooling="cls", normalize=False, max_seq_length=8)
-    length = f"max_seq_length {config.max_seq_length}, not 8"
-    for changes, message in (
-        ({"sentence": other_vectors}, f"pooling mean, not cls; normalize true, not false; {length}"),
-        ({"config": config.replace(layer_norm_eps=0.5)}, "layer_norm_eps 1e-12, not 0.5"),
-        ({"config": config.replace(hidden_dropout_prob=0.3, attention="xla")}, ""),
-    ):
-        other = tmp_path / f"other {message}"
-        work_directory.FORMAT.write(model.replace(**changes), other)
-        error = search("--query=one", f"--checkpoint={other}", corpus="", code=2 if message else 0).err
-        expected = f"made with another model than {other}: {message}; leave --checkpoint out"
-        assert expected in error or not message
-
-
-def test_the_fingerprint_of_a_model_has_how_its_tokenizer_splits_text(model):
-    made_by = fingerprint.of(model, Embedder(model))
-    other = load_tokenizer(model.tokenizer.path, lower_case=not model.tokenizer.lower_case)
-    changed = fingerprint.of(model, Embedder(model.replace(tokenizer=other)))
-    assert fingerprint.differences(made_by, changed) == ["another tokenizer"]
-
-
 @pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
 def test_an_index_is_searched_with_the_model_in_another_format(search, checkpoint, tmp_path, to):
     expected = search("--query=one", "--json")
     conversion.convert(str(checkpoint), str(tmp_path / to), to, log=lambda line: None)
-    assert search("--query=one", f"--checkpoint={tmp_path / to}", "--json", corpus="") == expected
+    assert search("--query=one", f"--model={tmp_path / to}", "--json", corpus="") == expected
 
 
 def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
@@ -284,43 +176,6 @@ def test_a_damaged_index_is_told_in_one_line(search, tmp_path, name, left):
     assert len(search("--query=one", "--overwrite", "--json")[0]["results"]) == 10
 
 
-@pytest.mark.parametrize(
-    "flags, corpus, message",
-    [
-        (["--query=x"], "", "no index there; give --corpus=FILE to make it"),
-        (["--query=x", "--candidates=5"], "docs.txt", "--candidates is only used with --rerank"),
-        (["--query=x", "--top=0"], "docs.txt", "--top=0: expected 1 or more"),
-        (["--query=x", "--queries=y"], "docs.txt", "--query and --queries both name queries"),
-        (
-            ["--query=x"],
-            "none.txt",
-            "none.txt: no such file; expected a file of one text per line, or .jsonl",
-        ),
-        (["--query=x"], "table.tsv", "table.tsv: expected one text per line, or .jsonl"),
-        (["--query=x"], "empty.txt", "empty.txt has no documents"),
-        (
-            ["--query=x"],
-            "bad.jsonl",
-            "line 2 of DIR/bad.jsonl: expected text in the field 'text' (--text), it has body",
-        ),
-        (["--query=x", "--query_prompt=title"], "docs.txt", "--query_prompt=title: the prompts of"),
-    ],
-)
-def test_mistakes(search, tmp_path, flags, corpus, message):
-    (tmp_path / "table.tsv").write_text("a\tb\n")
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
-    error = search(*flags, corpus=corpus, code=2).err
-    assert message.replace("DIR", str(tmp_path)) in error
-    assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize("name", ["corpus", "queries"])
-def test_a_missing_file_is_told_before_a_model_is_loaded(search, name):
-    for flags in (["--checkpoint=no checkpoint"], ["--rerank=no run"]):
-        assert f"--{name}=none: no such file" in search(*flags, f"--{name}=none", code=2).err
-
-
 @pytest.mark.parametrize("corpus", ["none.txt", "empty.txt", "bad.jsonl"])
 def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
     (tmp_path / "empty.txt").write_text("")
@@ -330,33 +185,45 @@ def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
     assert search("--query=one", "--json", corpus="") == expected
 
 
-def test_a_corpus_with_another_content_of_the_same_size_is_refused(search, tmp_path):
+def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, checkpoint):
+    """Another model, other weights, settings of vectors, prompt or corpus are errors that say what to do."""
+    expected = search("--query=one", "--json")
+    others = {
+        "moved": ({}, ""),
+        "other": ({"params": {name: x * 1.5 for name, x in model.params.items()}}, "other weights"),
+        "cls": ({"sentence": dataclasses.replace(model.sentence, pooling="cls")}, "pooling mean, not cls"),
+        "eps": ({"config": model.config.replace(layer_norm_eps=0.5)}, "layer_norm_eps 1e-12, not 0.5"),
+    }
+    for name, (changes, message) in others.items():
+        work_directory.FORMAT.write(model.replace(**changes), tmp_path / name)
+        flags = ["--query=one", f"--model={tmp_path / name}"]
+        if message:
+            error = search(*flags, corpus="", code=2).err
+            assert message in error and f"leave --model out to use {checkpoint}" in error
+        else:
+            assert search(*flags, "--json", corpus="") == expected
+    assert "'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
+    (tmp_path / "other.txt").write_text("a cat\n")
+    assert "--overwrite" in search("--query=one", corpus="other.txt", code=2).err
     path = tmp_path / "docs.txt"
-    expected, content = search("--query=one", "--json"), path.read_text()
+    content = path.read_text()
     os.utime(path, (1, 1))
     assert search("--query=one", "--json") == expected  # the same content, as of a copy
     path.write_text(content.replace("small green dog", "small green dig"))
-    error = search("--query=one", code=2).err
-    number = DOCUMENTS.index("the small green dog")
-    assert f"another content of {path}, whose document {number} (from 0)" in error and "--overwrite" in error
-    path.write_text(content[:-1] + ".")  # no line is left out at the end
-    assert f"document {len(DOCUMENTS) - 1} (from 0)" in search("--query=one", code=2).err
-    path.write_text(content.replace("the", "th\n", 1))
-    assert "document 0 (from 0)" in search("--query=one", code=2).err
-    assert search("--query=one", "--json", corpus="") == expected
+    assert "made from another corpus" in search("--query=one", code=2).err
+    file = tmp_path / "index" / "index.json"
+    settings = {k: x for k, x in json.loads(file.read_text()).items() if f"{k}?" not in fingerprint.SCHEMA}
+    del settings["digest"]
+    file.write_text(json.dumps(settings))  # as an earlier version wrote it
+    warning = search("--query=one", f"--model={tmp_path / 'other'}", corpus="").err
+    assert "is another model, the scores mean nothing" in warning
 
 
-def test_an_index_of_another_corpus_is_kept(search, tmp_path):
-    search("--query=one")
-    (tmp_path / "other.txt").write_text("a cat\n")
-    error = search("--query=one", corpus="other.txt", code=2).err
-    assert "made from the corpus" in error and "--overwrite" in error
-    assert "made from the field text, and now it is body" in search("--query=one", "--text=body", code=2).err
-    assert "give --corpus=FILE" in search("--query=one", "--overwrite", corpus="", code=2).err
-    (tmp_path / "docs.txt").write_text("a cat\n")
-    assert "docs.txt with 330 bytes, and now it is 6 bytes" in search("--query=one", code=2).err
-    assert len(search("--query=one", "--json", "--overwrite")[0]["results"]) == 1
-    assert "made without --approximate" in search("--query=one", "--approximate", corpus="", code=2).err
-    (tmp_path / "index" / "index.json").unlink()
-    (tmp_path / "index" / "notes.txt").write_text("mine")
-    assert "has other files; choose another directory" in search("--query=one", code=2).err
+def test_queries_with_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
+    expected = search("--query=one", "--json")
+    texts = "".join(f"{x}\n" for x in DOCUMENTS).encode()
+    flags = ["--corpus=-", f"--model={checkpoint}", f"--index={tmp_path / 'other'}"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts)))
+    assert "give --query=TEXT or --queries=FILE" in search(*flags, corpus="", code=2).err
+    assert search(*flags, "--query=one", "--json", corpus="") == expected
+    assert search(*flags[1:], "--query=one", "--json", corpus="") == expected

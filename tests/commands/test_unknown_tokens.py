@@ -49,7 +49,7 @@ def test_the_fraction_without_special_tokens(vocabulary, count, warned):  # noqa
 @pytest.mark.long
 @pytest.mark.parametrize("name, count", [("thai", 1), ("known", 0)])
 def test_embed_and_search(files, pretrained, capsys, name, count):  # noqa: F811
-    common = [f"--checkpoint={pretrained}"]
+    common = [f"--model={pretrained}"]
     embed = ["embed", *common, f"--input={files}/{name}.txt", f"--output={files}/v.npy"]
     search = ["search", *common, f"--corpus={files}/{name}.txt", f"--index={files}/index", "--query=a cat"]
     for command in (embed, search):

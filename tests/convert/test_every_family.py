@@ -12,8 +12,7 @@ import sentencepiece
 from safetensors.numpy import load_file
 
 from bert_jax import cli, convert, tokenization
-from bert_jax.commands import inspect
-from bert_jax.commands.health import checkpoints
+from bert_jax.commands import doctor, inspect
 from bert_jax.convert import families, surgery, vocabulary
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
@@ -87,20 +86,20 @@ def is_inspected(folder, tmp_path):
     assert not report.problems and report.facts["family"] == model.family.name
     assert report.facts["architecture"]["num_hidden_layers"] == model.config.num_hidden_layers
     assert model.tokenizer.template.pair in report.facts["vocabulary"]
-    check = checkpoints.check_checkpoint(str(folder))
+    check = doctor.check_model(str(folder))
     assert check.status == "ok" and check.detail.startswith(f"{model.family.name}, ")
 
 
 def fills_masks(folder, tmp_path):
     mask = convert.load(folder, **QUIET).tokenizer.special_tokens["mask"]
-    run("fill-mask", f"--checkpoint={folder}", f"the {mask} dog")
+    run("fill-mask", f"--model={folder}", f"the {mask} dog")
 
 
 def embeds(folder, tmp_path, *flags):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     run(
         "embed",
-        f"--checkpoint={folder}",
+        f"--model={folder}",
         f"--input={tmp_path}/texts.txt",
         f"--output={tmp_path}/out.npy",
         *flags,
@@ -193,7 +192,7 @@ FEATURES = {
     "`convert` to Hugging Face, and back": converts,
     "TF1 checkpoints": reads_tensorflow,
     "a head for pairs of sentences (NSP, SOP)": has_pair_head,
-    "`inspect`, `doctor --checkpoint`": is_inspected,
+    "`inspect`, `doctor --model`": is_inspected,
     "`fill-mask`": fills_masks,
     "`embed`": embeds,
     "`embed --pooling=pooler`": embeds_by_pooler,

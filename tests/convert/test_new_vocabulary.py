@@ -16,7 +16,7 @@ from support.models import tiny_config
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.commands.flags import surgery as surgery_flags
+from bert_jax.commands import convert as convert_command
 from bert_jax.convert import families, surgery, vocabulary
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError
@@ -268,10 +268,10 @@ def test_blank_lines_and_carriage_returns_are_no_tokens(tmp_path):
 
 def apply_flags(model, tmp_path, *arguments):
     flags = absl_flags.FlagValues()
-    surgery_flags.add(Define(flags))
+    convert_command.define_flags(Define(flags))
     flags(["convert", *arguments])
     lines = []
-    return surgery_flags.apply(flags, model, lines.append, tmp_path / "vocab.txt"), lines
+    return convert_command.change(flags, model, str(tmp_path / "vocab.txt"), lines.append), lines
 
 
 def test_no_flag_changes_nothing(model, tmp_path):
@@ -343,10 +343,10 @@ def test_padding_is_cut_off_again_by_flag(model, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--vocab=a", "--add_tokens=b"], "exclude each other; add the tokens to the file of --vocab"),
-        (["--layers=0,x"], "--layers=0,x is not a list of layers; expected numbers from 0"),
+        (["--vocab=a", "--add_tokens=b"], "exclude each other: add the tokens to the file of --vocab"),
+        (["--layers=0,x"], "--layers=0,x: expected numbers from 0"),
         (["--layers="], "no layers are chosen"),
-        (["--pad_vocab_to=-8"], "--pad_vocab_to=-8: expected a multiple such as 128"),
+        (["--pad_vocab_to=-8"], "--pad_vocab_to=-8: expected 0 or more"),
         (["--positions=0"], "0 positions: expected 1 or more"),
     ],
     ids=["both", "layers", "empty", "padding", "positions"],

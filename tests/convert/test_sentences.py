@@ -263,7 +263,7 @@ def test_a_model_of_another_kind_is_written_as_before(make_model, tmp_path):
     assert not (tmp_path / "2_Normalize").exists()
 
 
-@pytest.mark.parametrize("command", ["convert", "embed", "export"])
+@pytest.mark.parametrize("command", ["convert", "embed"])
 def test_settings_that_are_not_computed_are_an_error_that_names_the_folder(export, capsys, tmp_path, command):
     folder, _ = export("none")
     for name in ("modules.json", "1_Pooling/config.json"):
@@ -273,8 +273,7 @@ def test_settings_that_are_not_computed_are_an_error_that_names_the_folder(expor
     (tmp_path / "texts.txt").write_text("a cat\n")
     flags = {
         "convert": [f"--input={folder}", "--to=bert_jax", f"--output={tmp_path}/out"],
-        "embed": [f"--checkpoint={folder}", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out.npy"],
-        "export": [f"--checkpoint={folder}", "--to=stablehlo", f"--output={tmp_path}/out"],
+        "embed": [f"--model={folder}", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out.npy"],
     }
     assert cli.main([command, *flags[command]]) == 2
     error = capsys.readouterr().err

@@ -53,7 +53,7 @@ def options(corpus, vocabulary, tmp_path):
     return build.Options(
         input=(str(corpus / "*.txt"),),
         vocab=vocabulary,
-        output_dir=str(tmp_path / "out"),
+        output=str(tmp_path / "out"),
         max_seq_length=48,
         eval_fraction=0.2,
         seed=7,

@@ -28,7 +28,7 @@ def test_a_file_that_is_no_text(options, tmp_path, unread, content):
     bad.write_bytes(content)
     with pytest.raises(UserError, match=r"zzz\.txt is .*; expected "):
         build.build(dataclasses.replace(options, input=(*options.input, str(bad))))
-    assert not os.path.exists(options.output_dir)
+    assert not os.path.exists(options.output)
 
 
 def test_a_table_without_the_column(options, tmp_path, unread):

@@ -52,7 +52,7 @@ def test_records_hold_pairs_of_the_text(options, several_buckets, request):
     number = {tokenizer.tokens.index(name): name for name in text}
     owners = collections.defaultdict(set)
     for split in ("train", "eval"):
-        found = list(sequences(options.output_dir, split))
+        found = list(sequences(options.output, split))
         assert len(found) == manifest["splits"][split]["sequences"]
         assert sum(label for *_, label in found) == manifest["splits"][split]["random_next"]
         for first, second, label in found:
@@ -91,7 +91,7 @@ def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_s
 
             keys[sentences.split(document)[0].split()[0]] = sorted_runs.document_key(document.key)
     served = collections.defaultdict(collections.Counter)
-    for first, second, label in sequences(options.output_dir, "train"):
+    for first, second, label in sequences(options.output, "train"):
         a, b = (
             {t for t in map(tokenizer.tokens.__getitem__, side) if t.isdigit()} for side in (first, second)
         )
@@ -104,7 +104,7 @@ def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_s
 
 
 def tokenize_tasks(options):
-    folder = Path(options.output_dir).parent / "tasks"
+    folder = Path(options.output).parent / "tasks"
     folder.mkdir()
     tokenizer = tokenization.load(options.vocab)
     ranges = readers.split_ranges(readers.list_inputs(options.input), 1 << 20)
@@ -120,7 +120,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(corpus, vocabulary, tmp_pa
         arguments = [
             f"--input={corpus}/*.txt",
             f"--vocab={vocabulary}",
-            f"--output_dir={output}",
+            f"--output={output}",
             "--num_shards=3",
         ]
         assert cli.main(["data", *arguments, "--max_seq_length=48", f"--workers={workers}"]) == 0
@@ -140,10 +140,10 @@ def test_the_order_of_the_inputs_and_their_place_change_nothing(options, corpus,
     other = dataclasses.replace(
         options,
         input=tuple(str(tmp_path / "copy" / f"{number}.txt") for number in (2, 0, 1)),
-        output_dir=str(tmp_path / "other"),
+        output=str(tmp_path / "other"),
     )
     build.build(other)
-    assert contents(options.output_dir) == contents(other.output_dir)
+    assert contents(options.output) == contents(other.output)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ def test_the_order_of_the_inputs_and_their_place_change_nothing(options, corpus,
 def test_flags_change_the_records_and_not_the_held_out_documents(options, tmp_path, field, value):
     first = build.build(options).manifest
     other = build.build(
-        dataclasses.replace(options, output_dir=str(tmp_path / "other"), **{field: value})
+        dataclasses.replace(options, output=str(tmp_path / "other"), **{field: value})
     ).manifest
     assert first["fingerprint"] != other["fingerprint"]
     assert first["splits"]["train"]["files"] != other["splits"]["train"]["files"] or field == "seed"
-    assert list(sequences(options.output_dir, "train")) != list(sequences(str(tmp_path / "other"), "train"))
+    assert list(sequences(options.output, "train")) != list(sequences(str(tmp_path / "other"), "train"))
     assert first["splits"]["eval"]["documents"] == other["splits"]["eval"]["documents"]
 
 
@@ -164,14 +164,14 @@ def test_flags_change_the_records_and_not_the_held_out_documents(options, tmp_pa
 def test_rows_of_another_family(options, tmp_path, name, between, types):
     plain = build.build(options).manifest
     assert "template" not in plain["vocabulary"]
-    other = dataclasses.replace(options, output_dir=str(tmp_path / "other"), template=name)
+    other = dataclasses.replace(options, output=str(tmp_path / "other"), template=name)
     manifest = build.build(other).manifest
     assert manifest["fingerprint"] != plain["fingerprint"]
     assert manifest["vocabulary"]["template"] == dataclasses.asdict(templates.NAMED[name])
     tokenizer = tokenization.restore(options.vocab, manifest["vocabulary"])
     assert tokenizer.layout.types == types
     cls, sep = manifest["special_ids"]["cls"], manifest["special_ids"]["sep"]
-    batch = records.open_dataset(other.output_dir, "train").batch(np.arange(4))
+    batch = records.open_dataset(other.output, "train").batch(np.arange(4))
     for ids, length, starts, firsts in zip(
         *(batch[name] for name in ("input_ids", "lengths", "starts", "first_lengths")), strict=True
     ):
@@ -206,13 +206,13 @@ def test_the_template_of_a_tokenizer_json_is_not_replaced(options, tmp_path):
 def test_the_manifest_tells_what_there_is(options, small_steps):
     options = dataclasses.replace(options, num_shards=4)
     manifest = build.build(options).manifest
-    assert manifest == json.loads((Path(options.output_dir) / "manifest.json").read_text())
+    assert manifest == json.loads((Path(options.output) / "manifest.json").read_text())
     train = manifest["splits"]["train"]
     assert [file["name"] for file in train["files"]] == [f"train-{i:05d}-of-00004.tfrecord" for i in range(4)]
     rows = [file["rows"] for file in train["files"]]
     assert sum(rows) == train["rows"] and max(rows) - min(rows) <= 1
     for file in train["files"]:
-        assert os.path.getsize(os.path.join(options.output_dir, file["name"])) == file["bytes"]
+        assert os.path.getsize(os.path.join(options.output, file["name"])) == file["bytes"]
     assert sum(length * count for length, count in enumerate(train["sequence_lengths"])) == train["tokens"]
     assert train["fill"] == train["tokens"] / (train["rows"] * 48)
     assert sum(train["sequences_per_row"]) == train["rows"]
@@ -221,7 +221,7 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
     assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert not os.path.exists(os.path.join(options.output_dir, output_lock.UNFINISHED))
+    assert not os.path.exists(os.path.join(options.output, output_lock.UNFINISHED))
 
 
 def test_results_are_small_however_many_documents_there_are(options, monkeypatch):
@@ -241,10 +241,10 @@ def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path
     monkeypatch.setattr(
         sorted_runs.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
     )
-    again = dataclasses.replace(options, output_dir=str(tmp_path / "again"))
+    again = dataclasses.replace(options, output=str(tmp_path / "again"))
     build.build(again)
     assert max(written) == 7 and sum(written) == 60
-    assert contents(again.output_dir) == contents(options.output_dir)
+    assert contents(again.output) == contents(options.output)
 
 
 def test_small_files_share_a_task():
@@ -261,7 +261,7 @@ def test_two_documents_are_held_out_of_few_and_none_of_very_few(options, tmp_pat
             "\n\n".join(f"the river.\n{number} stone.\n" for number in range(count))
         )
         few = dataclasses.replace(
-            options, input=(str(folder / "a.txt"),), output_dir=str(folder / "out"), eval_fraction=1e-6
+            options, input=(str(folder / "a.txt"),), output=str(folder / "out"), eval_fraction=1e-6
         )
         splits = build.build(few).manifest["splits"]
         assert splits.get("eval", {}).get("documents") == expected
@@ -293,7 +293,7 @@ def test_a_document_whose_first_part_is_dropped_is_one_document(options, tmp_pat
     text = build.build(one).manifest["text"]
     assert (text["documents"], text["sentences"]) == (1, 20)
     with pytest.raises(UserError, match="the corpus is one document"):
-        build.build(dataclasses.replace(one, nsp="next", output_dir=str(tmp_path / "next")))
+        build.build(dataclasses.replace(one, nsp="next", output=str(tmp_path / "next")))
 
 
 def test_workers_need_no_jax():
@@ -309,7 +309,7 @@ def test_workers_need_no_jax():
 def test_a_form_feed_separates_words_if_unicode_is_cleaned(options, tmp_path):
     (tmp_path / "a.txt").write_text("the\x0criver\n\n" * 9)
     plain = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
-    cleaned = dataclasses.replace(plain, output_dir=str(tmp_path / "cleaned"), clean="unicode")
+    cleaned = dataclasses.replace(plain, output=str(tmp_path / "cleaned"), clean="unicode")
     counts = [build.build(each).manifest["text"] for each in (plain, cleaned)]
     assert [(one["tokens"], one["unknown_tokens"]) for one in counts] == [(9, 9), (18, 0)]
 

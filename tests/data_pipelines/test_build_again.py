@@ -25,14 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_finished_records_are_left_and_others_refused(options):
     assert not build.build(options).already_done
-    before = contents(options.output_dir)
+    before = contents(options.output)
     assert build.build(dataclasses.replace(options, input_format="text"), workers=2).already_done
     with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.: --overwrite replaces them"):
         build.build(dataclasses.replace(options, seed=8))
-    assert contents(options.output_dir) == before
+    assert contents(options.output) == before
     others = dataclasses.replace(options, seed=8)
     assert not build.build(others, overwrite=True).already_done
-    replaced = contents(options.output_dir)
+    replaced = contents(options.output)
     assert replaced.keys() == before.keys() and replaced != before
     assert build.build(others, overwrite=True).already_done  # the same settings are not made again
 
@@ -46,7 +46,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
         with pytest.raises(KeyboardInterrupt):
             build.build(options)
     others = dataclasses.replace(options, seed=8)
-    left = Path(options.output_dir) / output_lock.UNFINISHED / "left"
+    left = Path(options.output) / output_lock.UNFINISHED / "left"
     left.write_text("of seed 7")
     with pytest.raises(UserError, match=r"unfinished work .*seed 7, not 8.*--overwrite to begin"):
         build.build(others)
@@ -57,10 +57,10 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
 
 def test_nothing_of_replaced_records_stays(options):
     build.build(dataclasses.replace(options, clean="exact"))
-    assert "cleaning.json" in os.listdir(options.output_dir)
+    assert "cleaning.json" in os.listdir(options.output)
     build.build(options, overwrite=True)
-    assert "cleaning.json" not in os.listdir(options.output_dir)
-    directory = Path(options.output_dir)
+    assert "cleaning.json" not in os.listdir(options.output)
+    directory = Path(options.output)
     (directory / "manifest.json").unlink()  # as if killed while the files are moved
     (directory / "unfinished").mkdir()
     (directory / "unfinished" / "settings.json").write_text('{"seed": 99}')
@@ -71,21 +71,21 @@ def test_nothing_of_replaced_records_stays(options):
 
 def test_records_stay_when_those_that_would_replace_them_cannot_be_made(options):
     build.build(options)
-    before = contents(options.output_dir)
+    before = contents(options.output)
     with pytest.raises(UserError, match="no text in"):
         build.build(dataclasses.replace(options, input_format="wikiextractor"), overwrite=True)
-    assert contents(options.output_dir) == before and build.build(options).already_done
+    assert contents(options.output) == before and build.build(options).already_done
 
 
 def test_work_that_is_to_replace_records_is_kept_beside_them(options):
     build.build(options)
-    before = contents(options.output_dir)
+    before = contents(options.output)
     others = dataclasses.replace(options, seed=8)
     with interrupted(3):
         build.build(others, overwrite=True)
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output_lock.UNFINISHED
     done = contents(unfinished)
-    assert len(done) > 2 and before.items() <= contents(options.output_dir).items()
+    assert len(done) > 2 and before.items() <= contents(options.output).items()
     assert build.build(options).already_done
     with pytest.raises(UserError, match="holds other records"):
         build.build(others)
@@ -93,7 +93,7 @@ def test_work_that_is_to_replace_records_is_kept_beside_them(options):
     third = dataclasses.replace(options, seed=9)
     with interrupted(1):
         build.build(third, overwrite=True)
-    assert before.items() <= contents(options.output_dir).items()
+    assert before.items() <= contents(options.output).items()
     assert build.build(third, overwrite=True).manifest["seed"] == 9
 
 
@@ -106,7 +106,7 @@ def about_to_replace(options, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     old = {"vocab": str(tmp_path / "tokenizer.json"), "clean": "unicode", "num_shards": 3}
     build.build(dataclasses.replace(options, **old))
-    before = contents(options.output_dir)
+    before = contents(options.output)
     options = dataclasses.replace(options, num_shards=2)
 
     def stop(*_):
@@ -115,12 +115,12 @@ def about_to_replace(options, tmp_path):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build, "move_records", stop)
         build.build(options, overwrite=True)
-    assert before.items() <= contents(options.output_dir).items()
-    os.rename(options.output_dir, tmp_path / "saved")
+    assert before.items() <= contents(options.output).items()
+    os.rename(options.output, tmp_path / "saved")
 
     def restore():
-        shutil.rmtree(options.output_dir, ignore_errors=True)
-        shutil.copytree(tmp_path / "saved", options.output_dir)
+        shutil.rmtree(options.output, ignore_errors=True)
+        shutil.copytree(tmp_path / "saved", options.output)
 
     return options, restore, before
 
@@ -150,11 +150,11 @@ def stopped(moment, function):
 @pytest.mark.long
 def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path):
     options, restore, before = about_to_replace
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    expected = dataclasses.replace(options, output=str(tmp_path / "expected"))
     build.build(expected)
     moment, removing = 0, 0
     while restore() or stopped(moment, lambda: build.build(options, overwrite=True)):
-        left = contents(options.output_dir)
+        left = contents(options.output)
         if left.get("manifest.json") == before["manifest.json"]:
             assert before.items() <= left.items()
             with pytest.raises(UserError, match="holds other records"):
@@ -163,10 +163,10 @@ def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path)
         else:
             removing += 1
             build.build(options)  # no --overwrite: nothing is left to keep
-        assert contents(options.output_dir) == contents(expected.output_dir)
+        assert contents(options.output) == contents(expected.output)
         moment += 1
     assert removing > 12  # eight old files and seven new ones
-    assert contents(options.output_dir) == contents(expected.output_dir)
+    assert contents(options.output) == contents(expected.output)
 
 
 @pytest.mark.long
@@ -175,39 +175,39 @@ def test_killed_while_it_drops_unfinished_work_either_run_goes_on(about_to_repla
     others = dataclasses.replace(options, seed=8)
     wanted = []
     for one in (options, others):
-        made = dataclasses.replace(one, output_dir=str(tmp_path / f"expected-{one.seed}"))
+        made = dataclasses.replace(one, output=str(tmp_path / f"expected-{one.seed}"))
         build.build(made)
-        wanted.append(contents(made.output_dir))
+        wanted.append(contents(made.output))
 
     def moving():
         """Leaves unfinished work whose first files are already in the output directory."""
         restore()
         assert stopped(11, lambda: build.build(options, overwrite=True))
-        assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
+        assert not os.path.exists(os.path.join(options.output, "manifest.json"))
 
     for moment in range(0, 24, 3):
         for one, expected in zip((options, others), wanted, strict=True):
             moving()
             assert stopped(moment, lambda: build.build(others, overwrite=True))
             build.build(one, overwrite=True)
-            assert contents(options.output_dir) == expected
+            assert contents(options.output) == expected
 
 
 def test_records_that_are_not_whole_are_made_again(options):
     build.build(options)
-    expected = contents(options.output_dir)
-    path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
+    expected = contents(options.output)
+    path = Path(options.output) / "train-00000-of-00001.tfrecord"
     vocabulary = path.with_name("vocab.txt")
     spoiled = (path.unlink, lambda: os.truncate(path, 100), vocabulary.unlink)
     for spoil in (*spoiled, lambda: vocabulary.write_text("another")):
         spoil()
         assert not build.build(options).already_done
-        assert contents(options.output_dir) == expected
+        assert contents(options.output) == expected
 
 
 def damage(options):
     """Changes a byte of a record file of finished records."""
-    path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
+    path = Path(options.output) / "train-00000-of-00001.tfrecord"
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -215,34 +215,34 @@ def damage(options):
 
 def test_damaged_records_are_made_again_with_overwrite(options):
     build.build(options)
-    expected = contents(options.output_dir)
+    expected = contents(options.output)
     damage(options)
     assert build.build(options).already_done  # without --overwrite, the files are not read
     assert not build.build(options, overwrite=True).already_done
-    assert contents(options.output_dir) == expected
+    assert contents(options.output) == expected
     assert build.build(options, overwrite=True).already_done
 
 
 def test_making_damaged_records_again_goes_on_without_overwrite(options):
     build.build(options)
-    expected = contents(options.output_dir)
+    expected = contents(options.output)
     damage(options)
     with interrupted(3):
         build.build(options, overwrite=True)
     assert not build.build(options).already_done
-    assert contents(options.output_dir) == expected
+    assert contents(options.output) == expected
 
 
 def test_what_a_finished_build_left_goes_unless_another_process_has_locked_it(options):
     build.build(options)
-    expected = contents(options.output_dir)
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    expected = contents(options.output)
+    unfinished = Path(options.output) / output_lock.UNFINISHED
     unfinished.mkdir()
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert build.build(options).already_done and unfinished.exists()
     assert build.build(options).already_done
-    assert contents(options.output_dir) == expected and not unfinished.exists()
+    assert contents(options.output) == expected and not unfinished.exists()
 
 
 def test_another_build_does_not_take_the_work_of_one_that_makes_damaged_records_again(options):
@@ -250,7 +250,7 @@ def test_another_build_does_not_take_the_work_of_one_that_makes_damaged_records_
     damage(options)
     with interrupted(3):
         build.build(options, overwrite=True)
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output_lock.UNFINISHED
     before = contents(unfinished)
     with open(unfinished / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -272,15 +272,15 @@ def test_a_changed_source_is_other_records(options, corpus, tmp_path):
 @pytest.mark.parametrize("moment", [2, 5, 9, 14, 18])
 def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps, tmp_path, moment):
     """Stops at the n-th file that is about to appear, as a kill there would."""
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    expected = dataclasses.replace(options, output=str(tmp_path / "expected"))
     build.build(expected)
     with interrupted(moment, match=r"interrupted; what is done is kept in .*unfinished; run the"):
         build.build(options)
-    assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
+    assert not os.path.exists(os.path.join(options.output, "manifest.json"))
     with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
         build.build(dataclasses.replace(options, dupe_factor=2))
     build.build(options)
-    assert contents(options.output_dir) == contents(expected.output_dir)
+    assert contents(options.output) == contents(expected.output)
 
 
 @pytest.mark.long
@@ -288,7 +288,7 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
 def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkeypatch, clean):
     """From another working directory, and after it was renamed."""
     options = dataclasses.replace(options, clean=clean)
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    expected = dataclasses.replace(options, output=str(tmp_path / "expected"))
     build.build(expected)
     begun, other = tmp_path / "begun", tmp_path / "other"
     begun.mkdir(), other.mkdir()
@@ -296,19 +296,19 @@ def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkey
         monkeypatch.chdir(begun)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(build._Build, "_make_rows", mock.Mock(side_effect=KeyboardInterrupt))
-            build.build(dataclasses.replace(options, output_dir="out"))
+            build.build(dataclasses.replace(options, output="out"))
         monkeypatch.chdir(other)
         if renamed:
             os.rename(begun / "out", begun / "moved")
         found = begun / ("moved" if renamed else "out")
-        build.build(dataclasses.replace(options, output_dir=str(found)))
-        assert contents(found) == contents(expected.output_dir)
+        build.build(dataclasses.replace(options, output=str(found)))
+        assert contents(found) == contents(expected.output)
         shutil.rmtree(found)
 
 
 @pytest.mark.long
 def test_killed_with_sigkill_it_goes_on(options, tmp_path):
-    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"), dupe_factor=20)
+    expected = dataclasses.replace(options, output=str(tmp_path / "expected"), dupe_factor=20)
     build.build(expected)
     command = [
         sys.executable,
@@ -319,7 +319,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
         f"--vocab={options.vocab}",
     ]
     command += [
-        f"--output_dir={options.output_dir}",
+        f"--output={options.output}",
         "--max_seq_length=48",
         "--eval_fraction=0.2",
         "--seed=7",
@@ -327,7 +327,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     process = subprocess.Popen(
         [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output_lock.UNFINISHED
     deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
@@ -338,11 +338,11 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     assert (
         subprocess.run([*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, check=False).returncode == 0
     )
-    assert contents(options.output_dir) == contents(expected.output_dir)
+    assert contents(options.output) == contents(expected.output)
 
 
 def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output_lock.UNFINISHED
     unfinished.mkdir(parents=True)
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -353,11 +353,11 @@ def test_two_builds_of_one_directory(options):
 
 def test_a_build_that_ended_while_another_began(options, monkeypatch):
     build.build(options)
-    expected = contents(options.output_dir)
+    expected = contents(options.output)
     monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
     with pytest.raises(UserError, match=r"has just finished .* run the command again"):
         build.build(dataclasses.replace(options, seed=99))
-    assert contents(options.output_dir) == expected
+    assert contents(options.output) == expected
 
 
 def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):

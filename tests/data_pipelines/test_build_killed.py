@@ -34,7 +34,7 @@ def corpus(tmp_path_factory, vocabulary):
 
 def start(corpus, vocabulary, output, schema):
     command = [sys.executable, "-m", "bert_jax", "data", f"--input={corpus}", f"--vocab={vocabulary}"]
-    command += [f"--output_dir={output}", "--workers=2", "--max_seq_length=64", f"--schema={schema}"]
+    command += [f"--output={output}", "--workers=2", "--max_seq_length=64", f"--schema={schema}"]
     command += ["--dupe_factor=4", "--num_shards=3", "--clean=unicode,exact", "--eval_fraction=0.1"]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -42,7 +42,7 @@ def test_a_corpus_that_is_none(options, tmp_path, capsys, text, message):
         capsys,
         f"--input={tmp_path}/a.txt",
         f"--vocab={options.vocab}",
-        f"--output_dir={output}",
+        f"--output={output}",
         "--workers=1",
     )
     assert re.search(message, error), error
@@ -52,7 +52,7 @@ def test_a_corpus_that_is_none(options, tmp_path, capsys, text, message):
 def test_after_a_mistake_other_flags_begin_anew(options, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"content": "One stone. Two stones."}\n' * 9)
     flags = [f"--input={tmp_path}/a.jsonl", "--input_format=jsonl", f"--vocab={options.vocab}"]
-    flags += [f"--output_dir={tmp_path}/out", "--workers=1"]
+    flags += [f"--output={tmp_path}/out", "--workers=1"]
     assert "their fields are content" in message_of(capsys, *flags)
     assert not (tmp_path / "out").exists()
     assert cli.main(["data", *flags, "--text_field=content"]) == 0
@@ -61,7 +61,7 @@ def test_after_a_mistake_other_flags_begin_anew(options, tmp_path, capsys):
 @pytest.mark.parametrize("content", ["Text".encode("utf-16"), gzip.compress(b"Text"), b"%PDF-1.4"])
 def test_after_a_file_that_is_no_text_another_input_begins_anew(options, tmp_path, capsys, content):
     (tmp_path / "a.txt").write_bytes(content)
-    flags = [f"--vocab={options.vocab}", f"--output_dir={tmp_path}/out", "--workers=1"]
+    flags = [f"--vocab={options.vocab}", f"--output={tmp_path}/out", "--workers=1"]
     assert "expected " in message_of(capsys, f"--input={tmp_path}/a.txt", *flags)
     assert not (tmp_path / "out").exists()
     assert cli.main(["data", *(f"--input={path}" for path in options.input), *flags]) == 0
@@ -85,9 +85,7 @@ def test_ids_that_documents_share(options, tmp_path, ids):
 
 def test_a_vocabulary_without_mask(options, tmp_path, capsys):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
-    error = message_of(
-        capsys, f"--input={options.input[0]}", f"--vocab={tmp_path}/vocab.txt", "--output_dir=x"
-    )
+    error = message_of(capsys, f"--input={options.input[0]}", f"--vocab={tmp_path}/vocab.txt", "--output=x")
     assert "[MASK]" in error
 
 
@@ -127,8 +125,8 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--tfds_data_dir=/sets", "--tfds_data_dir=/sets: no input is tfds:NAME; leave the flag out"),
         ("--input_format=pdf", "--input_format=pdf: expected auto or one of text"),
         ("--template=gpt", "--template=gpt: expected one of bert, roberta, modernbert"),
-        ("--output_dir=/proc/records", "/proc/records"),
-        ("--output_dir=", "--output_dir"),
+        ("--output=/proc/records", "/proc/records"),
+        ("--output=", "--output"),
         ("stray.txt", "stray.txt"),
     ],
 )
@@ -136,41 +134,41 @@ def test_flags_that_cannot_be(options, capsys, flag, message):
     arguments = [
         f"--input={options.input[0]}",
         f"--vocab={options.vocab}",
-        f"--output_dir={options.output_dir}",
+        f"--output={options.output}",
     ]
     assert message in message_of(capsys, *arguments, "--workers=1", *flag.split())
 
 
 def test_a_directory_of_other_things(options, capsys):
-    os.makedirs(options.output_dir)
-    Path(options.output_dir, "old.tfrecord").touch()
+    os.makedirs(options.output)
+    Path(options.output, "old.tfrecord").touch()
     arguments = [
         f"--input={options.input[0]}",
         f"--vocab={options.vocab}",
-        f"--output_dir={options.output_dir}",
+        f"--output={options.output}",
     ]
     assert "holds old.tfrecord and no manifest.json" in message_of(capsys, *arguments, "--workers=1")
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "cleaning.json"])
 def test_files_of_others_in_the_directory_stay(options, capsys, name):
-    output = Path(options.output_dir)
+    output = Path(options.output)
     output.mkdir()
     (output / name).write_text("mine")
     flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", "--clean=exact", "--workers=1"]
-    error = message_of(capsys, *flags, f"--output_dir={output}")
+    error = message_of(capsys, *flags, f"--output={output}")
     assert f"{output} holds another {name} and no manifest.json: --overwrite replaces it, or" in error
     assert os.listdir(output) == [name] and (output / name).read_text() == "mine"
-    assert cli.main(["data", *flags, f"--output_dir={output}", "--overwrite"]) == 0
+    assert cli.main(["data", *flags, f"--output={output}", "--overwrite"]) == 0
     assert (output / name).read_text() != "mine"
 
 
 def test_the_vocabulary_may_lie_where_the_records_will(options):
-    output = Path(options.output_dir)
+    output = Path(options.output)
     output.mkdir()
     shutil.copy(options.vocab, output / "vocab.txt")
     flags = [f"--input={options.input[0]}", f"--vocab={output}/vocab.txt", "--workers=1"]
-    assert cli.main(["data", *flags, f"--output_dir={output}"]) == 0
+    assert cli.main(["data", *flags, f"--output={output}"]) == 0
 
 
 def test_what_is_printed(options, capsys, corpus, tmp_path):
@@ -178,7 +176,7 @@ def test_what_is_printed(options, capsys, corpus, tmp_path):
     arguments = [
         f"--input={options.input[0]}",
         f"--vocab={tmp_path}/vocab.txt",
-        f"--output_dir={options.output_dir}",
+        f"--output={options.output}",
     ]
     assert cli.main(["data", *arguments, "--workers=1"]) == 0
     printed = capsys.readouterr()
@@ -200,7 +198,7 @@ def test_what_is_printed(options, capsys, corpus, tmp_path):
 def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     document = '<doc id="1" title="T">\nThe old stone walks over seven houses.\nA hill.\n</doc>\n'
     (tmp_path / "wiki.txt").write_text("\n".join([document] * 20))
-    flags = [f"--input={tmp_path}/wiki.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={tmp_path}/wiki.txt", f"--vocab={options.vocab}", f"--output={options.output}"]
     assert cli.main(["data", *flags]) == 0
     assert capsys.readouterr().err.count("20 lines of the text begin with <doc") == 1
 
@@ -209,12 +207,12 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
 def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
     document = "The old stone walks. Over seven houses! A hill.\n" * 2
     (tmp_path / "text.txt").write_text("\n".join([document] * 20))
-    flags = [f"--input={tmp_path}/text.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={tmp_path}/text.txt", f"--vocab={options.vocab}", f"--output={options.output}"]
     assert cli.main(["data", *flags]) == 0
     captured = capsys.readouterr()
     assert "3.0 sentences on average" in captured.err and captured.err.count("--input_format=paragraphs") == 1
     assert "20 documents, 40 sentences" in captured.out
-    assert cli.main(["data", *flags, "--input_format=paragraphs", f"--output_dir={tmp_path}/split"]) == 0
+    assert cli.main(["data", *flags, "--input_format=paragraphs", f"--output={tmp_path}/split"]) == 0
     captured = capsys.readouterr()
     assert "--input_format" not in captured.err and "20 documents, 120 sentences" in captured.out
 
@@ -226,7 +224,7 @@ def test_another_format_is_reported_before_the_build(options, tmp_path, capsys, 
     before = []
     monkeypatch.setattr(build._Build, "_make", lambda *_: before.append(capsys.readouterr().err) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        flags = [f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
+        flags = [f"--vocab={options.vocab}", f"--output={options.output}", "--workers=1"]
         cli.main(["data", f"--input={tmp_path}/text.txt.gz", *flags])
     assert before[0].count("warning: a line of the text has ") == 1
 
@@ -234,7 +232,7 @@ def test_another_format_is_reported_before_the_build(options, tmp_path, capsys, 
 def test_a_corpus_of_one_row_is_singular(options, tmp_path, capsys):
     (tmp_path / "one.txt").write_text("A house in the sun.\n\n")
     flags = [f"--input={tmp_path}/one.txt", f"--vocab={options.vocab}", "--nsp=none", "--eval_fraction=0"]
-    assert cli.main(["data", *flags, f"--output_dir={options.output_dir}", "--workers=1"]) == 0
+    assert cli.main(["data", *flags, f"--output={options.output}", "--workers=1"]) == 0
     train, text, _ = capsys.readouterr().out.splitlines()
     assert train.startswith("train: 1 row of ") and "; 1 sequence of 1 document, " in train
     assert text.startswith("text: 1 document, 1 sentence, ")
@@ -249,7 +247,7 @@ def test_a_corpus_of_one_row_is_singular(options, tmp_path, capsys):
 )
 def test_text_that_cannot_be_decoded_is_told(options, tmp_path, capsys, name, content, expected, other):
     (tmp_path / name).write_bytes(content * 20)
-    flags = [f"--input={tmp_path}/{name}", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={tmp_path}/{name}", f"--vocab={options.vocab}", f"--output={options.output}"]
     assert cli.main(["data", *flags, "--workers=1"]) == 0
     told = capsys.readouterr().err
     assert "cannot be decoded" in told and expected in told and other not in told
@@ -266,7 +264,7 @@ def test_records_that_are_left_out_are_told(options, tmp_path, capsys, name, bad
     flags = [f"--input={path}", f"--input_format={format}", f"--vocab={options.vocab}", "--workers=1"]
     for count in (99, 98):
         path.write_text(head + f"{good}\n" * count + f"{bad}\n" * (100 - count))
-        assert cli.main(["data", *flags, f"--output_dir={tmp_path}/{count}"]) == 0
+        assert cli.main(["data", *flags, f"--output={tmp_path}/{count}"]) == 0
         told = "warning: 2.0% of the 100 records were left out: 2 " in capsys.readouterr().err
         assert told == (count == 98)
         cli.main(["inspect", f"--input_format={format}", str(path)])
@@ -283,7 +281,7 @@ def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
     arguments = [
         f"--input={options.input[0]}",
         f"--vocab={options.vocab}",
-        f"--output_dir={options.output_dir}",
+        f"--output={options.output}",
     ]
     told = "out/rows: No space left on device; make room, and the same command goes on"
     assert cli.main(["data", *arguments, "--workers=1"]) == 1  # storage that fails is no mistake of the user
@@ -300,8 +298,8 @@ def test_records_do_not_lie_among_the_text(options, capsys, pattern, inside):
     if not pattern:
         output = folder / inside
     given = folder / pattern
-    arguments = f"--input={given}", f"--vocab={options.vocab}", f"--output_dir={output}"
-    message = f"--output_dir={output} lies in --input={given}, whose files are all read as text"
+    arguments = f"--input={given}", f"--vocab={options.vocab}", f"--output={output}"
+    message = f"--output={output} lies in --input={given}, whose files are all read as text"
     assert message in message_of(capsys, *arguments)
     assert not (folder / "records").exists()
 
@@ -323,8 +321,8 @@ def test_what_a_build_writes_is_not_text_of_the_next_one(
     options, capsys, tmp_path, pattern, output, name, root
 ):
     root = str(tmp_path) if root == "local" else root
-    arguments = f"--input={root}/{pattern}", f"--vocab={options.vocab}", f"--output_dir={root}/{output}"
-    assert f"--input={root}/{pattern} also finds {name} in --output_dir={root}/{output}" in message_of(
+    arguments = f"--input={root}/{pattern}", f"--vocab={options.vocab}", f"--output={root}/{output}"
+    assert f"--input={root}/{pattern} also finds {name} in --output={root}/{output}" in message_of(
         capsys, *arguments
     )
     assert not (tmp_path / "C").exists()
@@ -333,13 +331,13 @@ def test_what_a_build_writes_is_not_text_of_the_next_one(
 @pytest.mark.parametrize(
     "pattern, output, message",
     [
-        ("corpus", "data/out", "--output_dir=data/out lies in --input=corpus, whose"),
-        ("cor*", "data/out", "--output_dir=data/out lies in --input=cor*, whose"),
-        ("corpus/deep", "data", "--output_dir=data lies in --input=corpus/deep, whose"),
-        ("corpus/deep/link", "data/out", "--output_dir=data/out lies in --input=corpus/deep/link, whose"),
-        ("data", "corpus/deep/link/out", "--output_dir=corpus/deep/link/out lies in --input=data, whose"),
-        ("corpus/**/*.txt", "data/out", "--input=corpus/**/*.txt also finds vocab.txt in --output_dir=data"),
-        ("corpus/*/*/*/*.txt", "data/out", "--input=corpus/*/*/*/*.txt also finds vocab.txt in --output_dir"),
+        ("corpus", "data/out", "--output=data/out lies in --input=corpus, whose"),
+        ("cor*", "data/out", "--output=data/out lies in --input=cor*, whose"),
+        ("corpus/deep", "data", "--output=data lies in --input=corpus/deep, whose"),
+        ("corpus/deep/link", "data/out", "--output=data/out lies in --input=corpus/deep/link, whose"),
+        ("data", "corpus/deep/link/out", "--output=corpus/deep/link/out lies in --input=data, whose"),
+        ("corpus/**/*.txt", "data/out", "--input=corpus/**/*.txt also finds vocab.txt in --output=data"),
+        ("corpus/*/*/*/*.txt", "data/out", "--input=corpus/*/*/*/*.txt also finds vocab.txt in --output"),
         ("corpus/deep/*.txt", "data/out", ""),
         ("data/text", "corpus/out", ""),
     ],
@@ -349,7 +347,7 @@ def test_links_do_not_hide_what_a_build_writes(tmp_path, monkeypatch, pattern, o
     (tmp_path / "data/text").mkdir(parents=True)
     (tmp_path / "corpus/deep/link").symlink_to(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    options = build.Options(input=(pattern,), vocab="vocab.txt", output_dir=output)
+    options = build.Options(input=(pattern,), vocab="vocab.txt", output=output)
     with pytest.raises(UserError, match=re.escape(message)) if message else contextlib.nullcontext():
         outputs_apart.check(options)
 
@@ -358,7 +356,7 @@ def test_inputs_with_commas_are_searched_once_for_the_whole_pattern(tmp_path, mo
     searched = []
     monkeypatch.setattr(inputs, "finds", lambda pattern: searched.append(pattern) or False)
     pattern = f"{tmp_path}/a/**/*.txt,{tmp_path}/b/**/*.txt"
-    outputs_apart.check(build.Options(input=(pattern,), vocab="vocab.txt", output_dir=str(tmp_path / "out")))
+    outputs_apart.check(build.Options(input=(pattern,), vocab="vocab.txt", output=str(tmp_path / "out")))
     assert searched.count(pattern) == 1
 
 
@@ -370,11 +368,9 @@ def test_the_vocabulary_is_not_text(options, capsys, tmp_path, monkeypatch, corp
     shutil.copy(options.vocab, "text/vocab.txt")
     (tmp_path / "link").symlink_to("text")
     for vocabulary in ("text/vocab.txt", f"{tmp_path}/link/vocab.txt", "text", "link"):
-        error = message_of(capsys, "--input=text/*.txt", f"--vocab={vocabulary}", "--output_dir=out")
+        error = message_of(capsys, "--input=text/*.txt", f"--vocab={vocabulary}", "--output=out")
         assert f"text/vocab.txt is a file of --input and of --vocab={vocabulary}, and" in error
-    assert (
-        cli.main(["data", "--input=text/0.txt", "--vocab=text", "--output_dir=text/out", "--workers=1"]) == 0
-    )
+    assert cli.main(["data", "--input=text/0.txt", "--vocab=text", "--output=text/out", "--workers=1"]) == 0
 
 
 def test_added_tokens_that_are_not_found_in_text_are_told(options, tmp_path, capsys):
@@ -389,7 +385,7 @@ def test_added_tokens_that_are_not_found_in_text_are_told(options, tmp_path, cap
             "data",
             f"--input={given}",
             f"--vocab={folder}",
-            f"--output_dir={options.output_dir}",
+            f"--output={options.output}",
             "--workers=1",
         ],
         ["vocab", f"--input={given}", f"--compare={folder}", f"--output={tmp_path}/new.txt", "--size=200"],

@@ -15,7 +15,7 @@ from bert_jax.data import manifests, records
 def build(corpus, vocabulary, tmp_path):
     def run(*flags):
         directory = str(tmp_path / "full")
-        given = [f"--input={corpus}/*.txt", f"--vocab={vocabulary}", f"--output_dir={directory}", "--seed=7"]
+        given = [f"--input={corpus}/*.txt", f"--vocab={vocabulary}", f"--output={directory}", "--seed=7"]
         assert cli.main(["data", *given, "--nsp=none", "--full_rows", *flags]) == 0
         return directory
 

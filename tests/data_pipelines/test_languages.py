@@ -48,7 +48,7 @@ def options(corpus, tmp_path):
     return build.Options(
         input=tuple(f"{corpus}/lg/{name}/*" for name in SIZES),
         vocab=str(corpus / "vocab.txt"),
-        output_dir=str(tmp_path / "records"),
+        output=str(tmp_path / "records"),
         max_seq_length=48,
         nsp="none",
         short_seq_prob=0.0,
@@ -79,7 +79,7 @@ def words_by_language(found):
 @pytest.mark.long
 def test_shares_are_those_of_the_exponent(options, tokens):
     manifest = build.build(options).manifest
-    found = list(sequences(options.output_dir, "train", tokens))
+    found = list(sequences(options.output, "train", tokens))
     names = collections.Counter(word for words, _ in found for word in words if "doc" in word)
     written, of_text = collections.Counter(), collections.Counter()
     for words, _ in found:
@@ -106,7 +106,7 @@ def test_shares_are_those_of_the_exponent(options, tokens):
         split = manifest["splits"]["train"]
         assert sum(one[count] for one in split["languages"].values()) == split[count]
     # Held-out documents are there once, in no row of train, and the languages are mixed from the beginning.
-    held_out = list(sequences(options.output_dir, "eval", tokens))
+    held_out = list(sequences(options.output, "eval", tokens))
     again = collections.Counter(word for words, _ in held_out for word in words if "doc" in word)
     assert set(again.values()) == {1} and not again.keys() & names.keys()
     assert len(again) + len(names) == sum(SIZES.values())
@@ -120,7 +120,7 @@ def test_copies_have_an_order_of_their_own(options, tokens):
     build.build(dataclasses.replace(options, max_sequences_per_row=1))
     owners = [
         word
-        for words, _ in sequences(options.output_dir, "train", tokens)
+        for words, _ in sequences(options.output, "train", tokens)
         for word in words
         if word.startswith("eedoc")
     ]
@@ -138,7 +138,7 @@ def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
     assert manifest["splits"]["train"]["documents"] == sum(
         one["documents"] for one in manifest["splits"]["train"]["languages"].values()
     )
-    dataset = records.open_dataset(options.output_dir, "train")
+    dataset = records.open_dataset(options.output, "train")
     batch = dataset.batch(np.arange(len(dataset)))
     ids = batch["input_ids"]
     if schema == "google":
@@ -165,18 +165,18 @@ def test_records_depend_on_the_seed_and_not_on_the_workers(options, tmp_path):
     written = []
     for number, (seed, workers) in enumerate([(1, 1), (1, 2), (2, 1)]):
         output = str(tmp_path / str(number))
-        build.build(dataclasses.replace(options, output_dir=output, seed=seed), workers)
+        build.build(dataclasses.replace(options, output=output, seed=seed), workers)
         written.append(contents(output))
     assert written[0] == written[1] != written[2]
 
 
 def test_the_command_and_the_inspection_show_each_language(options, capsys):
     inputs = [f"--input={given}" for given in options.input[2:]]
-    flags = [*inputs, f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
+    flags = [*inputs, f"--vocab={options.vocab}", f"--output={options.output}", "--workers=1"]
     assert cli.main(["data", *flags, "--sampling_exponent=0.5", "--max_seq_length=48", "--seed=3"]) == 0
     shown = capsys.readouterr().out
     assert "cc: 77.51% of the text, used 1.00 times, is 58.96% of train: 106 rows" in shown
-    assert cli.main(["inspect", options.output_dir, "--examples=0"]) == 0
+    assert cli.main(["inspect", options.output, "--examples=0"]) == 0
     shown = capsys.readouterr().out
     assert "ee: tokens 91, share_of_text 2.74%, used " in shown
     assert shown.count("ee: documents 6, rows ") == 1 and shown.endswith("sound\n")

@@ -29,12 +29,12 @@ def test_other_second_segments(options, fields, labels):
     manifest = build.build(options).manifest
     assert {name: manifest[name] for name in fields} == fields
     train = manifest["splits"]["train"]
-    batch = records.open_dataset(options.output_dir, "train").batch(np.arange(train["rows"]))
+    batch = records.open_dataset(options.output, "train").batch(np.arange(train["rows"]))
     present = batch["first_lengths"] > 0
     assert present.sum() == train["sequences"] and set(batch["next_sentence_labels"][present]) == labels
     assert (batch["next_sentence_labels"] == 1).sum() == train["random_next"]
     assert (batch["next_sentence_labels"] >= 0).sum() == train["labeled"]
-    report = inspection.inspect_records(options.output_dir)
+    report = inspection.inspect_records(options.output)
     expected = None if options.nsp == "none" else train["random_next_share"]
     assert report.facts["train"].get("random_next_share") == expected
     assert not [problem for problem in report.problems if "segments are swapped" not in problem]
@@ -53,7 +53,7 @@ def test_one_document_is_enough_without_next_sentences(options, tmp_path):
     one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
     assert build.build(one).manifest["splits"]["train"]["documents"] == 1
     with pytest.raises(UserError, match=r"the corpus is one document.*or --nsp=none"):
-        build.build(dataclasses.replace(one, nsp="next", output_dir=one.output_dir + "2"))
+        build.build(dataclasses.replace(one, nsp="next", output=one.output + "2"))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_documents_of_one_sentence_are_warned_of_as_inspect_does(options, tmp_pa
     (tmp_path / "a.txt").write_text("the river walks under the stone.\n\n" * 300)
     one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp=nsp)
     warnings = data.warnings(build.build(one).manifest)
-    problems = inspection.inspect_records(options.output_dir).problems
+    problems = inspection.inspect_records(options.output).problems
     assert warnings == [line for line in problems if "usual" in line] and len(warnings) == bool(message)
     assert "".join(warnings).startswith(message)
     (tmp_path / "a.txt").write_text("the river walks under the stone.\n\n" * 90)
-    few = dataclasses.replace(one, output_dir=str(tmp_path / "few"))
+    few = dataclasses.replace(one, output=str(tmp_path / "few"))
     assert not data.warnings(build.build(few).manifest)
 
 
@@ -81,7 +81,7 @@ def test_packed_records_of_before_keep_their_bytes_and_fingerprint(shared_data, 
     vocabulary = str(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
     text = (str(shared_data / "sample_text.txt"),)
     options = build.Options(
-        input=text, vocab=vocabulary, output_dir=str(tmp_path / "out"), max_seq_length=64, dupe_factor=3
+        input=text, vocab=vocabulary, output=str(tmp_path / "out"), max_seq_length=64, dupe_factor=3
     )
     manifest = build.build(options).manifest
     content = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()

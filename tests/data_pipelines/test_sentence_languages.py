@@ -25,15 +25,15 @@ def german(options, tmp_path):
 
 
 def test_the_sentences_of_the_command(german, capsys):
-    flags = [f"--{name}={getattr(german, name)}" for name in ("vocab", "output_dir", "input_format")]
+    flags = [f"--{name}={getattr(german, name)}" for name in ("vocab", "output", "input_format")]
     flags += [f"--input={german.input[0]}", "--workers=1", "--eval_fraction=0"]
     assert cli.main(["data", *flags, "--sentence_language=de"]) == 0
     printed = capsys.readouterr().out
     assert "text: 2 documents, 4 sentences" in printed
     assert "sentences: split by the rules of de\n" in printed
-    manifest = json.loads(Path(german.output_dir, "manifest.json").read_text())
+    manifest = json.loads(Path(german.output, "manifest.json").read_text())
     assert manifest["sentence_language"] == "de" and manifest["text"]["sentences"] == 4
-    cli.main(["inspect", german.output_dir, "--examples=0"])  # which finds that most tokens are [UNK]
+    cli.main(["inspect", german.output, "--examples=0"])  # which finds that most tokens are [UNK]
     assert "sentence_language: de" in capsys.readouterr().out
     assert cli.main(["data", *flags]) == 2
     assert "sentence_language 'de', not 'en'" in capsys.readouterr().err
@@ -48,7 +48,7 @@ def test_by_default_nothing_of_english_records_changes(german, tmp_path):
         "zh": {"language": "zh", "clean": "language"},
         "text": {"input_format": "text", "language": "de", "clean": "language"},
     }.items():
-        other = dataclasses.replace(german, output_dir=str(tmp_path / name), **changes)
+        other = dataclasses.replace(german, output=str(tmp_path / name), **changes)
         assert "sentence_language" not in recorded_settings.resolve(
             other, other.tokenizer(), other.input, [{"bytes": 1, "sha256": ""}]
         )
@@ -57,7 +57,7 @@ def test_by_default_nothing_of_english_records_changes(german, tmp_path):
 def test_unfinished_work_of_an_earlier_version_goes_on(german):
     with interrupted(1):
         build.build(german)
-    path = Path(german.output_dir) / output_lock.UNFINISHED / output_lock.SETTINGS
+    path = Path(german.output) / output_lock.UNFINISHED / output_lock.SETTINGS
     assert "sentence_language" not in json.loads(path.read_text())
     with pytest.raises(UserError, match="sentence_language 'en', not 'de'"):
         build.build(dataclasses.replace(german, sentence_language="de"))
@@ -83,8 +83,8 @@ def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, 
     assert manifest["text"]["sentences"] == 4 * 2 + 4 * 3
     warning = "warning: English rules split the text of ur into sentences"
     assert warning in capsys.readouterr().err
-    before = contents(german.output_dir)
-    assert build.build(sampled).already_done and contents(german.output_dir) == before
+    before = contents(german.output)
+    assert build.build(sampled).already_done and contents(german.output) == before
     one = languages.divide(inputs)
     assert dataclasses.replace(sampled, sentence_language="fi").sentence_languages([], one) == ["fi", "fi"]
     of_tfds = [languages.Language("20230601.de", ()), languages.Language("20230601.simple", ())]
@@ -103,7 +103,7 @@ def test_the_rules_of_sampled_inputs_are_named_if_they_are_english(german, tmp_p
         "named": {"sentence_language": "en"},
         "lines": {"input_format": "text"},
     }.items():
-        other = dataclasses.replace(sampled, output_dir=str(tmp_path / name), **changes)
+        other = dataclasses.replace(sampled, output=str(tmp_path / name), **changes)
         split = any("the rules of en" in line for line in data.summary(build.build(other).manifest))
         assert split == (name == "named") and "warning" not in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_the_rules_of_sampled_inputs_are_named_if_they_are_english(german, tmp_p
 def test_mistakes(german, changes, message):
     with pytest.raises(UserError) as error:
         build.build(dataclasses.replace(german, **changes))
-    assert message in str(error.value) and not Path(german.output_dir).exists()
+    assert message in str(error.value) and not Path(german.output).exists()
 
 
 def test_the_rules_of_languages_are_their_own():

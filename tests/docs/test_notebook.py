@@ -59,7 +59,7 @@ def test_the_cells_run(tmp_path):
 
 def test_a_cell_that_fails_fails_the_run(tmp_path):
     place = pages.Place(tmp_path / "notebook")
-    with pytest.raises(AssertionError, match="fill-mask needs --checkpoint"):
+    with pytest.raises(AssertionError, match="fill-mask needs --model"):
         place.run(
             [sys.executable, "-"], pages.NOTEBOOK + pages.as_python("!bert-jax fill-mask text\nprint(1)")
         )

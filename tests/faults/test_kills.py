@@ -76,7 +76,7 @@ COMMANDS = {
         "data",
         f"--input={given}/corpus.txt",
         f"--vocab={given}/vocab.txt",
-        f"--output_dir={out}/records",
+        f"--output={out}/records",
         "--max_seq_length=32",
         "--workers=2",
         "--eval_fraction=0.1",
@@ -101,7 +101,7 @@ COMMANDS = {
     ],
     "embed": lambda given, out: [
         "embed",
-        f"--checkpoint={given}/pretrained",
+        f"--model={given}/pretrained",
         f"--input={given}/texts.txt",
         f"--output={out}/vectors.npy",
     ],

@@ -34,7 +34,7 @@ def checkpoint(tmp_path_factory):
 
 def evaluate(capsys, checkpoint, *flags, code=0):
     capsys.readouterr()
-    assert cli.main(["evaluate", f"--checkpoint={checkpoint[0]}", *flags]) == code
+    assert cli.main(["evaluate", f"--model={checkpoint[0]}", *flags]) == code
     captured = capsys.readouterr()
     return captured.err if code else json.loads(captured.out)["scores"]
 

@@ -115,11 +115,11 @@ def test_lines_of_standard_input_are_those_of_other_readers(filler, monkeypatch,
     monkeypatch.setattr(fill_mask, "MaskFiller", lambda *arguments: filler)
     lines = "\ufeffthe [MASK]\r\n \na\rdog [MASK]\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    assert cli.main(["fill-mask", "--checkpoint=x", "--json"]) == 0
+    assert cli.main(["fill-mask", "--model=x", "--json"]) == 0
     found = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert found == ["the [MASK]", "a\rdog [MASK]"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[MASK] \xff\n")))
-    assert cli.main(["fill-mask", "--checkpoint=x"]) == 2
+    assert cli.main(["fill-mask", "--model=x"]) == 2
     assert "line 1 of standard input is not UTF-8" in capsys.readouterr().err
 
 

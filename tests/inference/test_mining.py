@@ -66,7 +66,7 @@ def run(tmp_path, capsys):
     (tmp_path / "more.txt").write_text("one big cat\n\n \ntwo\n")
 
     def call(*flags, output="out.jsonl", code=0):
-        command = ["mine", f"--checkpoint={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
+        command = ["mine", f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
         command += ["--text_a=q", "--text_b=a", f"--output={tmp_path / output}", *flags]
         capsys.readouterr()
         assert cli.main(command) == code
@@ -123,7 +123,7 @@ def test_the_model_of_pairs_is_computed_in_the_dtype_of_the_flag(run, monkeypatc
         (["--relevant=1"], "--relevant is only used with --rerank; leave it out"),
         (["--rerank=x", "--share=1"], "--share is not used with --rerank; leave it out"),
         (["--text_a=c"], "pairs.tsv: no column 'c'; its columns are 'q', 'a'\n"),
-        (["--corpus=none.txt", "--checkpoint=none"], "--corpus=none.txt: no such file"),
+        (["--corpus=none.txt", "--model=none"], "--corpus=none.txt: no such file"),
     ],
 )
 def test_mistakes(run, flags, message):

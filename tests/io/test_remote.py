@@ -90,7 +90,7 @@ def vocabulary(bucket, commands):
 @pytest.fixture(scope="module")
 def records(bucket, vocabulary, commands):
     flags = f"--input={bucket}/corpus/*.txt", f"--vocab={vocabulary}", "--max_seq_length=32"
-    return commands("records", "data", *flags, f"--output_dir={bucket}/records", "--eval_fraction=0.2")
+    return commands("records", "data", *flags, f"--output={bucket}/records", "--eval_fraction=0.2")
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +167,11 @@ def test_conversion_both_ways_and_embedding(bucket, pretrained, run):
     write(f"{bucket}/texts.txt", "the cat is big\na dog\n")
     for name in ("hf", "native"):
         output = f"{bucket}/{name}.npy"
-        run("embed", f"--checkpoint={bucket}/{name}", f"--input={bucket}/texts.txt", f"--output={output}")
+        run("embed", f"--model={bucket}/{name}", f"--input={bucket}/texts.txt", f"--output={output}")
         vectors.append(files.load_array(output))
     assert vectors[0].shape == (2, 32)
     np.testing.assert_array_equal(vectors[0], vectors[1])
-    assert "cat" in run("fill-mask", f"--checkpoint={bucket}/native", "the [MASK] is big", "--top=60")
+    assert "cat" in run("fill-mask", f"--model={bucket}/native", "the [MASK] is big", "--top=60")
 
 
 def test_other_outputs(bucket, run):

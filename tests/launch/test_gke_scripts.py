@@ -111,19 +111,20 @@ def test_hosts_of_a_slice(render, topology, chips, hosts):
 def test_the_command_reaches_a_tpu_host_word_for_word(render):
     command = container_of(render(*FLAGS["tpu"], "--", *NASTY))["command"]
     given = [expand(word, {"HOME": "no", "id": "no"}) for word in command]
-    assert given == [*NASTY, "--meet_timeout=3600", "--distributed=auto"]
+    assert given == [*NASTY, "--initialization_timeout=3600", "--distributed=auto"]
 
 
 def test_a_time_to_meet_that_is_given_stays(render):
-    words = ["bert-jax", "pretrain", "--meet_timeout=60"]
+    words = ["bert-jax", "pretrain", "--initialization_timeout=60"]
     assert container_of(render(*FLAGS["tpu"], "--", *words))["command"] == [*words, "--distributed=auto"]
 
 
 def test_the_command_reaches_a_gpu_node_word_for_word(render):
     command = container_of(render(*FLAGS["gpu"], "--nodes=4", "--", *NASTY))["command"]
     assert [expand(word, {"JOB_COMPLETION_INDEX": "2", "id": "no"}) for word in command] == [
-        *NASTY, "--meet_timeout=3600", "--coordinator_address=base-worker-0-0.base:8476", "--num_processes=4",
-        "--process_id=2", "--coordinator_bind_address=0.0.0.0:8476",
+        *NASTY, "--initialization_timeout=3600",
+        "--coordinator_address=base-worker-0-0.base:8476", "--num_processes=4",
+        "--process_id=2",
     ]  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def test_xpk_run(cluster, tmp_path):
     assert "\n" not in command
     pod = StandIns(tmp_path / "pod", ["bert-jax"])
     pod.run("bash", "-c", f"({command}) & wait $!")
-    assert pod.calls() == [["bert-jax", *NASTY, "--meet_timeout=3600", "--distributed=auto"]]
+    assert pod.calls() == [["bert-jax", *NASTY, "--initialization_timeout=3600", "--distributed=auto"]]
 
 
 def test_xpk_run_what_is_there(cluster):

@@ -115,7 +115,7 @@ def test_the_command_reaches_the_worker_word_for_word(cloud, tmp_path):
     (tmp_path / "worker" / "bin" / "worker.sh").rename(script)
     worker.run("bash", "-c", call[-1].removeprefix("--command="), cwd=tmp_path)
     assert worker.calls() == [
-        ["worker.sh", "start", "--", *NASTY, "--meet_timeout=3600", "--distributed=auto"]
+        ["worker.sh", "start", "--", *NASTY, "--initialization_timeout=3600", "--distributed=auto"]
     ]
 
 

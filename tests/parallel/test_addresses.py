@@ -5,7 +5,7 @@ import socket
 import pytest
 from absl import flags as absl_flags
 
-from bert_jax.commands.flags import processes
+from bert_jax.commands import shared
 from bert_jax.errors import ClusterError, UserError
 from bert_jax.parallel import addresses, rendezvous
 from bert_jax.settings.flags import Define
@@ -27,14 +27,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("address", BAD)
-@pytest.mark.parametrize("flag", ["coordinator_address", "coordinator_bind_address"])
-def test_addresses_that_cannot_be(flag, address):
+def test_addresses_that_cannot_be(address):
+    flag = "coordinator_address"
     values = absl_flags.FlagValues()
-    processes.add(Define(values))
+    shared.add_processes(Define(values))
     given = {"coordinator_address": "10.0.0.2:8476", "num_processes": "2", "process_id": "0", flag: address}
     values(["bert-jax", *(f"--{name}={value}" for name, value in given.items())])
     with pytest.raises(UserError) as error:
-        processes.start(values)
+        shared.start_processes(values)
     assert str(error.value).startswith(f"--{flag}={address}: {BAD[address]}"), error.value
     assert "\n" not in str(error.value)
 

@@ -197,7 +197,7 @@ def test_each_process_warns_of_the_corrupt_rows_that_it_reads(records, tmp_path)
 
 
 def test_a_missing_process_is_named(records, tmp_path):
-    arguments = [*command(tmp_path / "run", records), "--meet_timeout=5", "--num_processes=3"]
+    arguments = [*command(tmp_path / "run", records), "--initialization_timeout=5", "--num_processes=3"]
     address = f"--coordinator_address=127.0.0.1:{processes.free_port()}"
     started = [processes.start([*arguments, address, f"--process_id={n}"]) for n in (0, 2)]
     for process in started:

@@ -59,7 +59,7 @@ def records(tmp_path_factory):
     text, vocabulary = f"--input={folder / 'text.txt'}", folder / "vocab.model"
     make("vocab", text, f"--output={vocabulary}", "--kind=sentencepiece", "--size=120")
     make(
-        "data", text, f"--vocab={vocabulary}", f"--output_dir={folder / 'records'}", "--nsp=sop",
+        "data", text, f"--vocab={vocabulary}", f"--output={folder / 'records'}", "--nsp=sop",
         f"--max_seq_length={LENGTH}", "--workers=1",
     )  # fmt: skip
     return folder / "records"

@@ -24,7 +24,7 @@ def test_from_raw_text_to_a_fine_tuned_model_of_transformers(tmp_path, capsys):
     vocab = ["vocab", "--kind=bpe", "--special_tokens=bert", "--size=300", f"--output={bpe}"]
     assert cli.main([*vocab, f"--input={tmp_path / 'text.txt'}"]) == 0
     data = ["data", f"--vocab={bpe}", "--nsp=none", "--full_sentences", "--max_seq_length=128"]
-    assert cli.main([*data, f"--input={tmp_path / 'text.txt'}", f"--output_dir={records}"]) == 0
+    assert cli.main([*data, f"--input={tmp_path / 'text.txt'}", f"--output={records}"]) == 0
     fields = {
         "data.dir": records, "steps": 8, "batch_size": 8, "checkpoint.every": 4, "eval.every": 0,
         "optimizer.warmup_steps": 2, "model.hidden_size": 32, "model.num_attention_heads": 2,

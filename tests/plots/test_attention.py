@@ -65,19 +65,19 @@ def test_the_command(tmp_path, capsys):
     model = tmp_path / "model"
     model.mkdir()
     work_directory.FORMAT.write(tiny_model(tmp_path), model)
-    flags = [f"--checkpoint={model}", "--text=the cat is big", f"--output={tmp_path}/a.png"]
+    flags = [f"--model={model}", "--text=the cat is big", f"--output={tmp_path}/a.png"]
     assert cli.main(["plot", *flags, "--layer=2", "--text_b=a dog"]) == 0
     assert f"wrote {tmp_path}/a.png (9 tokens)" in capsys.readouterr().out
     drawn(tmp_path / "a.png")
     for arguments, message in (
         (flags[:1], "plot needs --text="),
-        (flags[1:], "plot needs --checkpoint="),
+        (flags[1:], "plot needs --model="),
         (flags[:2], "plot needs --output=FILE.png"),
         ([*flags, "--workdir=x"], "give only one of the two"),
         ([*flags, "--reference=loss:x:1"], "--reference=loss:x:1 is for curves"),
         ([*flags, "--layer=4"], "--layer=4: expected a number from 1 to 3, or all"),
-        (["--checkpoint=none", flags[1], "--output=a.bmp"], "ending in .png, .pdf, or .svg"),
-        ([f"--checkpoint={tmp_path}/none", *flags[1:]], "none"),
+        (["--model=none", flags[1], "--output=a.bmp"], "ending in .png, .pdf, or .svg"),
+        ([f"--model={tmp_path}/none", *flags[1:]], "none"),
         ([f"--workdir={tmp_path}", "--layer=1"], "--layer is for attention"),
     ):
         assert cli.main(["plot", *arguments]) == 2

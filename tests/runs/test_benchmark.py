@@ -122,7 +122,13 @@ def run_on_records(tmp_path, capsys, *flags):
     records = tmp_path / "records"
     processes.write_records(records)
     overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
-    argv = ["bench", f"--config={processes.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
+    argv = [
+        "bench",
+        f"--config={processes.CONFIG}",
+        *overrides,
+        f"--config.data.dir={records}",
+        "--rows=packed",
+    ]
     assert cli.main([*argv, *flags, "--seq_length=16", "--steps=2", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
@@ -178,7 +184,7 @@ def test_the_command_times_the_longest_rows_of_a_ramp(tmp_path, monkeypatch):
         "--batch_size=4",
         "--json",
     ]
-    records = f"--data_dir={folders[0]},{folders[1]}"
+    records = f"--config.data.dir={folders[0]},{folders[1]}"
     ramps = ["--config.length_ramp=0=16,2=32", "--config.batch_ramp=0=8,2=16"]
     assert cli.main([*command, records, *ramps]) == 0
     assert timed == [(4, 8), (4, 32)]
@@ -241,10 +247,9 @@ def test_the_command_for_real(tmp_path, capsys):
     "argv, expected",
     [
         (["--size=huge"], "huge"),
-        (["--packed", "--padded"], "exclude"),
+        (["--rows=half"], "--rows"),
         (["--steps=0"], "--steps=0"),
         (["--size=tiny", "--seq_length=1024"], "512"),
-        (["--size=tiny", "--data_dir=nowhere"], "nowhere"),
         (["extra"], "extra"),
         (["--config=pretrain/tiny", "--size=mini"], "--size=mini"),
         (["--config=pretrain/tiny", "--config.data.dir=nowhere"], "nowhere"),

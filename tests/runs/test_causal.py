@@ -130,7 +130,7 @@ def test_the_metrics_of_two_phases(phases):
 def test_the_model_of_two_phases_is_bidirectional(phases):
     assert json.loads((phases / "config.json").read_text())["config"]["model"]["causal"] is False
     assert set(convert.load(phases).groups) == {"encoder", "mlm", "nsp", "pooler"}
-    assert cli.main(["fill-mask", f"--checkpoint={phases}", "word1 [MASK]"]) == 0
+    assert cli.main(["fill-mask", f"--model={phases}", "word1 [MASK]"]) == 0
 
 
 @pytest.mark.long

@@ -84,7 +84,7 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
         assert cli.main(["convert", f"--input={run}", f"--output={folder}", "--to=huggingface", *flags]) == 0
         assert convert.load(folder).head == head
     capsys.readouterr()
-    assert cli.main(["fill-mask", f"--checkpoint={run}", "word1 [MASK]", "--json"]) == 0
+    assert cli.main(["fill-mask", f"--model={run}", "word1 [MASK]", "--json"]) == 0
     best, *_ = json.loads(capsys.readouterr().out.splitlines()[-1])["masks"][0]
     (fills,) = read_tables(run, "eval/fills")
     assert fills["rows"][0][:2] == ["word1 [MASK]", f"{best['token']} {best['probability']:.1%}"]

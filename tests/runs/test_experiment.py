@@ -280,7 +280,7 @@ def test_an_experiment_without_pretraining_needs_a_checkpoint_and_the_files(tmp_
     tasks = [Finetuning("mrpc", "finetune/glue:mrpc", "glue", ("f1",))]
     one = Experiment("Rates", [Arm("high", tune={"*": {"optimizer.learning_rate": 1e-4}})], tasks)
     assert one.arms[0].fields("mrpc") == {"optimizer.learning_rate": 1e-4}
-    with pytest.raises(UserError, match="starts from a trained model; give --checkpoint=DIR"):
+    with pytest.raises(UserError, match="starts from a trained model; give --model=DIR"):
         runner.Runner(one, str(tmp_path), runner.Inputs())
     with pytest.raises(UserError, match="give --data=glue=DIR"):
         runner.Runner(one, str(tmp_path), runner.Inputs(checkpoint="model"))

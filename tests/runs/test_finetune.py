@@ -293,13 +293,13 @@ def test_labels_outside_the_set(finetuned, tmp_path, capsys):
     [
         (["evaluate"], "evaluate needs --workdir="),
         (["evaluate", "--workdir=@", "--split=test"], "--split=test: the run has no such file"),
-        (["evaluate", "--workdir=@", "--checkpoint=first"], "--checkpoint=first: expected best or last"),
+        (["evaluate", "--workdir=@", "--model=first"], "--model=first: expected best or last"),
         (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split name two files"),
         (["predict", "--workdir=@", "--output=x.tsv"], "predict needs either --input=FILE or --split="),
         (["predict", "--workdir=@", "--input=x.tsv"], "predict needs --output=FILE.tsv"),
         (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv, or .jsonl"),
-        (["fill-mask", "--checkpoint=@", "no mask"], "no [MASK] in 'no mask'"),
-        (["fill-mask", "text"], "fill-mask needs --checkpoint="),
+        (["fill-mask", "--model=@", "no mask"], "no [MASK] in 'no mask'"),
+        (["fill-mask", "text"], "fill-mask needs --model="),
     ],
 )
 def test_mistakes_after_training(finetuned, pretrained, capsys, command, message):
@@ -310,7 +310,7 @@ def test_mistakes_after_training(finetuned, pretrained, capsys, command, message
 
 
 def test_a_fine_tuned_model_fills_no_masks(finetuned, capsys):
-    assert cli.main(["fill-mask", f"--checkpoint={finetuned}", "a [MASK]"]) == 2
+    assert cli.main(["fill-mask", f"--model={finetuned}", "a [MASK]"]) == 2
     assert "expected a pre-trained checkpoint" in capsys.readouterr().err
 
 
@@ -319,14 +319,14 @@ def test_fill_mask(pretrained, capsys):
     texts = ["the [MASK] is [MASK]", "a dog", "[MASK]"]
     with pytest.raises(Exception, match=r"no .MASK. in 'a dog'"):
         MaskFiller(str(pretrained))(texts)
-    assert cli.main(["fill-mask", f"--checkpoint={pretrained}", "--json", texts[0], texts[2]]) == 0
+    assert cli.main(["fill-mask", f"--model={pretrained}", "--json", texts[0], texts[2]]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [len(text["masks"]) for text in found] == [2, 1]
     for mask in found[0]["masks"] + found[1]["masks"]:
         probabilities = [candidate["probability"] for candidate in mask]
         assert len(mask) == 5 and probabilities == sorted(probabilities, reverse=True)
         assert 0 < sum(probabilities) <= 1
-    assert cli.main(["fill-mask", f"--checkpoint={pretrained}", "--top=2", texts[0]]) == 0
+    assert cli.main(["fill-mask", f"--model={pretrained}", "--top=2", texts[0]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == texts[0] and lines[1].startswith("  [MASK] 1: ") and len(lines) == 3
 

@@ -80,7 +80,7 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
     records = {}
     for kind, flags in experiment.records.items():
         records[kind] = str(tmp_path / kind)
-        command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output_dir={records[kind]}"]
+        command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output={records[kind]}"]
         assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
     small = dataclasses.replace(experiment, budget=Budget(steps=8), seeds=1).with_measures(
         [one for one in experiment.measures if isinstance(one, HeldOut)]

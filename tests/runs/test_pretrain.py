@@ -48,9 +48,7 @@ def test_what_it_says(pretrain, trained):
     assert "23,782 parameters; 8 x cpu (cpu); mesh data=8 fsdp=1 tensor=1" in output
     assert "resumed from step 6" in output and "warning" not in output
     last = output.splitlines()[-1]
-    assert last.startswith(
-        f"saved in {trained}/checkpoints/6; try: bert-jax fill-mask --checkpoint={trained} "
-    )
+    assert last.startswith(f"saved in {trained}/checkpoints/6; try: bert-jax fill-mask --model={trained} ")
 
 
 def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):

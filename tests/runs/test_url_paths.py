@@ -73,7 +73,7 @@ def test_models_between_places(run, workdir):
     vectors = []
     for checkpoint, output in ((f"{ROOT}/hf", f"{ROOT}/a.npy"), (workdir, f"{ROOT}/b.npy")):
         flags = f"--input={ROOT}/texts.txt", f"--output={output}"
-        code, said = run("embed", f"--checkpoint={checkpoint}", *flags)
+        code, said = run("embed", f"--model={checkpoint}", *flags)
         assert code == 0, said
         vectors.append(files.load_array(output))
     np.testing.assert_array_equal(*vectors)

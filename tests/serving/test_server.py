@@ -85,7 +85,7 @@ def folders(tmp_path_factory, vocabulary):  # noqa: F811
 @pytest.fixture(scope="module")
 def server(folders):
     running = Running(
-        *(f"--checkpoint={folders[0]}", f"--workdir={folders[1]}", "--queue=20", "--body_bytes=2000"),
+        *(f"--model={folders[0]}", f"--workdir={folders[1]}", "--queue=20", "--body_bytes=2000"),
         "--batch_size=4",
     )
     yield running
@@ -109,7 +109,7 @@ def test_compiling_shows_its_progress(monkeypatch, capsys):
 def test_a_checkpoint_is_loaded_once(folders, monkeypatch):
     loaded, load = [], convert.load
     monkeypatch.setattr(convert, "load", lambda path, **options: loaded.append(path) or load(path, **options))
-    flags = types.SimpleNamespace(checkpoint=folders[0], workdir="", dtype="float32", batch_size=1)
+    flags = types.SimpleNamespace(model=folders[0], workdir="", dtype="float32", batch_size=1)
     embed, fill = serve._services(flags)
     assert (embed.name, fill.name, loaded) == ("embed", "fill-mask", [folders[0]])
     placed, shared = fill.filler._engine._params, embed.embedder.engine._params
@@ -261,7 +261,7 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(server, folders):
 
 @pytest.mark.long
 def test_the_state_is_answered_during_any_request(folders):
-    running = Running(f"--checkpoint={folders[0]}", f"--workdir={folders[1]}")
+    running = Running(f"--model={folders[0]}", f"--workdir={folders[1]}")
     units = ("\u0301\u0323", "the cat ", "x" * 50 + " ")
     requests = [(path, field, unit) for unit in units for path, field in FIELDS.items()]
     answers, slowest = [], 0.0
@@ -286,7 +286,7 @@ def test_the_state_is_answered_during_any_request(folders):
 
 @pytest.mark.long
 def test_sigterm_finishes_what_is_being_answered(folders):
-    running = Running(f"--checkpoint={folders[0]}")
+    running = Running(f"--model={folders[0]}")
     assert running.ask("/predict", {"rows": ["a"]})[0] == 404
     answers = []
     threads = [
@@ -306,7 +306,7 @@ def test_sigterm_finishes_what_is_being_answered(folders):
 
 
 def test_batches_of_predictions_are_those_of_batch_size(folders):
-    flags = types.SimpleNamespace(checkpoint=None, workdir=str(folders[1]), dtype="auto", batch_size=24)
+    flags = types.SimpleNamespace(model=None, workdir=str(folders[1]), dtype="auto", batch_size=24)
     (service,) = serve._services(flags)
     assert service.predictor.batch_size == 24 and service.predictor.config.batch_size == 16
 
@@ -314,10 +314,10 @@ def test_batches_of_predictions_are_those_of_batch_size(folders):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ([], "serve needs --checkpoint=DIR, --workdir=DIR of a fine-tuned run, or both"),
-        (["--checkpoint=x", "--queue=0"], "--queue=0: expected 1 or more"),
-        (["--checkpoint=x", "--port=-1"], "--port=-1: expected 0 or more"),
-        (["--checkpoint=x", "--port=70000"], "--port=70000: expected at most 65535"),
+        ([], "serve needs --model=DIR, --workdir=DIR of a fine-tuned run, or both"),
+        (["--model=x", "--queue=0"], "--queue=0: expected 1 or more"),
+        (["--model=x", "--port=-1"], "--port=-1: expected 0 or more"),
+        (["--model=x", "--port=70000"], "cannot be listened on"),
     ],
 )
 def test_mistakes(flags, message, capsys):
@@ -333,7 +333,7 @@ def test_an_address_is_refused_before_a_model_is_read(host, reason, capsys):
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert cli.main(["serve", "--checkpoint=none", f"--host={host}", f"--port={port}"]) == 2
+        assert cli.main(["serve", "--model=none", f"--host={host}", f"--port={port}"]) == 2
     what = rf"--host={re.escape(host)} --port={port}: cannot be listened on \({reason}\); choose another"
     assert re.fullmatch(rf"bert-jax: error: {what}\n", capsys.readouterr().err)
 

@@ -115,7 +115,7 @@ def test_it_is_stored_with_the_settings(model, tokenizer):
 
 
 def test_records_store_it(text, model, tokenizer, tmp_path):
-    flags = [f"--input={text}", f"--vocab={model}", f"--output_dir={tmp_path / 'records'}", "--workers=1"]
+    flags = [f"--input={text}", f"--vocab={model}", f"--output={tmp_path / 'records'}", "--workers=1"]
     assert cli.main(["data", *flags, "--normalizer=albert", "--nsp=sop", "--max_seq_length=32"]) == 0
     manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
     assert manifest["vocabulary"]["normalizer"] == "albert"

@@ -126,13 +126,13 @@ def test_records_of_a_folder(tmp_path):
     stated = {"do_lower_case": False}
     folder = write(tmp_path / "folder", tokenizer=vocabularies.wordpiece_json(), tokenizer_config=stated)
     (tmp_path / "text.txt").write_text("the cat\nsat on a mat\n\nThe cat\nran\n")
-    flags = [f"--input={tmp_path}/text.txt", f"--vocab={folder}", f"--output_dir={tmp_path}/records"]
+    flags = [f"--input={tmp_path}/text.txt", f"--vocab={folder}", f"--output={tmp_path}/records"]
     assert cli.main(["data", *flags, "--workers=2", "--eval_fraction=0"]) == 0
     manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
     assert manifest["vocabulary"]["lower_case"] is False and manifest["vocabulary"]["file"] == "vocab.txt"
     assert manifest["text"]["unknown_tokens"] == 1  # The
     assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
-    given = settings.Options(input=("x",), vocab=str(folder), output_dir="y")
+    given = settings.Options(input=("x",), vocab=str(folder), output="y")
     assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
 
 

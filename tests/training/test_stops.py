@@ -134,7 +134,7 @@ def test_a_run_without_progress_is_ended():
     said = []
     with Watchdog(0.05, lambda message: (said.append(message), ended.set())):
         assert ended.wait(10)
-    assert len(said) == 1 and "no step for" in said[0] and "--stall_timeout=0.05" in said[0]
+    assert len(said) == 1 and "no step for" in said[0] and "limit: 0.05 s" in said[0]
 
 
 def test_beats_and_pauses_keep_it_quiet():

@@ -56,7 +56,7 @@ def read(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Doc
 
 def _from_object(line: str, place: str, field: str, number: str) -> Document:
     row = text_lines.parse(line, place)
-    text = text_lines.text_of(row, field, "--text", place)
+    text = text_lines.text_of(row, field, "--text_field", place)
     title = encodable(row["title"]).strip() if field != "title" and isinstance(row.get("title"), str) else ""
     found = (row[name] for name in _IDS if isinstance(row.get(name), str | int))
     return Document(encodable_id(str(next(found, number))), f"{title} {text}".strip())

@@ -136,7 +136,7 @@ class Runner:
                     self._run_arm(arm, seed)
 
     def model(self, arm: str, seed: int) -> str:
-        """Returns the model that the fine-tunings of an arm start with: a work directory, or --checkpoint."""
+        """Returns the model that the fine-tunings of an arm start with: a work directory, or --model."""
         found = self.experiment.arm(arm)
         if found.pretrain:
             return os.path.join(self._folder(arm, seed), PRETRAINING)
@@ -158,7 +158,7 @@ class Runner:
                 f"no records called {', '.join(missing)}; give --input=FILES, text to make them of"
             )
         if experiment.needs_checkpoint and not inputs.checkpoint:
-            raise UserError("the experiment starts from a trained model; give --checkpoint=DIR")
+            raise UserError("the experiment starts from a trained model; give --model=DIR")
         for name in experiment.data_names():
             if name not in inputs.data:
                 raise UserError(

@@ -23,7 +23,7 @@ from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 # What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
 EVAL_COLUMNS = (
     "--config.data.eval_columns=TEXT,TEXT,SCORE to `bert-jax finetune`, or judge a finished run by `bert-jax "
-    "evaluate --checkpoint=RUN --similarity=FILE --columns=TEXT,TEXT,SCORE`"
+    "evaluate --model=RUN --similarity=FILE --columns=TEXT,TEXT,SCORE`"
 )
 
 

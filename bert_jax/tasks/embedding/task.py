@@ -75,7 +75,7 @@ class EmbeddingTask(GroupsTask):
     Config = EmbeddingConfig
     config: EmbeddingConfig
     title = "sentence embeddings"
-    next_command = "embed --checkpoint={workdir} --input=FILE --output=FILE"
+    next_command = "embed --model={workdir} --input=FILE --output=FILE"
 
     @classmethod
     def adopt_model(
@@ -228,7 +228,7 @@ class EmbeddingTask(GroupsTask):
         if not (self.eval_columns.text_b or given.get("text_b")):
             raise UserError(
                 "predictions compare pairs of texts, and the run has none; `bert-jax embed`, or `serve` with "
-                "the run as --checkpoint, gives the vectors of single texts"
+                "the run as --model, gives the vectors of single texts"
             )
 
     @property

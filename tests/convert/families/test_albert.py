@@ -172,7 +172,7 @@ def test_it_is_a_checkpoint_like_any_other(capsys):
     assert "parts: encoder, mlm" in printed
     for size in ("embedding_size 8", "hidden_size 12", "num_attention_heads 3", "intermediate_size 20"):
         assert size in printed
-    assert cli.main(["fill-mask", f"--checkpoint={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
+    assert cli.main(["fill-mask", f"--model={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
 
 
 def test_layers_that_share_their_parameters_cannot_be_chosen():

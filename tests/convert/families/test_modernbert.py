@@ -115,6 +115,6 @@ def test_a_tensor_of_another_shape_is_named_once():
 def test_it_is_a_checkpoint_like_any_other(capsys):
     assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
     assert "parts: encoder, mlm" in capsys.readouterr().out
-    assert cli.main(["fill-mask", f"--checkpoint={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
+    assert cli.main(["fill-mask", f"--model={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
     assert cli.main(["convert", f"--input={FOLDER / 'none'}", "--output=unused", "--to=tensorflow"]) == 2
     assert "there are no TF1 checkpoints of ModernBERT" in capsys.readouterr().err

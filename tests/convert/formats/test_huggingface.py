@@ -390,7 +390,7 @@ def test_an_untied_decoder_stops_only_what_uses_the_masked_lm_head(export, tmp_p
     assert any("cls.predictions.decoder.weight" in line for line in lines)
     out = f"--output={tmp_path}/out"
     for command in (
-        ["fill-mask", f"--checkpoint={folder}", "the [MASK] sat"],
+        ["fill-mask", f"--model={folder}", "the [MASK] sat"],
         ["convert", f"--input={folder}", out, "--to=bert_jax"],
     ):
         assert cli.main(command) == 2

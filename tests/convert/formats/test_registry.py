@@ -65,7 +65,7 @@ def test_a_registered_format_is_converted_loaded_inspected_and_used(registered, 
     assert "NumPy folder" in capsys.readouterr().out
     filled = []
     for path in (npz, folder):
-        assert cli.main(["fill-mask", f"--checkpoint={path}", "the [MASK] of france"]) == 0
+        assert cli.main(["fill-mask", f"--model={path}", "the [MASK] of france"]) == 0
         filled.append(capsys.readouterr().out)
     assert filled[0] == filled[1] and filled[0]
 

@@ -105,7 +105,7 @@ def test_the_smallest_key_of_each_group_stays(planted_options, planted, kept_key
     manifest = build.build(dataclasses.replace(planted_options, clean=clean)).manifest
     assert sorted(kept_keys) == expected_keys(*planted, clean) and len(kept_keys) == left
     assert manifest["text"]["documents"] == left == sum(s["documents"] for s in manifest["splits"].values())
-    report = json.loads(Path(planted_options.output_dir, cleaning.REPORT).read_text())
+    report = json.loads(Path(planted_options.output, cleaning.REPORT).read_text())
     assert report["documents"] == 104 and report["documents_kept"] == left
     dropped = {step: one["documents_dropped"] for step, one in report["steps"].items()}
     assert (
@@ -139,28 +139,28 @@ def test_a_long_document_counts_while_any_of_its_parts_stays(options, tmp_path, 
 @pytest.mark.long
 def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_options, tmp_path, monkeypatch):
     build.build(planted_options)
-    other = dataclasses.replace(planted_options, output_dir=str(tmp_path / "other"))
+    other = dataclasses.replace(planted_options, output=str(tmp_path / "other"))
     build.build(other, workers=3)
-    assert contents(other.output_dir) == contents(planted_options.output_dir)
+    assert contents(other.output) == contents(planted_options.output)
     monkeypatch.setattr(build, "_RANGE_BYTES", (9000, 9000))
     monkeypatch.setattr(tokenizing, "_RUN_TOKENS", 900)
     monkeypatch.setattr(duplicates, "PARTITION_ENTRIES", 40)
     monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", 3)
-    small = dataclasses.replace(planted_options, output_dir=str(tmp_path / "small"))
+    small = dataclasses.replace(planted_options, output=str(tmp_path / "small"))
     build.build(small)
-    assert contents(small.output_dir) == contents(planted_options.output_dir)
+    assert contents(small.output) == contents(planted_options.output)
 
 
 @pytest.mark.parametrize("moment", [4, 11, 16, 19, 22, 25])
 def test_interrupted_it_goes_on_and_the_bytes_are_the_same(planted_options, monkeypatch, tmp_path, moment):
     monkeypatch.setattr(duplicates, "PARTITION_ENTRIES", 400)
-    expected = dataclasses.replace(planted_options, output_dir=str(tmp_path / "expected"))
+    expected = dataclasses.replace(planted_options, output=str(tmp_path / "expected"))
     build.build(expected)
     with interrupted(moment):
         build.build(planted_options)
     build.build(planted_options)
-    assert contents(planted_options.output_dir) == contents(expected.output_dir)
+    assert contents(planted_options.output) == contents(expected.output)
 
 
 def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
@@ -171,7 +171,7 @@ def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
 
 def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_options):
     build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
-    path = Path(planted_options.output_dir) / "manifest.json"
+    path = Path(planted_options.output) / "manifest.json"
     manifest = json.loads(path.read_text())
     assert manifest["cleaning"].pop("unicode_version") == 2
     path.write_text(json.dumps(manifest))
@@ -187,7 +187,7 @@ def test_no_document_left_is_one_line(planted_options):
     clean = dataclasses.replace(planted_options, clean="length", min_document_characters=100_000)
     with pytest.raises(Exception, match=r"leaves no document: length dropped 104 .short document."):
         build.build(clean)
-    assert not os.path.exists(planted_options.output_dir)
+    assert not os.path.exists(planted_options.output)
 
 
 def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):

@@ -23,9 +23,9 @@ def contents(directory):
 
 @pytest.fixture
 def expected(options, tmp_path):
-    local = dataclasses.replace(options, output_dir=str(tmp_path / "local"), clean="exact,near")
+    local = dataclasses.replace(options, output=str(tmp_path / "local"), clean="exact,near")
     build.build(local)
-    return local.output_dir
+    return local.output
 
 
 def test_beam_makes_the_same_bytes(options, expected, tmp_path):
@@ -33,7 +33,7 @@ def test_beam_makes_the_same_bytes(options, expected, tmp_path):
     options = dataclasses.replace(options, clean="exact,near")
     built = build.build(options, beam_args="--runner=DirectRunner")
     assert not built.already_done and built.peak_memory > 0
-    assert contents(options.output_dir) == contents(expected)
+    assert contents(options.output) == contents(expected)
     assert build.build(options, beam_args="").already_done
     assert not list(tmp_path.glob("*-beam*"))
 
@@ -41,7 +41,7 @@ def test_beam_makes_the_same_bytes(options, expected, tmp_path):
 def test_a_mistake_in_a_beam_worker_is_one_line(options, tmp_path, capsys):
     pytest.importorskip("apache_beam")
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfea\x00")
-    flags = [f"--input={tmp_path}/bad.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={tmp_path}/bad.txt", f"--vocab={options.vocab}", f"--output={options.output}"]
     assert main(["data", *flags, "--runner=beam"]) == 2
     error = capsys.readouterr().err
     assert "is UTF-16; expected UTF-8" in error and "Traceback" not in error
@@ -75,16 +75,16 @@ def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         build.build(options, beam_args="")
     monkeypatch.setattr(files, "move", move)
-    assert not os.path.exists(os.path.join(options.output_dir, manifests.FILE))
+    assert not os.path.exists(os.path.join(options.output, manifests.FILE))
     build.build(options, beam_args="")
-    assert contents(options.output_dir) == contents(expected)
+    assert contents(options.output) == contents(expected)
 
 
 def test_without_beam_the_extra_is_named(options, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.split(".")[0] == "apache_beam"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", f"--output={options.output}"]
     assert main(["data", *flags, "--runner=beam"]) == 2
     assert "pip install '.[beam]'" in capsys.readouterr().err
     assert main(["data", *flags, "--beam_args=--x=1"]) == 2
@@ -95,7 +95,7 @@ def test_without_beam_the_extra_is_named(options, monkeypatch, capsys):
 def test_an_output_that_is_a_url(options, expected, tmp_path, workers):
     """file:// goes the way of gs://, through fsspec."""
     url = f"file://{tmp_path}/remote"
-    remote = dataclasses.replace(options, output_dir=url, clean="exact,near")
+    remote = dataclasses.replace(options, output=url, clean="exact,near")
     build.build(remote, workers=workers)
     assert contents(url) == contents(expected)
     assert build.build(remote).already_done

@@ -72,7 +72,7 @@ def test_records_of_remote_files_are_those_of_local_ones(options, corpus, tmp_pa
     system = fsspec.filesystem("memory")
     for file in corpus.iterdir():
         system.pipe(f"/corpus/{file.name}", file.read_bytes())
-    there = dataclasses.replace(options, input=("memory://corpus/*.txt",), output_dir=str(tmp_path / "there"))
+    there = dataclasses.replace(options, input=("memory://corpus/*.txt",), output=str(tmp_path / "there"))
     assert build.build(there).manifest == build.build(options).manifest
 
 

@@ -55,7 +55,7 @@ def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, ex
     arguments = [
         f"--input={shared_data / 'sample_text.txt'}",
         f"--vocab={shared_data / 'vocab' / 'bert-base-uncased-vocab.txt'}",
-        f"--output_dir={tmp_path / 'out'}",
+        f"--output={tmp_path / 'out'}",
         f"--num_shards={shards}",
     ]
     assert cli.main(["data", "--schema=google", "--dupe_factor=5", "--workers=1", *arguments, *flags]) == 0
@@ -81,7 +81,7 @@ def google_options(corpus, vocabulary, tmp_path):
         return build.Options(
             input=inputs,
             vocab=vocabulary,
-            output_dir=output,
+            output=output,
             schema="google",
             max_seq_length=48,
             seed=7,
@@ -107,9 +107,9 @@ def test_several_buckets_on_several_workers(google_options, monkeypatch):
     read = [path for task in tasks for path, *_ in task.parts]
     assert len(set(read)) > 3 and len(read) <= len(set(read)) + 2  # two files begin within a bucket
     assert build.build(other).manifest == manifest
-    assert digest(read_instances(first.output_dir)) == digest(read_instances(other.output_dir))
+    assert digest(read_instances(first.output)) == digest(read_instances(other.output))
     assert manifest["splits"]["train"]["documents"] == whole["splits"]["train"]["documents"] == 60
-    report = inspection.inspect_google_records(first.output_dir)
+    report = inspection.inspect_google_records(first.output)
     assert report.problems == [] and report.facts["train"]["rows"] == manifest["splits"]["train"]["rows"]
     rows = [file["rows"] for file in manifest["splits"]["train"]["files"]]
     assert max(rows) - min(rows) <= 1

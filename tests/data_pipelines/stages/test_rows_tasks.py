@@ -20,4 +20,4 @@ def test_the_list_of_sources_is_not_sent_with_every_bucket(options, monkeypatch,
     monkeypatch.setattr(build._Build, "_run", record)
     build.build(dataclasses.replace(options, schema=schema))
     assert sent and all("sources" not in task.settings for task in sent)
-    assert len(manifests.read(options.output_dir)["sources"]) == 3
+    assert len(manifests.read(options.output)["sources"]) == 3

@@ -65,7 +65,7 @@ def write_records(folder):
                 "data",
                 "--input=corpus.txt",
                 "--vocab=vocab.txt",
-                f"--output_dir={kind}",
+                f"--output={kind}",
                 "--max_seq_length=48",
                 "--seed=7",
                 "--num_shards=2",

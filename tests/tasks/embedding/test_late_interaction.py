@@ -76,7 +76,7 @@ def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretraine
     assert (run / "errors-dev.tsv").read_text().startswith("line\trank\tscore\tbest score\ttext_a")
 
     chosen = list(groups())[::5]
-    search = [f"--checkpoint={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
+    search = [f"--model={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
     search += [*(f"--query={query}" for query, *_ in chosen), f"--rerank={run}", "--json", "--top=27"]
     capsys.readouterr()
     assert cli.main(["search", *search]) == 0

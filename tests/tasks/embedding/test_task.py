@@ -75,7 +75,7 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
     assert cli.main(command(files, workdir, pretrained, *more)) == 0
     shown = capsys.readouterr().out
     assert "128 examples" in shown and "3 texts in a group" in shown
-    assert f"try: bert-jax embed --checkpoint={workdir} --input=FILE --output=FILE" in shown
+    assert f"try: bert-jax embed --model={workdir} --input=FILE --output=FILE" in shown
     best = json.loads((workdir / "best.json").read_text())["scores"]
     assert best["mrr"] > 0.9 and best["recall10"] == 1
     assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
@@ -89,7 +89,7 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
     cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
     texts.write_text("".join(f"{text}\n" for row in rows for text in row))
-    assert cli.main(["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
+    assert cli.main(["embed", f"--model={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
     found = np.load(vectors).reshape(8, 2, -1)
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
 
@@ -210,14 +210,14 @@ def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path):
     assert cli.main(predict) == 0
     rows = [line.split("\t")[:2] for line in (files / "dev.tsv").read_text().splitlines()[1:]]
     texts.write_text("".join(f"{text}\n" for row in rows for text in row))
-    assert cli.main(["embed", f"--checkpoint={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
+    assert cli.main(["embed", f"--model={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
     found = np.load(vectors).reshape(len(rows), 2, -1)
     cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
     folder = tmp_path / "converted"
     assert cli.main(["convert", f"--input={workdir}", f"--output={folder}", "--to=huggingface"]) == 0
     again = tmp_path / "again.npy"
-    assert cli.main(["embed", f"--checkpoint={folder}", f"--input={texts}", f"--output={again}"]) == 0
+    assert cli.main(["embed", f"--model={folder}", f"--input={texts}", f"--output={again}"]) == 0
     np.testing.assert_allclose(np.load(again), np.load(vectors), atol=1e-6)
 
 

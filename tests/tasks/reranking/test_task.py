@@ -66,7 +66,7 @@ def test_a_run_orders_candidates_and_documents(run, files, pretrained, tmp_path,
         assert scores["mrr"] > 0.95 and scores.get("loss", 0) < 0.3 * np.log(1 + count)
     assert (run / "errors-dev.tsv").read_text().startswith("line\trank\tscore\tbest score\ttext_a")
 
-    search = [f"--checkpoint={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
+    search = [f"--model={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
     capsys.readouterr()
     query = "the one is"
     assert cli.main(["search", *search, f"--query={query}", f"--rerank={run}", "--json", "--top=8"]) == 0

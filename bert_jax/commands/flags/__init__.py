@@ -1,1 +1,0 @@
-"""Flags that several commands have."""

@@ -1,0 +1,250 @@
+"""The flags that several commands have, and what they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+from absl import flags as absl_flags
+from etils import epy
+
+from bert_jax.errors import UserError
+from bert_jax.io import checks, comma_lists, progress
+from bert_jax.kernels.dispatch import DTYPES
+from bert_jax.parallel import distributed
+from bert_jax.settings import config_flag
+from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    from bert_jax.inference import predictor
+    from bert_jax.inference.search import reranking
+    from bert_jax.parallel import compiler_options
+    from bert_jax.runs import pretrain
+    from bert_jax.settings.typed import pretrain_config
+    from bert_jax.training.metrics import profiling
+
+WORKDIR = "DIR, the work directory of a fine-tuning run"
+MODEL = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
+
+# What to do instead of giving texts as arguments.
+TEXTS_ARE_INPUT = "give texts in a file, --input=FILE, or as lines of standard input, --input=-"
+
+_STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time
+
+
+def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
+    """Raises a UserError if a flag has a value below its least one; flags without a value are valid."""
+    for name, bound in least.items():
+        value = flags[name].value
+        if value is not None and not value >= bound:
+            raise UserError(f"--{name}={value}: expected {bound} or more")
+
+
+def add_model(define: Define) -> None:
+    """Defines --model and --dtype, of commands that compute with an encoder."""
+    define.string("model", f"The model: {MODEL}.", required=f"DIR, the model: {MODEL}")
+    add_dtype(define)
+
+
+def add_dtype(define: Define) -> None:
+    """Defines --dtype."""
+    define.choice(
+        "dtype",
+        DTYPES,
+        "Type of the computation. auto: float32 on CPUs, else that of the model's run, or bfloat16.",
+        "auto",
+    )
+
+
+def add_reranker(define: Define) -> None:
+    """Defines --rerank and --relevant, of commands that order documents."""
+    define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
+    define.string(
+        "relevant",
+        "With --rerank, of a classification: the label of relevant documents. Default: that of the task, or "
+        "the larger one of two integers.",
+    )
+
+
+def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> reranking.Reranker | None:
+    """Returns the model of --rerank; None without it.
+
+    Args:
+        flags: the flags of `add_reranker` and `add_dtype`.
+        candidates: number of documents to order for each query; 0 for the default.
+
+    Raises:
+        UserError: the model does not score pairs, or --relevant does not fit.
+    """
+    if not flags.rerank:
+        if flags.relevant is not None:
+            raise UserError("--relevant is only used with --rerank; leave it out")
+        return None
+    model = predictor.Predictor(flags.rerank, log=progress.log, dtype=flags.dtype)
+    return reranking.Reranker(model, candidates or reranking.CANDIDATES, flags.relevant, progress.log)
+
+
+def add_finetuned(define: Define, workdir: str, output: str, required: str = WORKDIR) -> None:
+    """Defines the flags of commands that use the work directory of a fine-tuning run.
+
+    Args:
+        define: the flags to which they are added.
+        workdir: what several work directories in --workdir mean.
+        output: the help text of --output.
+        required: what has to be given as --workdir; "" if the command can do without.
+    """
+    define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.", required=required)
+    define.string("output", output)
+    define.overwrite()
+    define.string("step", "Which step of the run: best, last, or a number.", "best")
+    define.number(
+        "null_score_diff_threshold",
+        "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
+        "Default: the value of the run.",
+    )
+    add_dtype(define)
+
+
+def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
+    """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
+    compiler_options.enable_compilation_cache()
+    options = {"log": progress.log, "overrides": overrides(flags), "dtype": flags.dtype} | options
+    return predictor.Predictor(flags.workdir, flags.step, **options)
+
+
+def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
+    """Returns the fields of a run's config that flags of `add_finetuned` set."""
+    value = flags.null_score_diff_threshold
+    return {} if value is None else {"null_score_diff_threshold": value}
+
+
+def workdirs(flags: absl_flags.FlagValues) -> list[str]:
+    """Returns the work directories of --workdir, which are separated by commas.
+
+    Raises:
+        UserError: there are none, or one is empty.
+    """
+    paths = comma_lists.paths(flags.workdir)
+    if not paths:
+        raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
+    return paths
+
+
+def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
+    """Raises a UserError if the predictions of a task cannot be written to --output."""
+    checks.check_output_file(flags.output, task.formats, overwrite=flags.overwrite)
+    for path in task.files_beside(flags.output):
+        checks.check_free(path, flags.overwrite)
+
+
+def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
+    """Returns the file of --input or --split, by default the run's evaluation file.
+
+    Raises:
+        UserError: the run has no file of that split.
+    """
+    split = flags.split or "dev"
+    path = flags.input or model.file(split)
+    if not path:
+        raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
+    return path
+
+
+def prompt(embedder: Any, name: str, flag: str) -> str:
+    """Returns the text of a model's prompt by its name.
+
+    Raises:
+        UserError: the model has no such prompt.
+    """
+    try:
+        return embedder.sentence.prompt(name)
+    except UserError as error:
+        raise UserError(f"--{flag}={name}: {error}") from None
+
+
+def add_run(define: Define, command: str, contents: str) -> None:
+    """Defines the flags of commands that train: --config, --workdir, and those of several processes.
+
+    Args:
+        define: the flags to which they are added.
+        command: the command.
+        contents: what the work directory contains.
+    """
+    config_flag.add(define, command, "The run.")
+    define.string(
+        "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
+    )
+    add_processes(define)
+
+
+def add_processes(define: Define) -> None:
+    """Defines how many processes a run has, how they find each other and how long they wait."""
+    define.string("profile_steps", "FIRST:LAST: write a profile of these steps to WORKDIR/profile.", "")
+    define.choice(
+        "distributed",
+        ["auto", "off"],
+        "auto: join the other processes of the job if Cloud TPU, GKE, Slurm or Open MPI started several; "
+        "off: run as a single process.",
+        "auto",
+    )
+    define.string(
+        "coordinator_address",
+        "HOST:PORT of process 0, if the environment does not contain it. The connection is not encrypted, so "
+        "it has to be a private network.",
+    )
+    define.integer("num_processes", "Number of processes of the run.")
+    define.integer("process_id", "Number of this process, from 0.")
+    define.integer(
+        "initialization_timeout", "Seconds to wait at the start until all processes have connected.", 300
+    )
+    define.integer(
+        "heartbeat_timeout", "Seconds without a sign of life from a process after which the others end.", 100
+    )
+
+
+def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
+    """Joins the other processes of the run, if there are any.
+
+    Returns:
+        The arguments of the training loop that flags set: `stall_timeout` and `profile_steps`.
+
+    Raises:
+        UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.
+    """
+    profile_steps = profiling.parse_steps(flags.profile_steps)
+    at_least(flags, initialization_timeout=1, heartbeat_timeout=1)
+    place = distributed.find_place(
+        flags.coordinator_address,
+        flags.num_processes,
+        flags.process_id,
+        detect=flags.distributed == "auto",
+        timeout=flags.initialization_timeout,
+    )
+    if place is not None:
+        distributed.start(
+            place,
+            meet_timeout=flags.initialization_timeout,
+            heartbeat_timeout=flags.heartbeat_timeout,
+        )
+    return {"stall_timeout": 0.0 if place is None else _STALL_SECONDS, "profile_steps": profile_steps}
+
+
+def pretraining_config(
+    flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
+) -> pretrain_config.PretrainConfig:
+    """Returns the configuration of a pre-training run that is not started.
+
+    Args:
+        flags: the flags of the command, whose `--config.model.*` precede the sizes of a checkpoint.
+        given: the value of --config, or what stands in for it.
+    """
+    typed = pretrain_config.pretraining(given)
+    config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
+    if adopted:
+        progress.log(adopted)
+    if config.causal_steps:
+        progress.log(
+            f"the step of masked LM, not that of the first {config.causal_steps:,}; for theirs, set "
+            "--config.causal_steps=0 --config.objective=causal_lm --config.model.causal=true"
+        )
+    return config

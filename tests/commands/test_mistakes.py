@@ -1,0 +1,112 @@
+"""A mistake of the user is one line that names the flag or the file, with exit code 2."""
+
+import pytest
+from support.embeddings import tiny_model
+
+from bert_jax import cli
+from bert_jax.convert.formats import work_directory
+
+TINY = "--config=pretrain/tiny"
+TPU = [TINY, "--topology=v5e:2x2"]
+PAIRS = ["--input=pairs.tsv", "--text_a=a", "--text_b=b", "--output=out.jsonl", "--model=model"]
+
+MISTAKES = [
+    (["nonsense"], "'nonsense' is not a command"),
+    (["benhc"], "did you mean bench?"),
+    (["mine"], "bert-jax search --input=PAIRS"),
+    (["export"], "--to=onnx"),
+    (["report"], "bert-jax plot --output=FILE.html"),
+    (["embed", "--model=x"], "it is now --model"),
+    (["data", "--output=x"], "it is now --output"),
+    (["bench", "--stepz=3"], "did you mean --config.steps?"),
+    (["bench", "--steps=many"], "--steps=many"),
+    (["bench", "--steps=0"], "--steps=0"),
+    (["predict", "one text"], "--input=FILE"),
+    (["search", "one text"], "--query=TEXT"),
+    (["pretrain", "--workdir=x"], "pretrain needs --config="),
+    (["pretrain", TINY], "pretrain needs --workdir="),
+    (["pretrain", "--workdir=x", "--config=pretrain/tinny"], "did you mean pretrain/tiny?"),
+    (["pretrain", "--workdir=x", "--config=finetune/squad"], "finetune/squad is a config of"),
+    (["pretrain", "--workdir=x", TINY, "--config.stepz=5"], "did you mean steps?"),
+    (["pretrain", "--workdir=x", TINY, "--config.steps=many"], "--config.steps=many"),
+    (["finetune", "--lr=1e-4"], "did you mean --config.optimizer.learning_rate?"),
+    (["finetune", "--workdir=x", "--config.epochs=1"], "--config.epochs needs --config="),
+    (["configs", "tiny"], "did you mean pretrain/tiny?"),
+    (["configs", "--fields"], "need the NAME of a config"),
+    (["configs", "pretrain/tiny", "--output=mine.txt"], "--output=mine.txt: expected a name ending in .py"),
+    (["estimate", TINY], "estimate needs --topology="),
+    (["estimate", TINY, "--topology=v7:2x2"], "expected v4, v5e, v5p, v6e"),
+    (["estimate", *TPU, "--seq_length=0"], "--seq_length=0"),
+    (["estimate", *TPU, "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
+    (["estimate", TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "--price_per_chip_hour is for TPUs"),
+    (["evaluate"], "evaluate needs --workdir=DIR"),
+    (["evaluate", "--records=y"], "evaluate needs --workdir=DIR"),
+    (["evaluate", "--workdir=x", "--records=y"], "evaluate needs"),
+    (["evaluate", "--model=x", "--clusters=y", "--seed=-1"], "--seed=-1"),
+    (["evaluate", "--workdir=x", "--rows=3"], "--rows is not for --workdir"),
+    (["evaluate", "--workdir=x", "--input=a.tsv", "--split=dev"], "--input and --split"),
+    (["evaluate", "--workdir=nowhere"], "nowhere"),
+    (["predict", "--workdir=x"], "--input=FILE or --split=SPLIT"),
+    (["predict", "--workdir=x", "--input=a.tsv"], "--output=FILE"),
+    (["predict", "--workdir=x", "--split=test", "--output=x.zip", "--id=n"], "--id is not for a .zip"),
+    (["predict", "--workdir=x", "--input=-", "--output=x.tsv"], "--output is not for --input=-"),
+    (["predict", "--workdir=x", "--input=-", "--adapter=y"], "--adapter=y"),
+    (["embed", "--model=model", "--input=texts.txt"], "embed needs --output=FILE"),
+    (["embed", "--model=model", "--input=texts.txt", "--output=x.txt"], "--output=x.txt: expected a name"),
+    (["embed", "--model=model", "--input=none.txt", "--output=x.npy"], "--input=none.txt: no such file"),
+    (["embed", "--model=none", "--input=texts.txt", "--output=x.npy"], "none"),
+    (["embed", "--model=model", "--input=texts.txt", "--output=x.npy", "--layers=-1,a"], "--layers=-1,a"),
+    (["embed", "--model=model", "--input=texts.txt", "--output=x.npy", "--layers=9"], "no layer 9"),
+    (["embed", "--model=model", "--input=empty.txt", "--output=x.npy"], "has no texts"),
+    (["embed", "--model=model", "--input=texts.txt", "--output=there.npy"], "--overwrite"),
+    (["search"], "search needs --index=DIR"),
+    (["search", "--index=i", "--query=a"], "--index=i: no index there"),
+    (["search", "--index=i", "--corpus=none.txt", "--model=model"], "--corpus=none.txt: no such file"),
+    (["search", "--index=i", "--top=0"], "--top=0"),
+    (["search", "--index=gs://x/i"], "expected a local directory"),
+    (["search", *PAIRS, "--depth=3"], "--depth=3: expected at least --negatives=4"),
+    (["search", *PAIRS, "--margin=1"], "--margin is only for --rerank"),
+    (["search", *PAIRS, "--top=3"], "--top is not for --input"),
+    (["search", *PAIRS[:-1]], "search needs --model"),
+    (["fill-mask", "--model=model", "--top=0", "a [MASK]"], "--top=0"),
+    (["serve"], "serve needs --model=DIR"),
+    (["serve", "--model=x", "--queue=0"], "--queue=0"),
+    (["serve", "--model=x", "--host=nowhere.invalid"], "cannot be listened on"),
+    (["convert", "--input=model", "--output=o", "--to=word"], "--to=word"),
+    (["convert", "--input=model", "--output=o", "--to=onnx", "--layers=0"], "--layers changes the model"),
+    (["convert", "--input=model", "--output=o", "--to=bert_jax", "--quantize"], "--quantize is not for"),
+    (
+        ["convert", "--input=model", "--output=o", "--to=huggingface", "--max_shard_size=x"],
+        "--max_shard_size",
+    ),
+    (["plot"], "plot needs --workdir=DIR"),
+    (["plot", "--workdir=none"], "--workdir=none"),
+    (["plot", "--workdir=none", "--layer=1"], "--layer is not for --workdir"),
+    (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),
+    (["inspect", "none"], "none: no such file"),
+    (["inspect", "texts.txt", "--text_field=a"], "--text_field is for text"),
+    (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt has no use"),
+    (["sweep", "--experiment=none", "--workdir=x"], "none"),
+    (["sweep", "--experiment=hour", "--workdir=x", "--seeds=0"], "--seeds=0"),
+    (["demo", "--workdir=gs://x"], "--workdir=gs://x"),
+    (["doctor", "--model=x"], "it is now --model"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("mistakes")
+    work_directory.FORMAT.write(tiny_model(directory), directory / "model")
+    (directory / "texts.txt").write_text("a cat\n")
+    for name in ("empty.txt", "there.npy"):
+        (directory / name).write_text("")
+    (directory / "pairs.tsv").write_text("a\tb\none\ttwo\n")
+    return directory
+
+
+@pytest.mark.parametrize("argv, words", MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
+def test_mistakes(folder, monkeypatch, capsys, argv, words):
+    monkeypatch.chdir(folder)
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.startswith("bert-jax: error: ") and error.count("\n") == 1, error
