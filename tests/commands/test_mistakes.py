@@ -16,8 +16,8 @@ MISTAKES = [
     (["mine"], "bert-jax search --input=PAIRS"),
     (["export"], "--to=onnx"),
     (["report"], "bert-jax plot --output=FILE.html"),
-    (["embed", "--model=x"], "it is now --model"),
-    (["data", "--output=x"], "it is now --output"),
+    (["embed", "--checkpoint=x"], "it is now --model"),
+    (["data", "--output_dir=x"], "it is now --output"),
     (["bench", "--stepz=3"], "did you mean --config.steps?"),
     (["bench", "--steps=many"], "--steps=many"),
     (["bench", "--steps=0"], "--steps=0"),
@@ -89,7 +89,7 @@ MISTAKES = [
     (["sweep", "--experiment=none", "--workdir=x"], "none"),
     (["sweep", "--experiment=hour", "--workdir=x", "--seeds=0"], "--seeds=0"),
     (["demo", "--workdir=gs://x"], "--workdir=gs://x"),
-    (["doctor", "--model=x"], "it is now --model"),
+    (["doctor", "--checkpoint=x"], "it is now --model"),
 ]
 
 
