@@ -268,7 +268,9 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     unused = "share" if flags.rerank else "margin"
     if flags[unused].present:
         raise UserError(f"--{unused} is {'not' if flags.rerank else 'only'} for --rerank; leave it out")
-    limits = {name: flags[name].value for name in ("share", "margin") if flags[name].value is not None}
+    limits: dict[str, Any] = {
+        name: flags[name].value for name in ("share", "margin") if flags[name].value is not None
+    }
     options = mining.Mining(flags.negatives, depth=flags.depth, **limits)
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     examples = tables.read_examples(
