@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.kernels import platform
 from bert_jax.objectives.classification import Classification
-from bert_jax.parallel import host_memory, row_parts, sharding
+from bert_jax.parallel import host, row_parts, sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings import config_files
 from bert_jax.settings.typed import pretrain_config
@@ -79,7 +79,7 @@ def main():
     largest = max(
         (each for each, _ in found.values()), key=lambda each: each.memory_analysis().temp_size_in_bytes
     )
-    host_memory.keep_activations(largest, 1)
+    host.keep_activations(largest, 1)
     seconds = {name: [] for name in found}
     for turn in range(args.pairs + 1):
         for name, (program, arguments) in found.items():

@@ -42,7 +42,7 @@ from bert_jax.errors import (
     is_wrong_path,
 )
 from bert_jax.io.wording import did_you_mean
-from bert_jax.parallel import distributed, host_tuning
+from bert_jax.parallel import distributed, host
 from bert_jax.settings import config_fields, config_flag
 from bert_jax.settings.flags import Define
 
@@ -67,8 +67,7 @@ RENAMED_FLAGS = {
     "padded": "--rows=padded",
 }
 
-# Commands that train. Those that only predict start faster without the settings, and are as fast later.
-_WITH_MALLOC_SETTINGS = ("demo", "pretrain", "finetune", "sweep", "bench")
+_TRAINING = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
 _OUT_OF_MEMORY = (
@@ -92,12 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.open_closed_streams()
     print_any_character()
     try:
-        if argv and argv[0] in _WITH_MALLOC_SETTINGS and not _asks_for_help(argv):
-            signals.block()  # a signal that arrives now is handled by the program that replaces this one
-            host_tuning.restart_with_malloc_settings()
         signals.install(argv[0] if argv else "")
-        host_tuning.hide_gpu_plugins()
-        host_tuning.hide_libtpu()
+        if argv and argv[0] in _TRAINING:
+            host.use_one_heap()
+        host.ignore_missing_accelerators()
         code = _main(argv)
     except (Preempted, Terminated, KeyboardInterrupt) as stop:  # raised while an error was being reported
         code = _stopped(stop)
@@ -132,9 +129,9 @@ def _main(argv: Sequence[str]) -> int:
     except Exception:
         if distributed.is_one_of_several():
             traceback.print_exc()
-            distributed.leave(1)
+            distributed.exit_process(1)
         raise
-    distributed.leave(code)
+    distributed.exit_process(code)
     return code
 
 
@@ -200,7 +197,7 @@ def _dispatch(argv: list[str]) -> int:
         return (module.run(flags, args) or 0) if flags is not None else 0
     except (AssertionError, RuntimeError):
         if "jax" in sys.modules:
-            host_tuning.check_devices()  # raises an error of one line if this is the reason
+            host.check_devices()  # raises an error of one line if this is the reason
         raise
 
 

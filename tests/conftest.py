@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from support import parts as long_parts
 
-from bert_jax.parallel import host_tuning
+from bert_jax.parallel import host
 
-host_tuning.hide_gpu_plugins()
+host.ignore_missing_accelerators()
 
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu

@@ -310,7 +310,7 @@ def _step(objective, arrays, mesh):
     import jax
 
     from bert_jax.kernels import check as kernel_check
-    from bert_jax.parallel import device_memory, host_memory, sharding
+    from bert_jax.parallel import device_memory, host, sharding
     from bert_jax.training.state import abstract_state, init_state
     from bert_jax.training.step import make_train_step
 
@@ -326,7 +326,7 @@ def _step(objective, arrays, mesh):
     lowered, began = jitted.lower(abstract, batch, seed), time.perf_counter()
     step = lowered.compile()
     compile_seconds = time.perf_counter() - began
-    host_memory.keep_activations(step, mesh.size)
+    host.keep_activations(step, mesh.size)
 
     def call():
         nonlocal state
@@ -363,9 +363,9 @@ def main() -> None:
     part.add_argument("--scratch", default=None)
     args = parser.parse_args()
     if args.part in ("train", "finetune", "first_step"):
-        from bert_jax.parallel import host_tuning
+        from bert_jax.parallel import host
 
-        host_tuning.restart_with_malloc_settings()  # as `bert-jax pretrain` and `bert-jax finetune` do
+        host.use_one_heap()  # as `bert-jax pretrain` and `bert-jax finetune` do
     functions = (prepare, matrix, train, finetune, forward, first_step, checkpoint, records)
     {function.__name__: function for function in functions}[args.part](args)
 

@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, scratch
 from bert_jax.io.wording import counted, some
 from bert_jax.kernels import dispatch
-from bert_jax.parallel import host_memory, host_tuning
+from bert_jax.parallel import host
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -78,8 +78,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         *check_packages(requirements(), installed_versions(), LOCK.read_text() if LOCK.exists() else ""),
         *check_backend(probe_in_child(), accelerators()),
         *([check_model(flags.model)] if flags.model else []),
-        check_memory(host_memory.total_and_available()[1]),
-        check_cores(host_tuning.usable_cores(), os.getloadavg()[0]),
+        check_memory(host.total_and_available_memory()[1]),
+        check_cores(host.usable_cores(), os.getloadavg()[0]),
         *check_directory(flags.workdir),
         *check_limits(),
     ]

@@ -213,7 +213,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     """
     profile_steps = profiling.parse_steps(flags.profile_steps)
     at_least(flags, initialization_timeout=1, heartbeat_timeout=1)
-    place = distributed.find_place(
+    place = distributed.process_info(
         flags.coordinator_address,
         flags.num_processes,
         flags.process_id,

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.io import caches
-from bert_jax.parallel import host_tuning
+from bert_jax.parallel import host
 
 # Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
 _LEAST_SECONDS = 0.1
@@ -110,13 +110,13 @@ def enable_compilation_cache(directory: str | None = None) -> None:
     """Enables JAX's compilation cache on disk, so that a restarted run does not compile again.
 
     It is called as a command begins to compute, and first checks that there are devices to do so; see
-    `host_tuning.check_devices`.
+    `host.check_devices`.
 
     Args:
         directory: the cache directory; "" disables the cache, and None selects JAX_COMPILATION_CACHE_DIR or
             else ~/.cache/bert_jax/xla (under XDG_CACHE_HOME where that is set).
     """
-    host_tuning.check_devices()
+    host.check_devices()
     if directory is None:
         given = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
         directory = given or caches.directory("xla")

@@ -1,17 +1,19 @@
-"""Runs of several processes: cluster detection, startup and shutdown.
+"""Runs of several processes: detection of the cluster, rendezvous, start and end.
 
 On Cloud TPU, GKE, Slurm and Open MPI the environment gives the number and the index of the processes;
-elsewhere flags do. Before jax.distributed starts, the processes rendezvous at the coordinator's address: each
-sends one line and receives one line. A run that cannot start therefore reports which processes are missing
-instead of aborting after the timeout.
+elsewhere flags do. If some processes are missing, jax.distributed aborts the others without naming them.
+Before it starts, the processes therefore meet at the coordinator's address: each sends a line of JSON to
+process 0 and receives one: start, or the error that all of them raise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -19,22 +21,23 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from etils import epy
 
 from bert_jax import signals
-from bert_jax.errors import Preempted, UserError
-from bert_jax.parallel import addresses, rendezvous
+from bert_jax.errors import ClusterError, Preempted, UserError
 
 with epy.lazy_imports():
     import jax
 
-_FLAGS = ("coordinator_address", "num_processes", "process_id")
+_MAX_MESSAGE_BYTES = 4096
+_LOG_SECONDS, _RETRY_SECONDS, _GRACE_SECONDS, _PORT_SECONDS = 10.0, 0.2, 10.0, 30.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """The place of one process in a run of several processes.
+class ProcessInfo:
+    """One process in a run of several processes.
 
     Attributes:
         coordinator: HOST:PORT of process 0.
@@ -50,7 +53,19 @@ class Place:
     local_devices: tuple[int, ...] | None = None
 
 
-def find_place(
+def check_address(address: str, flag: str) -> None:
+    """Raises UserError if the value of a flag is not HOST:PORT; IPv6 addresses are in brackets."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
+        raise UserError(f"--{flag}={address}: expected HOST:PORT, like 10.0.0.2:8476")
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def process_info(
     coordinator_address: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
@@ -58,8 +73,8 @@ def find_place(
     detect: bool = True,
     timeout: int = 300,
     environ: Mapping[str, str] = os.environ,
-) -> Place | None:
-    """Returns the place of this process in its run, or None if the run has one process.
+) -> ProcessInfo | None:
+    """Describes this process in its run. None if the run has one process.
 
     Args:
         coordinator_address: HOST:PORT of process 0. Either all of this and the next two arguments are given,
@@ -73,40 +88,31 @@ def find_place(
     Raises:
         UserError: some of the three arguments are missing or invalid.
     """
-    given = (coordinator_address, num_processes, process_id)
-    if any(value is not None for value in given):
-        return _given_place(*given)
-    return _detected_place(timeout, environ) if detect else None
-
-
-def _given_place(address, processes, process):
-    given = dict(zip(_FLAGS, (address, processes, process), strict=True))
-    missing = [f"--{name}" for name, value in given.items() if value is None]
-    if missing:
+    if coordinator_address is None and num_processes is None and process_id is None:
+        return _detect(timeout, environ) if detect else None
+    if coordinator_address is None or num_processes is None or process_id is None:
         raise UserError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; every process of a run "
-            "needs --coordinator_address=HOST:PORT of process 0, --num_processes and its own --process_id"
+            "every process of a run needs --coordinator_address=HOST:PORT of process 0, --num_processes and "
+            "its --process_id"
         )
-    addresses.check(address, "coordinator_address")
-    if processes < 1 or not 0 <= process < processes:
+    check_address(coordinator_address, "coordinator_address")
+    if num_processes < 1 or not 0 <= process_id < num_processes:
         raise UserError(
-            f"--process_id={process} of --num_processes={processes}: expected a number from 0 to "
-            f"{max(0, processes - 1)}"
+            f"--process_id={process_id} of --num_processes={num_processes}: expected a number from 0 to "
+            f"{max(0, num_processes - 1)}"
         )
-    return Place(address, processes, process) if processes > 1 else None
+    return ProcessInfo(coordinator_address, num_processes, process_id) if num_processes > 1 else None
 
 
-def _detected_place(timeout, environ):
-    """Returns the place that JAX's cluster detection finds; None, after a warning, if it fails.
+def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
+    """Detects the cluster as JAX does; None, after a warning, if that fails.
 
-    `jax.distributed.initialize` detects the cluster too, but only as it connects, and could not say which
-    processes are missing. A process of a cluster that runs alone by mistake does no harm: the others find the
-    work directory in use.
+    `jax.distributed.initialize` detects it only as it connects, also if there is one process. A process of a
+    cluster that runs alone by mistake does no harm: the others find the work directory in use.
     """
     try:
         with warnings.catch_warnings():
-            # JAX warns on every Kubernetes pod that lacks the client package.
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # on every Kubernetes pod without the client package
             clusters = importlib.import_module("jax._src.clusters")
             address, processes, process, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 None, None, None, None, None, timeout
@@ -119,21 +125,43 @@ def _detected_place(timeout, environ):
         return None
     if address is None or not processes or processes == 1:
         return None
-    if local is not None and not _shares_devices(processes, environ):
-        local = None
-    return Place(address, int(processes), int(process), None if local is None else tuple(local))
-
-
-def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
-    """Returns whether several processes see all devices of one machine.
-
-    They do not if Slurm gives each process its own device, or starts one process per node.
-    """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and len(visible.split(",")) == 1:
-        return False
+    # JAX gives each process of Slurm one device, also if Slurm starts one process per node.
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")
-    return nodes is None or int(nodes) < processes
+    has_own_devices = len(environ.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1
+    if has_own_devices or (nodes is not None and int(nodes) >= processes):
+        local = None
+    return ProcessInfo(address, int(processes), int(process), None if local is None else tuple(local))
+
+
+def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int = 100) -> None:
+    """Waits for the other processes and starts jax.distributed.
+
+    Call it once, before any other use of JAX's devices.
+
+    Args:
+        info: this process.
+        meet_timeout: seconds within which all processes have to connect.
+        heartbeat_timeout: seconds without a heartbeat of a process after which the other processes end.
+
+    Raises:
+        ClusterError: some processes did not connect; the message names them.
+        UserError: the port is in use, or two processes have the same index.
+        Preempted: this process received SIGTERM before all had connected.
+    """
+    host = bind_host(info.coordinator, meet_timeout) if info.process == 0 else ""
+    bind_address = f"{f'[{host}]' if ':' in host else host}:{_split(info.coordinator)[1]}"
+    with _stopping_on_sigterm():
+        rendezvous(info, bind_address, meet_timeout)
+    jax.distributed.initialize(
+        info.coordinator,
+        info.processes,
+        info.process,
+        local_device_ids=info.local_devices,
+        cluster_detection_method="deactivate",
+        initialization_timeout=meet_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        coordinator_bind_address=bind_address,
+    )
 
 
 def bind_host(coordinator: str, timeout: float = 0.0) -> str:
@@ -149,17 +177,16 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     Raises:
         ClusterError: the name cannot be resolved after `timeout` seconds.
     """
-    host, _ = addresses.split(coordinator)
+    host, _ = _split(coordinator)
     deadline = time.monotonic() + timeout
     while True:
         try:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
             break
-        except OSError as error:
-            if time.monotonic() < deadline:
-                time.sleep(1.0)
-                continue
-            raise addresses.unresolved(coordinator, error) from error
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() >= deadline:
+                raise ClusterError(f"--coordinator_address={coordinator}: {host} has no address") from error
+            time.sleep(1.0)
     if ipaddress.ip_address(address).is_loopback and host not in ("localhost", address):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # Connecting a UDP socket sends nothing; it selects the route.
@@ -167,59 +194,136 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     return address
 
 
-def start(
-    place: Place,
-    *,
-    bind_address: str | None = None,
-    meet_timeout: int = 300,
-    heartbeat_timeout: int = 100,
-) -> None:
-    """Waits for the other processes and starts jax.distributed.
-
-    Call it once, before any other use of JAX's devices.
-
-    Args:
-        place: the place of this process.
-        bind_address: HOST:PORT that process 0 listens on; by default the coordinator's own address.
-        meet_timeout: seconds within which all processes have to connect.
-        heartbeat_timeout: seconds without a heartbeat of a process after which the other processes end.
-
-    Raises:
-        ClusterError: some processes did not connect; the message names them.
-        UserError: the port is in use, or two processes have the same index.
-        Preempted: a process received SIGTERM before all had connected.
-    """
-    if bind_address is None:
-        _, port = addresses.split(place.coordinator)
-        host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
-        bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with _leaving_on_sigterm():
-        rendezvous.meet(place.coordinator, place.processes, place.process, bind_address, meet_timeout)
-    jax.distributed.initialize(
-        place.coordinator,
-        place.processes,
-        place.process,
-        local_device_ids=place.local_devices,
-        cluster_detection_method="deactivate",
-        initialization_timeout=meet_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout,
-        coordinator_bind_address=bind_address,
-    )
-
-
 @contextlib.contextmanager
-def _leaving_on_sigterm() -> Iterator[None]:
-    def leave(number, frame):
-        raise Preempted("stopped before all processes had connected; run the same command to go on")
+def _stopping_on_sigterm() -> Iterator[None]:
+    def stop(number, frame):
+        raise Preempted("stopped before all processes had connected; run the same command to resume")
 
-    previous = signal.signal(signal.SIGTERM, leave)
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def leave(code: int) -> None:
+def rendezvous(
+    info: ProcessInfo, bind_address: str, timeout: float, log: Callable[[str], None] = print
+) -> None:
+    """Waits until all processes have connected to process 0.
+
+    Args:
+        info: this process.
+        bind_address: HOST:PORT that process 0 listens on.
+        timeout: seconds from the call of this function.
+        log: called in process 0 with a line every ten seconds of waiting.
+
+    Raises:
+        ClusterError: some processes did not connect; the message names them.
+        UserError: the processes disagree about their number, two have the same index, or process 0 cannot
+            listen on its port.
+    """
+    deadline = time.monotonic() + timeout
+    if info.process:
+        return _join(info, timeout, deadline)
+    reply = ["start", ""]
+    workers: dict[int, tuple[socket.socket, str]] = {}  # {process index: (connection, host name)}
+    with _listen(bind_address, info.processes, deadline) as listener:
+        try:
+            while missing := sorted({*range(1, info.processes)} - {*workers}):
+                named = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise ClusterError(
+                        f"{named} of {info.processes} did not connect within {timeout:g} s; see the logs "
+                        "there, or allow more time with --initialization_timeout"
+                    )
+                listener.settimeout(min(left, _LOG_SECONDS))
+                try:
+                    connection = listener.accept()[0]
+                except TimeoutError:
+                    log(f"waiting for {named} of {info.processes} processes")
+                    continue
+                _admit(connection, info.processes, workers)
+        except (ClusterError, UserError) as error:
+            reply = [type(error).__name__, str(error)]
+            raise
+        finally:
+            for connection, _ in workers.values():
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(_line(reply))
+
+
+def _listen(bind_address: str, processes: int, deadline: float) -> socket.socket:
+    host, port = _split(bind_address)
+    deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
+    while True:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(processes)
+            return listener
+        except OSError as error:
+            listener.close()
+            # If this run was restarted, its previous process 0 may still be shutting down.
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                why = f"{error.strerror}; choose a free port of this machine"
+                raise UserError(f"process 0 cannot listen on {bind_address}: {why}") from error
+            time.sleep(_RETRY_SECONDS)
+
+
+def _admit(connection: socket.socket, processes: int, workers: dict[int, tuple[socket.socket, str]]) -> None:
+    """Adds a process that has introduced itself; a connection of another program is closed."""
+    connection.settimeout(1.0)
+    match _receive(connection):
+        case [int(process), int(count), str(host)]:
+            if count != processes or not 0 < process < processes:
+                workers[-1] = connection, host  # which gets the error, too
+                raise UserError(
+                    f"process {process} on {host} was started as one of {count} processes and process 0 as "
+                    f"one of {processes}; give all the same --num_processes, and each its own --process_id"
+                )
+            if process in workers and workers[process][1] != host:
+                workers[-1] = connection, host  # which gets the error, too
+                raise UserError(
+                    f"both {workers[process][1]} and {host} were started as process {process}; give each "
+                    "process its own --process_id"
+                )
+            workers[process] = connection, host  # A process that was restarted connects again.
+        case _:
+            connection.close()
+
+
+def _join(info: ProcessInfo, timeout: float, deadline: float) -> None:
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(OSError), socket.create_connection(_split(info.coordinator), left) as link:
+            link.sendall(_line([info.process, info.processes, socket.gethostname()]))
+            # Process 0 may have started later. Its error names the missing processes, so wait for that.
+            link.settimeout(timeout + _GRACE_SECONDS)
+            match _receive(link):
+                case ["start", _]:
+                    return
+                case [str(kind), str(message)]:
+                    raise (UserError if kind == "UserError" else ClusterError)(message)
+        time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+    raise ClusterError(
+        f"process 0 did not answer at {info.coordinator} within {timeout:g} s; check that it is running and "
+        "that its machine accepts connections on that port"
+    )
+
+
+def _line(message: list) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _receive(connection: socket.socket) -> Any:
+    """Returns a message, which is small and comes at once; None from a closed or foreign connection."""
+    try:
+        return json.loads(connection.recv(_MAX_MESSAGE_BYTES).partition(b"\n")[0])
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def exit_process(code: int) -> None:
     """Ends this process immediately if it failed and is one of several.
 
     At a normal exit JAX would wait for the other processes, which in turn wait for this one in a collective.
@@ -242,16 +346,6 @@ def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
     return log if jax.process_index() == 0 else lambda line: None
 
 
-def log_of_each(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns `log` in process 0 of a run, and a function that prints lines to stderr in the others.
-
-    The lines of the others begin with the number of the process.
-    """
-    if jax.process_index() == 0:
-        return log
-    return lambda line: signals.print_line(f"{line_prefix()}{line}")
-
-
 def line_prefix() -> str:
     """Returns "process 1 of 4: " for the lines of process 1 of 4; "" if the run has one process."""
     several = jax.process_count() > 1
@@ -259,5 +353,5 @@ def line_prefix() -> str:
 
 
 def is_one_of_several() -> bool:
-    """Returns whether jax.distributed has been started in this process."""
+    """Whether jax.distributed has been started in this process."""
     return "jax" in sys.modules and jax.distributed.is_initialized()

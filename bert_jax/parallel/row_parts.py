@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.kernels.dropout import row_ids, row_numbers
 from bert_jax.objectives.base import Batch
-from bert_jax.parallel import host_tuning
+from bert_jax.parallel import host
 
 # The activations of 1,024 tokens stay in the caches of two cores of a CPU: `embed` with MiniLM makes 1.25
 # times the texts/s of 4,096 tokens. One core is not faster with fewer, and more cores need more
@@ -25,7 +25,7 @@ def tokens_at_a_time(mesh: jax.sharding.Mesh) -> int | None:
     """Returns the number of tokens of a forward pass on each device that suits a CPU; None elsewhere."""
     if mesh.devices.flat[0].platform != "cpu":
         return None
-    return max(_LEAST_TOKENS, math.ceil(host_tuning.usable_cores()) // mesh.size * _TOKENS_PER_CORE)
+    return max(_LEAST_TOKENS, math.ceil(host.usable_cores()) // mesh.size * _TOKENS_PER_CORE)
 
 
 def tokens_on_device(mesh: jax.sharding.Mesh) -> int:

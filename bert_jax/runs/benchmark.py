@@ -28,7 +28,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
-from bert_jax.parallel import device_memory, host_memory, sharding
+from bert_jax.parallel import device_memory, host, sharding
 from bert_jax.training.metrics import flops
 from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import TrainSetup
@@ -199,7 +199,7 @@ def time_train_step(
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
     step, compile_seconds = _compile(program, accumulate_steps, first, seed)
-    host_memory.keep_activations(step, mesh.size)
+    host.keep_activations(step, mesh.size)
     log(
         f"compiled in {compile_seconds:.1f} s; timing {wording.counted(steps, 'step')} after "
         f"{_WARM_UP_STEPS} of warm-up"

@@ -31,7 +31,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.objectives.adapters import PARAMS, encoder_config, low_rank_name
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.low_rank import LowRank
-from bert_jax.parallel import collective, host_memory, sharding
+from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
 from bert_jax.settings.typed.run_config import RunConfig
 from bert_jax.training import budget as budgets
@@ -297,7 +297,7 @@ class _Run:
                     program, kernels = lower_and_compile(
                         self._train_step, state, self._batch, self._seed, self.guard.compile
                     )
-            host_memory.keep_activations(program, jax.local_device_count())
+            host.keep_activations(program, jax.local_device_count())
             self._programs[key] = program
             if not is_ready:
                 again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""

@@ -198,13 +198,3 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding,
 )
 def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
     assert type(file_error("line", error)) is expected
-
-
-@pytest.mark.parametrize("name", cli._WITH_MALLOC_SETTINGS)
-def test_help_is_shown_by_the_process_that_was_started(name, monkeypatch, capsys):
-    """A restart for the settings of malloc would double its time."""
-    monkeypatch.setattr(cli.host_tuning, "restart_with_malloc_settings", lambda: pytest.fail("restarted"))
-    monkeypatch.setattr(cli.signals, "install", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["bert-jax", name, "--help"])
-    assert cli.main() == 0
-    assert capsys.readouterr().out.startswith(f"usage: bert-jax {name} ")

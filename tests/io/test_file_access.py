@@ -22,7 +22,7 @@ ALLOWED = {
     "bert_jax/convert/model_card.py": "what of a path may be published",
     "bert_jax/data/cache.py": "the lock of the cache",
     "bert_jax/data/verification.py": "a file that is appended to under its lock",
-    "bert_jax/parallel/host_tuning.py": "a file of the kernel",
+    "bert_jax/parallel/host.py": "a file of the kernel",
     "bert_jax/signals.py": "the null device",
     "bert_jax/training/metrics/step_lines.py": "a log that is appended to",
     "bert_jax/workdir/lock.py": "the file that the kernel locks",

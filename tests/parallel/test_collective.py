@@ -2,11 +2,9 @@
 
 import functools
 
-import jax
 import pytest
 from support import together
 
-from bert_jax import checkpoint
 from bert_jax.errors import ClusterError, StorageError, UserError
 from bert_jax.parallel import collective
 
@@ -54,33 +52,3 @@ def test_what_fails_in_one_process_ends_all(monkeypatch, failing, error, exchang
         else:
             expected = ClusterError if isinstance(error, ValueError) else type(error)
             assert type(found) is expected and str(error) in str(found) and "\n" not in str(found)
-
-
-def test_processes_that_fail_alike_each_report_their_own_error(monkeypatch):
-    def call(process):
-        with collective.failing_together():
-            raise UserError(f"of {process}")
-
-    found = together.run(monkeypatch, functools.partial(call, 0), functools.partial(call, 1))
-    assert [str(error) for error in found] == ["of 0", "of 1"]
-
-
-def test_one_process_has_its_own(monkeypatch):
-    monkeypatch.delattr(jax.experimental.multihost_utils, "process_allgather")
-    assert collective.gather(b"own") == [b"own"]
-    assert collective.call_in_primary(lambda: (1, 2)) == (1, 2)
-
-
-def test_an_error_of_another_process_is_not_taken_for_a_missing_checkpoint(monkeypatch, tmp_path):
-    def fail():
-        with collective.failing_together():
-            raise UserError("no such file")
-
-    def look():
-        with collective.failing_together():
-            return checkpoint.parameter_names(tmp_path)
-
-    assert checkpoint.parameter_names(tmp_path) == frozenset()
-    assert together.run(monkeypatch, look, look) == [frozenset()] * 2
-    assert all(isinstance(error, UserError) for error in together.run(monkeypatch, look, fail))
-    assert all(isinstance(error, UserError) for error in together.run(monkeypatch, fail, look))

@@ -1,5 +1,4 @@
 import jax
-import pytest
 
 from bert_jax.parallel import sharding
 from bert_jax.parallel.compiler_options import enable_compilation_cache, for_mesh, options
@@ -31,31 +30,6 @@ def test_options_of_each_chip():
     for axis in ONE:
         assert list(options("gpu", ONE | {axis: 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
     assert for_mesh(sharding.make_mesh(fsdp=2)) == {}
-
-
-@pytest.mark.parametrize("option, value", options("gpu", ONE | {"data": 8}).items())
-def test_this_jaxlib_knows_the_options_of_gpus(option, value):
-    # jaxlib has the options of every platform but TPU, and refuses what it does not know.
-    x = jax.numpy.ones(3)
-    assert jax.jit(lambda x: x + 1, compiler_options={option: value})(x)[0] == 2
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such"):
-        jax.jit(lambda x: x + 2, compiler_options={f"{option}_no_such": value})(x)
-
-
-@pytest.mark.parametrize("given, stored", [(None, 0.1), ("7", 5.0)])
-def test_a_time_from_which_programs_are_stored_that_the_environment_gives_is_kept(monkeypatch, given, stored):
-    name, field = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "jax_persistent_cache_min_compile_time_secs"
-    before = jax.config.jax_compilation_cache_dir, jax.config.values[field]
-    monkeypatch.delenv(name, raising=False)
-    if given:
-        monkeypatch.setenv(name, given)
-    try:
-        jax.config.update(field, 5.0)
-        enable_compilation_cache("")
-        assert jax.config.values[field] == stored
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before[0])
-        jax.config.update(field, before[1])
 
 
 def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):

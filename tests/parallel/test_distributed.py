@@ -1,13 +1,17 @@
-import os
+"""The start of several processes: their places, and a rendezvous of threads; see also test_processes.py."""
 
-import jax
+import concurrent.futures
+import os
+import socket
+import time
+
 import pytest
 from jax._src import clusters
+from support import processes
 
 from bert_jax.errors import ClusterError, UserError
 from bert_jax.parallel import distributed
-from bert_jax.parallel.distributed import Place
-from bert_jax.training.metrics import profiling
+from bert_jax.parallel.distributed import ProcessInfo
 
 
 @pytest.fixture
@@ -30,14 +34,14 @@ def slurm(monkeypatch):
 
 
 def test_a_laptop_is_alone():
-    assert distributed.find_place(environ={}) is None
+    assert distributed.process_info(environ={}) is None
 
 
 def test_flags_come_before_the_environment(slurm):
     slurm()
-    assert distributed.find_place("host:1234", 4, 2) == Place("host:1234", 4, 2)
-    assert distributed.find_place("host:1234", 1, 0) is None
-    assert distributed.find_place(detect=False) is None
+    assert distributed.process_info("host:1234", 4, 2) == ProcessInfo("host:1234", 4, 2)
+    assert distributed.process_info("host:1234", 1, 0) is None
+    assert distributed.process_info(detect=False) is None
 
 
 @pytest.mark.parametrize(
@@ -51,27 +55,14 @@ def test_flags_come_before_the_environment(slurm):
     ],
 )
 def test_slurm_tells(slurm, environ, devices):
-    place = distributed.find_place(environ=slurm(**environ))
+    place = distributed.process_info(environ=slurm(**environ))
     host, port = place.coordinator.split(":")
     assert (host, place.processes, place.process, place.local_devices) == ("gpu03", 8, 3, devices)
     assert 61440 <= int(port) < 65536
 
 
 def test_one_task_of_slurm_is_alone(slurm):
-    assert distributed.find_place(environ=slurm(tasks=1, task=0, local=0)) is None
-
-
-def test_open_mpi_tells(monkeypatch):
-    for name, value in (
-        ("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"),
-        ("OMPI_COMM_WORLD_SIZE", "4"),
-        ("OMPI_COMM_WORLD_RANK", "2"),
-        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
-    ):
-        monkeypatch.setenv(name, value)
-    place = distributed.find_place(environ={})
-    assert place.coordinator.startswith("10.96.0.1:")
-    assert (place.processes, place.process, place.local_devices) == (4, 2, (0,))
+    assert distributed.process_info(environ=slurm(tasks=1, task=0, local=0)) is None
 
 
 def test_a_detection_that_fails_lets_a_single_process_run_with_a_warning(monkeypatch, capfd):
@@ -79,35 +70,23 @@ def test_a_detection_that_fails_lets_a_single_process_run_with_a_warning(monkeyp
         raise RuntimeError("no permission to list pods")
 
     monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detect)
-    assert distributed.find_place(environ={}) is None
+    assert distributed.process_info(environ={}) is None
     printed = capfd.readouterr().err
     assert "no permission to list pods" in printed and "--distributed=off" in printed
-
-
-def test_variables_of_slurm_outside_of_srun_do_not_make_a_cluster(slurm, capfd):
-    """As in the script of `sbatch`, or in a shell of `salloc`, where 8 tasks could be started."""
-    environ = slurm()
-    del environ["SLURM_STEP_NODELIST"]
-    assert distributed.find_place(environ=environ) is None
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
-        (("a:1", None, None), "--num_processes and --process_id are missing"),
-        ((None, 2, 1), "--coordinator_address is missing"),
+        ((None, 2, 1), "every process of a run needs --coordinator_address"),
         (("a", 2, 1), "--coordinator_address=a: expected HOST:PORT"),
-        (("a:0", 2, 1), "expected HOST:PORT"),
         (("a:99999", 2, 1), "expected HOST:PORT"),
         (("a:1", 2, 2), "--process_id=2 of --num_processes=2: expected a number from 0 to 1"),
-        (("a:1", 2, -1), "expected a number from 0 to 1"),
-        (("a:1", 0, 0), "--num_processes=0"),
     ],
 )
 def test_places_that_cannot_be(given, message):
     with pytest.raises(UserError, match=message):
-        distributed.find_place(*given)
+        distributed.process_info(*given)
 
 
 def addresses(monkeypatch, found):
@@ -145,33 +124,103 @@ class _Route:
         return self._own, 0
 
 
-def test_a_coordinator_that_nobody_knows():
-    with pytest.raises(ClusterError, match=r"nowhere.invalid cannot be resolved"):
-        distributed.bind_host("nowhere.invalid:1")
-
-
 def test_one_process_returns_as_ever():
     assert not distributed.is_one_of_several()
-    distributed.leave(1)
+    distributed.exit_process(1)
 
 
-def test_lines_of_other_processes_have_their_number(monkeypatch, capfd):
-    said = []
-    distributed.log_of_each(said.append)("alone")
-    for process in (0, 3):
-        monkeypatch.setattr(jax, "process_count", lambda: 4)
-        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        distributed.log_of_each(said.append)(f"of {process}")
-    assert said == ["alone", "of 0"]
-    assert capfd.readouterr() == ("", "bert-jax: process 3 of 4: of 3\n")
+@pytest.fixture
+def port():
+    return processes.free_port()
 
 
-@pytest.mark.parametrize("text, steps", [("", None), ("3:3", (3, 3)), ("100:105", (100, 105))])
-def test_steps_of_a_profile(text, steps):
-    assert profiling.parse_steps(text) == steps
+def meet(port, process, processes, timeout=20.0, log=print):
+    address = f"127.0.0.1:{port}"
+    distributed.rendezvous(ProcessInfo(address, processes, process), address, timeout, log)
 
 
-@pytest.mark.parametrize("text", ["3", "5:3", "0:1", "a:b", "-1:3"])
-def test_steps_that_cannot_be_profiled(text):
-    with pytest.raises(UserError, match=f"--profile_steps={text}: expected FIRST:LAST"):
-        profiling.parse_steps(text)
+def outcomes(port, numbers, processes, timeout=20.0):
+    """What each process got: None, or its error."""
+
+    def one(number):
+        try:
+            return meet(port, number, processes, timeout)
+        except (ClusterError, UserError) as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
+        return list(pool.map(one, numbers))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
+def test_all_meet_in_any_order_and_leave_the_port(port, order):
+    assert outcomes(port, order, 4) == [None] * 4
+    assert outcomes(port, order, 4) == [None] * 4  # at once, on the same port
+
+
+def test_everyone_learns_who_is_missing(port):
+    found = outcomes(port, (0, 2), 5, timeout=1.0)
+    assert [type(each) for each in found] == [ClusterError] * 2
+    for error in found:
+        assert "processes 1, 3, 4 of 5 did not connect within 1 s" in str(error)
+
+
+def test_process_0_is_missing(port):
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=f"process 0 did not answer at 127.0.0.1:{port} within 0.5 s"):
+        meet(port, 1, 2, timeout=0.5)
+    assert time.monotonic() - began < 15
+
+
+def test_another_number_of_processes(port):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        host = pool.submit(meet, port, 0, 2)
+        with pytest.raises(UserError, match=r"process 1 on .* was started as one of 8 processes"):
+            meet(port, 1, 8)
+        with pytest.raises(UserError, match="process 0 as one of 2"):
+            host.result()
+
+
+def test_the_port_is_taken(port, monkeypatch):
+    monkeypatch.setattr(distributed, "_PORT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}"):
+            meet(port, 0, 2)
+
+
+def test_a_port_that_is_given_up_in_time(port):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with socket.create_server(("127.0.0.1", port)):
+            host = pool.submit(meet, port, 0, 2)
+            time.sleep(0.5)
+        meet(port, 1, 2)
+        host.result()
+
+
+def connect(port):
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 5)
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[1, 2]\n",
+    ],
+    ids=["nothing", "http", "list"],
+)
+def test_foreign_programs_are_ignored(port, sent):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        host = pool.submit(meet, port, 0, 2)
+        with connect(port) as foreign:
+            if sent:
+                foreign.sendall(sent)
+            meet(port, 1, 2)
+            host.result()

@@ -1,12 +1,8 @@
 """Outputs on the devices: all of them, in order, and few at a time."""
 
-import jax
 import numpy as np
-from support import fine_tuned
-from support.tiny_model import draw_parameters
 
-from bert_jax.parallel import pipelining, sharding
-from bert_jax.tasks.rows import outputs
+from bert_jax.parallel import pipelining
 
 
 class Output:
@@ -42,21 +38,6 @@ def test_a_batch_is_made_only_when_there_is_room_for_its_output():
 
     for key, _ in pipelining.computed(Output, batches()):
         assert len(made) <= key + pipelining.IN_FLIGHT + 1
-
-
-def test_a_whole_set_is_predicted_with_two_outputs_on_the_devices(vocabulary, tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("text,label\n" + "".join(f"a {word} cat,{word}\n" for word in 20 * ["red", "blue"]))
-    columns = dict(text_a="text", label="label")
-    task = fine_tuned.make_task(vocabulary, "classification", ["blue", "red"], **columns)
-    data = task.encode(task.read(str(path)))
-    mesh = sharding.make_mesh()
-    params = jax.device_put(draw_parameters(task.objective()))
-    predict = outputs.make_predict(task.objective(), mesh)
-    Output.held = Output.most = 0
-    found = outputs.predict_all(lambda *args: Watched(predict(*args)), params, data, outputs.Shapes(8), mesh)
-    assert found.shape == (40, 2) and Watched.most == 2
-    np.testing.assert_array_equal(found, outputs.predict_all(predict, params, data, outputs.Shapes(8), mesh))
 
 
 class Watched(Output):

@@ -9,9 +9,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.models import Encoder, assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import placement, sharding
-from bert_jax.tasks.rows import outputs
 
 CONFIG = EncoderConfig(
     vocab_size=40,
@@ -99,32 +97,3 @@ def test_no_layer_is_copied_out_of_a_stack():
 
     assert temporaries(params) > size * 0.9
     assert temporaries(placement.place(params, stacked, mesh, "float32")) < size / 8
-
-
-@pytest.mark.long
-def test_nor_within_the_loop_over_the_parts_of_a_batch():
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    objective = Classification(placement.config_for(CONFIG, mesh), 2)
-    shapes = jax.eval_shape(lambda: sharding.unbox(objective.init(jax.random.key(0))))
-    ids = inputs(rows=64, length=64)[0]  # four parts
-    lengths = np.full(64, 64, np.int32)
-    batch = {"input_ids": ids, "lengths": lengths, "first_lengths": lengths}
-    batch["weights"] = np.ones(64, np.float32)
-    layers = shapes["encoder"]["layers"]
-    size = sum(4 * x.size for x in jax.tree.leaves(layers))
-    slices = jax.tree.map(
-        lambda x: placement.Apart((jax.ShapeDtypeStruct(x.shape[1:], x.dtype),) * x.shape[0]), layers
-    )
-    apart = shapes | {"encoder": shapes["encoder"] | {"layers": slices}}
-
-    def of_parameters(params):
-        """Returns the operations that give an array of the shape of a layer's largest parameter."""
-        text = outputs.make_predict(objective, mesh).lower(params, batch).compile().as_text()
-        assert "while(" in text
-        return [
-            line
-            for line in text.splitlines()
-            if "= f32[64,256]" in line and "fusion(" in line.split("=", 1)[1]
-        ]
-
-    assert size and of_parameters(shapes) and not of_parameters(apart)

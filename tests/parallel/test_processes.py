@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from support import corruption, processes
+from support import processes
 
 from bert_jax import checkpoint
 from bert_jax.training.metrics.metrics_writer import read_tables
@@ -150,15 +150,6 @@ def test_sigterm_to_one_saves_the_same_step_in_all(records, alone, tmp_path, pha
     assert_same_course(workdir, alone)
 
 
-@pytest.mark.parametrize("signaled", [0, 2])
-def test_sigterm_before_all_have_connected_ends_those_that_have(records, tmp_path, signaled):
-    with processes.Processes(command(tmp_path / "run", records), 3, missing=1) as started:
-        started.wait_for("waiting for process 3 of 4")
-        started[signaled].send_signal(signal.SIGTERM)
-        assert started.wait() == [3] * 3, started.transcript()
-    assert not (tmp_path / "run" / "checkpoints").exists()
-
-
 @pytest.mark.parametrize(
     "sent, victim",
     [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1)],
@@ -182,18 +173,6 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
         said = "\n".join(started.output[number])
         assert "another task died" in said or "Traceback" in said, said
         assert said.count('File "') < 60  # no stacks of all threads
-
-
-def test_each_process_warns_of_the_corrupt_rows_that_it_reads(records, tmp_path):
-    damaged = shutil.copytree(records, tmp_path / "records")
-    corruption.damage_rows(damaged, range(0, 64, 3))
-    fields = {"steps": 4, "optimizer.warmup_steps": 0, "eval.every": 0, "data.max_corrupt_rows": 22}
-    codes, started = run(command(tmp_path / "run", damaged, **fields), 2)
-    assert codes == [0, 0], started.transcript()
-    for number, prefix in enumerate(("warning: ", "bert-jax: process 1 of 2: warning: ")):
-        warnings = [line for line in started.output[number] if "is corrupt at byte" in line]
-        assert warnings and all(line.startswith(prefix) for line in warnings), started.transcript()
-        assert "(1 of at most 22)" in warnings[0]
 
 
 def test_a_missing_process_is_named(records, tmp_path):
@@ -222,14 +201,3 @@ def test_a_work_directory_that_one_process_does_not_see_is_refused_in_all(record
         assert len(errors) == 1 and f"{workdir}, as process 0 on " in errors[0], output
         assert "is not seen by process 1 on " in errors[0] and "--workdir" in errors[0], output
         assert not (workdir / "config.json").exists()
-
-
-def test_places_that_cannot_be(records, tmp_path):
-    bad = {
-        "--num_processes and --process_id are missing": ["--coordinator_address=a:1"],
-        "expected HOST:PORT": ["--coordinator_address=a", "--num_processes=2", "--process_id=0"],
-        "expected a number from 0 to 1": ["--coordinator_address=a:1", "--num_processes=2", "--process_id=2"],
-    }
-    for message, given in bad.items():
-        code, output = processes.run([*command(tmp_path / "run", records), *given])
-        assert code == 2 and message in output and "Traceback" not in output, output

@@ -8,7 +8,7 @@ import pytest
 from support.models import packed_batch, tiny_task
 
 from bert_jax.kernels.dropout import row_ids, row_numbers
-from bert_jax.parallel import host_tuning, row_parts, sharding
+from bert_jax.parallel import host, row_parts, sharding
 from bert_jax.settings.typed.optimizer_config import OptimizerConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.training.optimization import optimizers
@@ -20,7 +20,7 @@ CORES = 2
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch):
-    monkeypatch.setattr(host_tuning, "usable_cores", lambda: CORES)
+    monkeypatch.setattr(host, "usable_cores", lambda: CORES)
 
 
 def mesh_of(*sizes):
@@ -36,34 +36,6 @@ def test_a_cpu_computes_about_1024_tokens_at_a_time():
     assert parts(32, 128) == 4 and parts(128, 128) == 16 and parts(8, 128) == 1
     assert parts(32, 512) == 16 and parts(4, 2048) == 4
     assert parts(32, 4, 64) == 8  # four rows a group
-
-
-def test_rows_that_do_not_divide_are_in_the_nearest_parts_that_do():
-    assert parts(34, 128) == 2  # 17 rows at a time rather than 2
-    assert parts(31, 128) == 1 and parts(97, 512) == 97
-    assert parts(1, 128) == 1 and parts(0, 128) == 1
-    assert row_parts.of_forward_pass({"vectors": np.zeros((512, 64))}, mesh_of(1, 1, 1)) == 1  # no tokens
-
-
-def test_each_device_divides_its_own_rows():
-    assert parts(32, 128, sizes=(2, 2, 1)) == 1 and parts(128, 128, sizes=(2, 2, 2)) == 4
-
-
-def test_more_cores_compute_more_tokens_and_other_platforms_the_whole_batch(monkeypatch):
-    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 15.5)
-    assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 16 * 512
-    assert row_parts.tokens_at_a_time(mesh_of(4, 1, 1)) == 4 * 512
-    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 11)
-    assert row_parts.tokens_at_a_time(mesh_of(2, 2, 1)) == 2 * 512  # of whole cores
-    monkeypatch.setattr(host_tuning, "usable_cores", lambda: 1)
-    assert row_parts.tokens_at_a_time(mesh_of(1, 1, 1)) == 1024
-
-    class Tpu:
-        platform = "tpu"
-
-    mesh = type("Mesh", (), {"devices": np.array([Tpu()]), "shape": dict(data=1, fsdp=1), "size": 1})()
-    assert row_parts.tokens_at_a_time(mesh) is None
-    assert row_parts.of_forward_pass({"input_ids": np.zeros((128, 512))}, mesh) == 1
 
 
 def test_rows_split_by_strides_and_join_in_their_order():

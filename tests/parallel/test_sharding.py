@@ -79,12 +79,6 @@ def test_losses_are_those_of_one_device(mesh_sizes):
 
 
 @pytest.mark.long
-def test_training_moved():
-    losses = [line["loss"] for line in run((1, 1, 1))[0]]
-    assert len(set(losses)) == 4 and losses[0] == pytest.approx(np.log(VOCAB) + np.log(2), abs=0.15)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("mesh_sizes", SPLITS)
 def test_parameters_and_moments_are_really_sharded(mesh_sizes):
     _, fsdp, tensor = mesh_sizes
@@ -173,33 +167,6 @@ def test_each_device_adds_up_its_own_rows_by_their_numbers_in_the_batch():
             assert sums(np.uint32(3), rows) == 3 * 120, sizes
 
 
-def test_rows_are_added_up_on_a_mesh_with_axes_of_other_names():
-    rows = np.arange(8.0, dtype=np.float32)
-    mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
-    with jax.set_mesh(mesh):
-        split = jax.device_put(rows, jax.sharding.NamedSharding(mesh, P("batch")))
-        total = jax.jit(lambda x: sharding.sum_over_rows(lambda given, x: given * jnp.sum(x), 2.0, x))(split)
-    assert total == 2 * rows.sum()
-
-
-def test_explicit_axes_are_refused_in_one_line():
-    """JAX would say that the output sharding of some gather cannot be resolved."""
-    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))):
-        with pytest.raises(ValueError, match=r"explicit axes, .*: expected axes of the type"):
-            sharding.sum_over_rows(lambda given, rows: jnp.sum(rows), None, jnp.ones(8))
-    sharding.sum_over_rows(lambda given, rows: jnp.sum(rows), None, jnp.ones(8))
-
-
-def test_without_jit_nothing_is_lowered():
-    mesh = sharding.make_mesh()
-    double = sharding.MeshFunction(jax.jit(lambda x: 2 * x), mesh)
-    with jax.disable_jit():
-        assert double(jnp.float32(3)) == 6
-        with pytest.raises(UserError, match="JAX_DISABLE_JIT is set"):
-            double.lower(jnp.float32(3))
-    assert double.lower(jnp.float32(3)).compile()(jnp.float32(3)) == 6
-
-
 def test_rules():
     mesh = sharding.make_mesh(2, 2, 2)
     spec = sharding.partition_spec
@@ -250,11 +217,6 @@ def test_one_axis_extends_over_the_slices(sizes, axis):
     assert np.all(np.sort(slices, axis) == slices) and slices.sum() == 4
 
 
-def test_a_mesh_that_does_not_fit_the_slices():
-    with pytest.raises(UserError, match="mesh data=1 fsdp=1 tensor=8 on 2 slices: make data, or else fsdp"):
-        sharding.make_mesh(1, 1, 8, devices=[Chip(number) for number in range(8)])
-
-
 def test_a_process_has_its_rows_in_their_order():
     devices = np.array(jax.devices())[[5, 2, 7, 0, 3, 6, 1, 4]]
     mesh = sharding.make_mesh(4, 2, 1, devices=list(devices))
@@ -275,16 +237,6 @@ def test_a_process_has_its_rows_in_their_order():
 def test_a_mesh_that_does_not_fit(sizes, said):
     with pytest.raises(UserError, match=said):
         sharding.make_mesh(*sizes)
-
-
-def test_a_batch_that_does_not_divide():
-    sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 2)
-    sharding.check_batch_size(8, sharding.make_mesh(4, 2, 1), 0)  # of parts that are chosen later
-    with pytest.raises(UserError, match="multiple of data x fsdp x accumulate_steps = 4 x 2 x 4 = 32"):
-        sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 4)
-    for size, parts in ((12, 0), (0, 1), (-8, 1)):
-        with pytest.raises(UserError, match=f"batch_size={size} must be a multiple of .* = 4 x 2 x 1 = 8"):
-            sharding.check_batch_size(size, sharding.make_mesh(4, 2, 1), parts)
 
 
 class Factored(Objective):

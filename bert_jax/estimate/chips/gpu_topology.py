@@ -18,7 +18,7 @@ from etils import epy
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips.gpus import CUDNN, Hosts
 from bert_jax.io import scratch
-from bert_jax.parallel import host_tuning
+from bert_jax.parallel import host
 
 with epy.lazy_imports():
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
@@ -38,8 +38,7 @@ def prepare() -> None:
     Raises:
         UserError: the compiler is not installed, or its version differs from that of jax.
     """
-    host_tuning.show_gpu_plugins()
-    found = next((name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name)), None)
+    found = next((name for name in host.GPU_PLUGINS if importlib.util.find_spec(name)), None)
     jax = importlib.metadata.version("jax")
     wanted = f"pip install 'jax-cuda12-plugin=={jax}'"
     if found is None:
@@ -76,7 +75,7 @@ def _without_missing_drivers() -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Returns the versions that an estimate depends on: another compiler makes another program."""
-    found = next(name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name))
+    found = next(name for name in host.GPU_PLUGINS if importlib.util.find_spec(name))
     return {name: importlib.metadata.version(name) for name in ("jax", found.replace("_", "-"))}
 
 

@@ -13,7 +13,6 @@ from etils import epy
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.io.wording import first_line
-from bert_jax.parallel import host_tuning
 
 with epy.lazy_imports():
     from jax.experimental import topologies
@@ -35,7 +34,6 @@ def prepare() -> None:
     Raises:
         UserError: libtpu is not installed.
     """
-    host_tuning.show_libtpu()
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"estimate needs the compiler for TPUs, libtpu, which is not installed: pip install "

@@ -1,0 +1,168 @@
+"""The host: its cores and memory, how glibc manages memory, and which accelerators there are."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from etils import epy
+
+from bert_jax.errors import ClusterError, UserError, install_hint
+
+with epy.lazy_imports():
+    import jax
+    import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+# Of the second and the first version of cgroups: the files with the quota and the period, in microseconds.
+_QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
+# The folder, files of the limit and of the usage, and the name of cached files in memory.stat.
+_MEMORY = (
+    (_CGROUP, "memory.max", "memory.current", "inactive_file"),
+    (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def usable_cores() -> float:
+    """Returns the number of cores that this process may use, by its affinity and its container's quota."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    for names in _QUOTAS:
+        with contextlib.suppress(OSError, ValueError):  # no cgroup of this kind, or "max"
+            quota, period = map(int, " ".join((_CGROUP / name).read_text() for name in names).split())
+            if quota > 0:  # -1 is no quota
+                return min(cores, quota / period)
+    return cores
+
+
+def total_and_available_memory() -> tuple[int, int]:
+    """Returns the total and the available memory in bytes, within the limit of a container."""
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    for folder, limit, usage, cached in _MEMORY:
+        try:
+            bound, used = (int((folder / name).read_text()) for name in (limit, usage))
+        except (OSError, ValueError):  # no cgroup of this kind, or "max"
+            continue
+        if bound < total:
+            # Cached files are given up when memory is needed.
+            free = bound - used + _entry(folder / "memory.stat", cached)
+            total, available = bound, min(available, free)
+    return total, max(available, 0)
+
+
+def _entry(file: Path, name: str) -> int:
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (line.split() for line in file.read_text().splitlines())
+        return next(int(value) for key, value in lines if key == name)
+    return 0
+
+
+# Parameters of mallopt, from glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+_TOP_PAD = 64 * 2**20  # bytes by which the heap grows
+_RESERVE = 8  # A step may allocate this fraction of the available memory.
+_has_one_heap = False
+
+
+def _mallopt(*options: tuple[int, int]) -> bool:
+    function = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    return function is not None and all(function(*option) for option in options)
+
+
+def use_one_heap() -> None:
+    """Lets all threads that are started from now on share one heap, as `keep_activations` needs."""
+    global _has_one_heap
+    _has_one_heap = sys.platform == "linux" and _mallopt((_M_ARENA_MAX, 1))
+
+
+def keep_activations(compiled: jax.stages.Compiled, devices: int) -> bool:
+    """Lets glibc keep the temporary memory of a program between its calls, if it runs on CPUs.
+
+    By default glibc returns large blocks to the system. Each step of training on a CPU then gets the memory
+    of its activations anew, which the system fills with zeros: a fifth of the time of a step. Small
+    allocations divide the blocks that are kept, so that the process grows for some steps, to about six times
+    the temporary memory of a step. Memory is therefore kept only if eight times as much is available.
+
+    Args:
+        compiled: the compiled program.
+        devices: the number of devices of this host that run it.
+
+    Returns:
+        True if the memory is kept.
+    """
+    if not _has_one_heap or jax.default_backend() != "cpu":
+        return False
+    analysis: Any = compiled.memory_analysis()
+    if _RESERVE * analysis.temp_size_in_bytes * devices > total_and_available_memory()[1]:
+        return False
+    return _mallopt((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD))
+
+
+GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # /dev/dxg is the one of WSL
+_TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+_TPU_PCI_VENDOR = "0x1ae0"  # Google, whose network cards have the same vendor id
+_TPU_VARIABLES = (
+    "CLOUD_TPU_TASK_ID",
+    "JAX_FORCE_TPU_INIT",
+    "TPU_ACCELERATOR_TYPE",
+    "TPU_LIBRARY_PATH",
+    "TPU_NAME",
+    "TPU_WORKER_HOSTNAMES",
+    "TPU_WORKER_ID",
+)
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the machine has an NVIDIA GPU device file, or the nvidia-smi tool."""
+    return any(map(os.path.exists, _NVIDIA_DEVICES)) or shutil.which("nvidia-smi") is not None
+
+
+def may_have_tpu() -> bool:
+    """Whether device files, PCI devices or environment variables indicate a TPU."""
+    if any(map(glob.glob, _TPU_DEVICES)) or any(name in os.environ for name in _TPU_VARIABLES):
+        return True
+    for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
+        with contextlib.suppress(OSError), open(path) as file:
+            if file.read().strip() == _TPU_PCI_VENDOR:
+                return True
+    return False
+
+
+def ignore_missing_accelerators() -> None:
+    """Lets jax use the CPU on a machine without a TPU or GPU that has their libraries.
+
+    `bert-jax estimate` needs only the libraries. In other commands, jax would look for the devices and print
+    errors. Call this function before anything imports jax.
+    """
+    is_installed = any(map(importlib.util.find_spec, ("libtpu", *GPU_PLUGINS)))
+    if is_installed and not has_nvidia_gpu() and not may_have_tpu():
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+
+
+def check_devices() -> None:
+    """Checks that jax finds the devices that JAX_PLATFORMS names.
+
+    Raises:
+        UserError: the machine has no such device, or the package for it is not installed.
+        ClusterError: the device may be there, but another process may still hold it.
+    """
+    try:
+        jax.devices()
+    except Exception as error:
+        asked, reason = os.environ.get("JAX_PLATFORMS", ""), str(error)[:200]
+        hint = install_hint("tpu" if "tpu" in asked else "cuda")
+        message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or {hint}"
+        message += f" ({reason})" if reason else ""
+        # Without the package for GPUs, the error of jax has no text.
+        is_installed = reason and "known backends" not in reason and "Failed to open" not in reason
+        may_pass = is_installed and (has_nvidia_gpu() or may_have_tpu())
+        raise (ClusterError if may_pass else UserError)(message) from error
