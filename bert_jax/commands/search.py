@@ -48,8 +48,7 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, embedding_files, mining
     from bert_jax.inference.search import corpus, fingerprint, index, reranking
     from bert_jax.parallel import compiler_options
-    from bert_jax.tasks import writers
-    from bert_jax.tasks.readers import tables
+    from bert_jax.tasks import table, writers
 
 _BATCH = 256  # queries of a file that are computed at a time
 _SHOWN = 100  # characters of a document on the terminal
@@ -273,9 +272,8 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     }
     options = mining.Mining(flags.negatives, depth=flags.depth, **limits)
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
-    examples = tables.read_examples(
-        flags.input, tables.Columns(flags.text_a, flags.text_b), parse_label=None, flags=""
-    )
+    columns = table.Columns(flags.text_a, flags.text_b)
+    examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
     examples.warn(log)
     further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
     compiler_options.enable_compilation_cache()

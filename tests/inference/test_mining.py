@@ -66,7 +66,7 @@ def run(tmp_path, capsys):
     (tmp_path / "more.txt").write_text("one big cat\n\n \ntwo\n")
 
     def call(*flags, output="out.jsonl", code=0):
-        command = ["mine", f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
+        command = ["search", f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
         command += ["--text_a=q", "--text_b=a", f"--output={tmp_path / output}", *flags]
         capsys.readouterr()
         assert cli.main(command) == code
@@ -79,7 +79,7 @@ def run(tmp_path, capsys):
 def test_what_is_written_is_read_by_training(run, vocabulary):  # noqa: F811
     call, folder, model = run
     shown = call("--negatives=2", "--share=1.5", f"--corpus={folder / 'more.txt'}").out
-    assert "9 pairs with 2 negatives each, of 11 texts; 0 with fewer left out" in shown
+    assert "9 pairs with 2 negatives each, of 11 texts; 0 with fewer skipped" in shown
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     candidates = [a for _, a in PAIRS] + ["one big cat", "two"]
     embedder = Embedder(model)
@@ -118,10 +118,10 @@ def test_the_model_of_pairs_is_computed_in_the_dtype_of_the_flag(run, monkeypatc
     "flags, message",
     [
         (["--negatives=0"], "--negatives=0: expected 1 or more"),
-        (["--depth=3"], "--depth=3: expected at least --skip + --negatives = 4"),
-        (["--margin=1"], "--margin is only used with --rerank; leave it out"),
+        (["--depth=3"], "--depth=3: expected at least --negatives=4"),
+        (["--margin=1"], "--margin is only for --rerank; leave it out"),
         (["--relevant=1"], "--relevant is only used with --rerank; leave it out"),
-        (["--rerank=x", "--share=1"], "--share is not used with --rerank; leave it out"),
+        (["--rerank=x", "--share=1"], "--share is not for --rerank; leave it out"),
         (["--text_a=c"], "pairs.tsv: no column 'c'; its columns are 'q', 'a'\n"),
         (["--corpus=none.txt", "--model=none"], "--corpus=none.txt: no such file"),
     ],
