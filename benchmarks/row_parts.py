@@ -45,7 +45,7 @@ def programs(args, mesh):
             "first_lengths": batch["lengths"], "weights": np.ones(args.rows, np.float32),
         }  # fmt: skip
     else:
-        masking = config.masking.options(args.length, config.steps)
+        masking = config.masking.options(args.length)
         objective = benchmark.make_task(model, args.length, masking, next_sentence=model.type_vocab_size > 1)
     params = sharding.unbox(objective.init(jax.random.key(0)))
     batch = sharding.global_batch(batch, mesh)

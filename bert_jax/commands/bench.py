@@ -119,7 +119,7 @@ def measure(
 
     def time_steps(batches, length, next_sentence=True):
         benchmark.check_length(model, length)
-        task = benchmark.make_task(model, length, config.masking.options(length, config.steps), next_sentence)
+        task = benchmark.make_task(model, length, config.masking.options(length), next_sentence)
         learned = pretrain.make_objective(config, task, length)
         learned = distillation.read_teacher(learned, config, pretrain.HEAD, "", progress.log)
         objective = pretrain.trainable(config, learned)

@@ -8,8 +8,6 @@ import numpy as np
 
 from bert_jax.data import google, tfrecord
 from bert_jax.data.records import Dataset
-from bert_jax.errors import UserError, reading
-from bert_jax.io import files, numerals
 
 _ROWS = 1024  # rows that are read together
 
@@ -62,30 +60,3 @@ def cross_entropy(counts: np.ndarray, known: np.ndarray, smoothing: float = 1.0)
     shares = (known + smoothing) / (known + smoothing).sum()
     predicted = counts > 0
     return float(-(counts[predicted] * np.log(shares[predicted])).sum() / counts.sum())
-
-
-def read(path: str, vocab_size: int) -> np.ndarray:
-    """Returns the counts in a text file, one number a line in the order of the vocabulary, int64 [V].
-
-    Args:
-        path: a path or URL.
-        vocab_size: number of tokens of the vocabulary, V.
-
-    Raises:
-        UserError: the file does not exist, or does not have one whole number of at least 0 for each token.
-        StorageError: the disk or the bucket failed.
-    """
-    try:
-        with reading(f"masking.token_counts={path}"):
-            text = files.read_text(path)
-        counts = np.array([numerals.parse(line, int) for line in text.split()], np.int64)
-    except (ValueError, OverflowError) as error:
-        raise UserError(
-            f"masking.token_counts={path}: {error}; expected one count a line, in the order of the vocabulary"
-        ) from error
-    if len(counts) != vocab_size or counts.min(initial=0) < 0:
-        raise UserError(
-            f"masking.token_counts={path}: expected a count of at least 0 for each of the {vocab_size} "
-            f"tokens of the vocabulary, found {len(counts)} counts"
-        )
-    return counts

@@ -93,7 +93,7 @@ def held_out(
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)
-    masking = masks.options(dataset.max_seq_length, steps=0)
+    masking = masks.options(dataset.max_seq_length)
     what = _causal(model, config) if config.causal else _masked(model, config, masking)
     count = min(rows or len(dataset), len(dataset))
     pairs, labels = _totals(what, model, seed, dataset, count, mesh, batch_size, on_batch)
@@ -119,7 +119,7 @@ def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_siz
     for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
         if value < least:
             raise UserError(f"{name}={value}: expected at least {least}")
-    masks.options(1, steps=0)  # its checks do not depend on the number of tokens
+    masks.options(1)  # its checks do not depend on the number of tokens
     paths = comma_lists.paths(data_dir)
     own = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
     if own and len(own) == len(paths):
@@ -146,7 +146,7 @@ class _Predicted(NamedTuple):
 
 def _masked(model: convert.Model, config: EncoderConfig, masking: MaskingOptions) -> _Predicted:
     tokenizer = tokenizer_of(model)
-    vocabulary, next_sentence = Vocabulary.of(tokenizer), "nsp" in model.groups
+    vocabulary, next_sentence = Vocabulary.from_tokenizer(tokenizer), "nsp" in model.groups
     objective = MaskedLM(
         config,
         vocabulary,

@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.parameters import StackedLayers, layer_numbers, parameter_shapes
-from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Rngs
+from bert_jax.models.parameters import LAYERS, StackedLayers, is_box, layer_numbers, parameter_shapes
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs, encoder_config
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
 INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
 _PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
+_TWO_INPUTS = "heads"  # the first input axis of the kernels with two, ("heads", "kv")
 _LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 
 
@@ -123,10 +126,6 @@ class PartlyFrozen(Objective):
         parts = flatten_dict(params, sep="/") | flatten_dict(frozen[PARAMS], sep="/")
         return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(INNER))
 
-    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
-        """Returns the batch with what the wrapped objective needs of the step."""
-        return self.objective.at_step(batch, step)
-
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the inputs of the wrapped objective's model."""
         return self.objective.prepare(batch, key, train)
@@ -152,18 +151,86 @@ class PartlyFrozen(Objective):
         """Returns the losses and metrics of these outputs."""
         return self.objective.compare(params, outputs, batch)
 
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the models of the wrapped objective."""
-        return self.objective.computed(left_to_right)
-
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs of the wrapped objective."""
         return self.objective.predict(params, batch)
 
 
-def encoder_config(objective: Objective) -> EncoderConfig | None:
-    """Returns the configuration of an objective's encoder, or None if the objective has no encoder."""
-    return getattr(objective, "config", None)
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowRank(PartlyFrozen):
+    """Trains W + scale * A B in place of some frozen kernels W, and the parameters that are not frozen.
+
+    Layers that are stacked have an A and a B each; layers that share W share A and B. B is 0 at first, so
+    that training starts with the function of the frozen model.
+
+    Attributes:
+        is_target: whether the parameter of a name, such as `encoder/layers/stack/layer/query/kernel`, is a
+            kernel with an update. It has to be frozen.
+        rank: the rank of A B.
+        scale: alpha / rank.
+    """
+
+    is_target: Callable[[str], bool]
+    rank: int
+    scale: float
+
+    @functools.cached_property
+    def targets(self) -> dict[str, Any]:
+        """Returns {name: boxed shape} of the kernels with an update."""
+        shapes = flatten_dict(self.objective.init_model_shapes, sep="/")
+        return {name: shapes[name] for name in sorted(shapes) if self.is_target(name)}
+
+    def has_gradient(self, name: str) -> bool:
+        """Returns whether the gradient of a parameter is computed, as for A and B that of their product."""
+        return self.is_target(name) or super().has_gradient(name)
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new trained parameters, with A at random and B 0."""
+        trained = flatten_dict(super().init(key), sep="/")
+        own = jax.random.fold_in(key, 1)  # the model's parameters are drawn from `key` itself
+        for number, (name, box) in enumerate(self.targets.items()):
+            shared, inputs, outputs = _axes(box.names)
+            sizes = dict(zip(box.names, box.value.shape, strict=True))
+            lead, fan_in, fan_out = (
+                tuple(sizes[axis] for axis in axes) for axes in (shared, inputs, outputs)
+            )
+            # PEFT's default, Kaiming uniform with a = sqrt 5.
+            bound = 1 / math.sqrt(math.prod(fan_in))
+            shape, of_a = (*lead, *fan_in, self.rank), jax.random.fold_in(own, number)
+            a = jax.random.uniform(of_a, shape, jnp.float32, -bound, bound)
+            b = jnp.zeros((*lead, self.rank, *fan_out), jnp.float32)
+            trained[low_rank_name(name, "a")] = nn.LogicallyPartitioned(a, (*shared, *inputs, None))
+            trained[low_rank_name(name, "b")] = nn.LogicallyPartitioned(b, (*shared, None, *outputs))
+        return unflatten_dict(trained, sep="/")
+
+    def frozen(self) -> Params:
+        """Returns the shapes of the frozen parameters and of the scales."""
+        scale = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((), jnp.float32), ())
+        return self._with_scales(super().frozen(), lambda: scale)
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """Returns the trained and the frozen ones of the given parameters, and the scales with the latter."""
+        trained, frozen = super().split(params)
+        boxed = any(map(is_box, jax.tree.leaves(params, is_leaf=is_box)))
+
+        def scale() -> Any:
+            value = np.array(self.scale, np.float32)
+            return nn.LogicallyPartitioned(value, ()) if boxed else value
+
+        return trained, self._with_scales(frozen, scale)
+
+    def _with_scales(self, frozen: Params, scale: Callable[[], Any]) -> Params:
+        names = flatten_dict(frozen[PARAMS], sep="/")
+        # Each target has an array of its own: the train step donates its state, and no buffer twice.
+        names |= {low_rank_name(name, "scale"): scale() for name in self.targets}
+        return {**frozen, PARAMS: unflatten_dict(names, sep="/")}
+
+
+def _axes(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Returns the logical axis names of a kernel's stack, of its inputs and of its outputs."""
+    shared = 1 if names[0] == LAYERS else 0
+    first = shared + (2 if names[shared] == _TWO_INPUTS else 1)
+    return names[:shared], names[shared:first], names[first:]
 
 
 def recomputes(objective: Objective) -> bool:

@@ -1,15 +1,14 @@
-"""The protocol of an objective: what a model learns, as pure functions that one train step runs."""
+"""The base class of objectives: what a model learns, as pure functions that one train step runs."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import abstract_key
 from bert_jax.objectives.losses import Pair
 
@@ -19,35 +18,12 @@ Pairs = dict[str, Pair]
 Rngs = dict[str, jax.Array]
 
 
-class Predicted(enum.Enum):
-    """The positions of a row at which a masked LM head predicts."""
+class Objective:
+    """A training objective: `init`, `prepare`, `weights`, `loss` and `predict`.
 
-    NONE = enum.auto()
-    MASKED = enum.auto()
-    EVERY = enum.auto()
-
-
-@dataclasses.dataclass(frozen=True)
-class Computed:
-    """A model that each train step of an objective computes, as its FLOPs are counted.
-
-    Attributes:
-        objective: an objective whose only model it is.
-        predicted: where its masked LM head predicts, if it has one.
-        has_sequences: whether the heads are computed that read the state of a sequence.
-        is_trained: whether it has a backward pass.
-        prefix: what the names of its parameters begin with among those of the step's objective.
+    Wrappers of an objective, which freeze parameters or add a teacher, also have `frozen`, `join`,
+    `init_model` and `split`. An objective that compares the rows of a batch has `row_outputs` and `compare`.
     """
-
-    objective: Objective
-    predicted: Predicted = Predicted.MASKED
-    has_sequences: bool = True
-    is_trained: bool = True
-    prefix: str = ""
-
-
-class Objective(Protocol):
-    """A training objective. Members besides init, prepare, weights, loss and predict have defaults."""
 
     @property
     def scales(self) -> Mapping[str, float]:
@@ -60,29 +36,67 @@ class Objective(Protocol):
         return None
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new trainable parameters, each boxed with its logical axis names.
-
-        The boxes are `flax.linen.LogicallyPartitioned`.
-        """
-        ...
+        """Returns new trainable parameters, boxed with their axis names (`nn.LogicallyPartitioned`)."""
+        raise NotImplementedError
 
     @functools.cached_property
     def init_shapes(self) -> Params:
-        """Returns the shapes of what `init` returns, boxed alike.
+        """Returns the shapes of the parameters that `init` returns, boxed alike.
 
-        They are kept: a run needs them several times, and each trace of a model takes tenths of a second.
+        They are cached: a run needs them several times, and each trace of a model takes tenths of a second.
         """
         return jax.eval_shape(self.init, abstract_key())
 
-    @functools.cached_property
-    def init_model_shapes(self) -> Params:
-        """Returns the shapes of what `init_model` returns, boxed alike."""
-        if type(self).init_model is Objective.init_model:
-            return self.init_shapes
-        return jax.eval_shape(self.init_model, abstract_key())
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """Returns the model's inputs for a batch of the loader, on the device.
+
+        Rows stay along axis 0. Random values, in training and in evaluation, depend only on `key` and the
+        row's position in the global batch, or on keys of the rows in the batch.
+        """
+        raise NotImplementedError
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the weight that `loss` reports for each loss of a prepared batch.
+
+        It is known without running the model.
+        """
+        raise NotImplementedError
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns ({loss: (sum, weight)}, {metric: (sum, weight)}) of a prepared batch.
+
+        The train step minimizes the sum over losses of scale x sum / weight over the whole global batch.
+
+        Args:
+            params: parameters returned by `join`.
+            batch: batch returned by `prepare`, or some of its rows.
+            rngs: key of Flax's random stream `dropout` in training; None in evaluation.
+        """
+        raise NotImplementedError
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the outputs for a batch of the loader, one for each row."""
+        raise TypeError(f"{type(self).__name__} makes no predictions")
+
+    @property
+    def compares_rows(self) -> bool:
+        """Returns whether the loss depends on all rows of a batch together.
+
+        With `accumulate_steps`, `row_outputs` is then called with some of the rows at a time, and `compare`
+        with the outputs of all of them.
+        """
+        return False
+
+    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
+        """Returns the outputs that are compared, arrays with rows along axis 0; arguments as of `loss`."""
+        raise TypeError(f"{type(self).__name__} does not compare rows")
+
+    def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns the result of `loss`, from the outputs of all rows of a batch."""
+        raise TypeError(f"{type(self).__name__} does not compare rows")
 
     def frozen(self) -> Params | None:
-        """Returns the parameters that are read but never trained, boxed as in `init`; None for none.
+        """Returns the parameters that are read but never trained, boxed as in `init`; None if there are none.
 
         They are sharded like trainable parameters, have no gradient and no optimizer state, and are saved
         once per run. Leaves are arrays, or shapes (`jax.ShapeDtypeStruct`) if a resumed run has already saved
@@ -102,69 +116,18 @@ class Objective(Protocol):
         """
         return self.init(key)
 
+    @functools.cached_property
+    def init_model_shapes(self) -> Params:
+        """Returns the shapes of the parameters that `init_model` returns, boxed alike."""
+        if type(self).init_model is Objective.init_model:
+            return self.init_shapes
+        return jax.eval_shape(self.init_model, abstract_key())
+
     def split(self, params: Params) -> tuple[Params, Params | None]:
         """Returns the trained and the frozen ones of some or all of the parameters that `init_model` has."""
         return params, None
 
-    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
-        """Returns a batch of the loader with what `prepare` needs of the step of training, int32.
 
-        It is called in training only. By default, nothing depends on the step.
-        """
-        return batch
-
-    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Returns the model's inputs for a batch of the loader, on the device.
-
-        Rows stay along axis 0. Random values, in training and in evaluation, depend only on `key` and the
-        row's position in the global batch, or on keys of the rows in the batch.
-        """
-        ...
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weight that `loss` reports for each loss of a prepared batch.
-
-        It is known without running the model.
-        """
-        ...
-
-    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns ({loss: (sum, weight)}, {metric: (sum, weight)}) of a prepared batch.
-
-        The train step minimizes the sum over losses of scale x sum / weight over the whole global batch.
-
-        Args:
-            params: parameters returned by `join`.
-            batch: batch returned by `prepare`, or some of its rows.
-            rngs: key of Flax's random stream `dropout` in training; None in evaluation.
-        """
-        ...
-
-    @property
-    def compares_rows(self) -> bool:
-        """Returns whether the loss depends on all rows of a batch together.
-
-        With `accumulate_steps`, `row_outputs` is then called with some of the rows at a time, and `compare`
-        with the outputs of all of them.
-        """
-        return False
-
-    def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
-        """Returns the outputs that are compared, arrays with rows along axis 0; arguments as of `loss`."""
-        raise TypeError(f"{type(self).__name__} does not compare rows")
-
-    def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns what `loss` returns, from the outputs of all rows of a batch."""
-        raise TypeError(f"{type(self).__name__} does not compare rows")
-
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the models that a train step computes, by default that of this objective.
-
-        Args:
-            left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
-        """
-        return (Computed(self),)
-
-    def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the outputs for a batch of the loader, one for each row."""
-        raise TypeError(f"{type(self).__name__} makes no predictions")
+def encoder_config(objective: Objective) -> EncoderConfig | None:
+    """Returns the configuration of an objective's encoder, or None if the objective has no encoder."""
+    return getattr(objective, "config", None)

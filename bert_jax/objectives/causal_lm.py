@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,9 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Computed, Objective, Pairs, Params, Predicted, Rngs
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking.replace import place_at
+from bert_jax.objectives.masking import place_at
 
 # An entry of the batches of steps that learn left to right: [B], of any values.
 LEFT_TO_RIGHT = "left_to_right"
@@ -109,18 +108,13 @@ class CausalLM(Objective):
         loss, accuracy = losses.of_tokens(logits, batch["next_labels"], batch["next_weights"])
         return {"clm": loss}, {"clm_accuracy": accuracy}
 
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the model, which predicts at every token."""
-        return (Computed(self, Predicted.EVERY, has_sequences=False),)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalThenMasked(Objective):
     """Masked LM whose first steps learn left to right, with the same parameters.
 
-    These are the steps whose batches have the entry `LEFT_TO_RIGHT`. Each kind of batch has a program of its
-    own, which computes nothing of the other. A next-sentence head has no gradient from left to right.
-    Evaluation is that of masked LM.
+    These are the steps whose batches have the entry `LEFT_TO_RIGHT`. Each kind of batch has its program. A
+    next-sentence head has no gradient from left to right. Evaluation is masked LM.
 
     Attributes:
         masked: the objective of the other batches.
@@ -147,10 +141,6 @@ class CausalThenMasked(Objective):
         """Returns new parameters of masked LM."""
         return self.masked.init(key)
 
-    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
-        """Returns the batch with what masks need of the step."""
-        return self._of(batch).at_step(batch, step)
-
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the inputs of the objective of this batch."""
         marks = {name: batch[name] for name in (LEFT_TO_RIGHT,) if name in batch}
@@ -163,10 +153,6 @@ class CausalThenMasked(Objective):
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the losses and metrics of this batch."""
         return self._of(batch).loss(params, batch, rngs)
-
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the model of one of the two objectives."""
-        return (self.causal if left_to_right else self.masked).computed()
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the probabilities that masked LM predicts."""

@@ -16,10 +16,7 @@ from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary, choice_weights, mask_tokens, prob_at
-from bert_jax.objectives.masking.replace import place_at
-
-_PROB = "mask_prob"  # an entry of the batch between `at_step` and `prepare`
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens, place_at
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,17 +25,14 @@ class MaskedLM(Objective):
 
     Attributes:
         config: configuration of the encoder.
-        vocabulary: what masking needs to know of the vocabulary.
+        vocabulary: the properties of the vocabulary that masking needs.
         masking: the masks of training.
         next_sentence: whether the records have next-sentence labels.
         token_types: token types of A and B.
         head: structure of the masked LM head.
         next_sentence_head: whether the model has a next-sentence head, and the pooler that it needs; without
             it, the labels are not used.
-        eval_masking: the masks of evaluation; None for those of training, with the share `masking.prob`.
-
-    Raises:
-        UserError: `smoothing` of either is too large for the counts of the vocabulary.
+        eval_masking: the masks of evaluation; None for those of training.
     """
 
     config: EncoderConfig
@@ -49,11 +43,6 @@ class MaskedLM(Objective):
     head: MaskedLMHead = MASKED_LM
     next_sentence_head: bool = True
     eval_masking: MaskingOptions | None = None
-
-    def __post_init__(self):
-        for options in (self.masking, self.eval_masking):
-            if options and options.smoothing and self.vocabulary.counts is not None:
-                choice_weights(self.vocabulary, options)
 
     @property
     def model(self) -> PretrainingModel:
@@ -71,13 +60,8 @@ class MaskedLM(Objective):
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"]
 
-    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
-        """Returns the batch with the share of tokens to predict, if it changes during training."""
-        prob = prob_at(self.masking, step)
-        return batch if prob is None else batch | {_PROB: prob}
-
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Unpacks the rows and draws their masks.
+        """Unpacks the rows and samples their masks.
 
         The masks of a row depend on `key` and its position in the global batch. With `masking.copies`, those
         of training depend on the entry `mask_keys` alone (see `data.loader`). Rows that already have masks
@@ -101,9 +85,7 @@ class MaskedLM(Objective):
             row_keys = jax.random.wrap_key_data(batch["mask_keys"], impl="threefry2x32")
         else:
             row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
-        masked = mask_tokens(
-            row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, masking, batch.get(_PROB)
-        )
+        masked = mask_tokens(row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, masking)
         return dict(zip(names, masked, strict=True))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -126,7 +108,7 @@ class MaskedLM(Objective):
         collect: Collection[str] = (),
         late_logits: bool = False,
     ) -> tuple[Any, collected.States]:
-        """Returns the logits of both heads, None for one that there is not, and what is collected.
+        """Returns the logits of both heads, None without a next-sentence head, and the collected states.
 
         Args:
             params: parameters of the model.
@@ -145,10 +127,10 @@ class MaskedLM(Objective):
         heads = {"mlm": (mlm_logits, batch["masked_labels"], batch["masked_weights"])}
         if nsp_logits is not None:
             heads["nsp"] = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
-        found = {name: losses.of_tokens(*head) for name, head in heads.items()}
+        pairs = {name: losses.of_tokens(*head) for name, head in heads.items()}
         return (
-            {name: loss for name, (loss, _) in found.items()},
-            {f"{name}_accuracy": accuracy for name, (_, accuracy) in found.items()},
+            {name: loss for name, (loss, _) in pairs.items()},
+            {f"{name}_accuracy": accuracy for name, (_, accuracy) in pairs.items()},
         )
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
@@ -166,13 +148,13 @@ class MaskedLM(Objective):
         return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
     def soft_logits(self, logits: Any) -> list[jax.Array]:
-        """Returns the logits that those of a teacher are compared with."""
+        """Returns the logits that are compared with a teacher's."""
         return [logits[0]]
 
     def soft_weights(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns the weight of each of them and the sum that their loss is divided by.
+        """Returns the weights of the tokens whose logits are compared, and the divisor of their loss.
 
-        They are those of the masked tokens, or of all tokens in a batch of `at_every_token`.
+        These are the masked tokens, or all tokens in a batch of `at_every_token`.
         """
         weights = batch["masked_weights"]
         if "masked_positions" not in batch:

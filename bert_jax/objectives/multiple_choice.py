@@ -1,4 +1,4 @@
-"""Choice among several texts, with one row for each text (paper, section 4.4)."""
+"""Choice among several texts, with one row for each text (paper, section 4.4), and reranking."""
 
 from __future__ import annotations
 
@@ -58,3 +58,28 @@ class MultipleChoice(RowObjective):
     def row_weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each question's windows."""
         return batch["row_weights"][:, 0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reranking(MultipleChoice):
+    """The cross-entropy of finding the relevant document, which is the first one, among the candidates.
+
+    This is the localized contrastive estimation of Gao, Dai and Callan (2021, Rethink training of BERT
+    rerankers, section 3). Batches are those of `bert_jax.tasks.rows.batches`, with [B, K] rows for K
+    candidates, of which evaluation may have another number, or [B] rows for single pairs.
+
+    Attributes:
+        choices: the number of candidates of a query.
+    """
+
+    def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
+        """Returns the scores, float32 [B, K]."""
+        return output.reshape(len(batch["lengths"]), -1)
+
+    def outputs(self, logits: jax.Array) -> jax.Array:
+        """Returns the scores, which are comparable between queries."""
+        return logits
+
+    def logits_of(self, outputs: jax.Array) -> jax.Array:
+        """Returns the scores."""
+        return outputs

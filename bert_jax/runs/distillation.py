@@ -16,14 +16,13 @@ from bert_jax.io.wording import counted
 from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
+    DistillableObjective,
     Distillation,
     Models,
-    PairOptions,
     check,
     parse_layers,
     parse_scales,
 )
-from bert_jax.objectives.distillation.objective import Taught
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields
 from bert_jax.settings.typed.distillation_config import DistillationConfig
@@ -33,7 +32,6 @@ from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
 _RECORD = "teacher"  # the entry of config.json with the teacher's architecture
-_PLACES = ("tokens", "masked")
 
 
 def add_distillation(
@@ -64,7 +62,7 @@ def add_distillation(
     if not hasattr(objective, "forward") or getattr(objective, "layers", None):
         what = f"objective={config.objective}" if isinstance(config, PretrainConfig) else "a frozen encoder"
         raise UserError(f"distillation.teacher={part.teacher}: {what} has no teacher; leave it empty")
-    student = cast(Taught, objective)
+    student = cast(DistillableObjective, objective)
     factors = parse_scales(part.losses)
     teacher_config = _architecture(part, tokenizer, workdir)
     teacher_config = teacher_config.replace(
@@ -79,31 +77,22 @@ def add_distillation(
             f"{given} has {teacher_config.max_seq_length} positions, and the rows have {max_seq_length} "
             "tokens; take shorter rows or another teacher"
         )
-    if part.logits_at and part.logits_at not in _PLACES:
-        raise UserError(f"distillation.logits_at={part.logits_at!r}: expected {' or '.join(_PLACES)}")
     theirs, mine = teacher_config.vocab_size, student.config.vocab_size
     if "logits" in factors and head == "masked_lm" and theirs != mine:
         raise UserError(
             f"{given} has {theirs} rows of word embeddings, and the student {mine}; set "
             f"--config.model.vocab_size={theirs}"
         )
-    options = PairOptions(parse_layers(part.layers), part.relation_layer, part.relation_heads)
+    layers = parse_layers(part.layers), part.relation_layer
     pairs = [name for name in factors if name not in ("task", "logits")]
-    check(pairs, Models(student.config, teacher_config, options))
+    check(pairs, Models(student.config, teacher_config, *layers))
     names: dict[str, Any] = {"config": teacher_config}
     if hasattr(student, "classifier"):
         names["classifier"] = family.classifiers.get(head, student.classifier)
     elif hasattr(student, "head"):
         names |= {"head": family.masked_lm, "next_sentence_head": False}
     teacher = dataclasses.replace(cast(Any, student), **names)
-    return Distillation(
-        student,
-        teacher,
-        factors,
-        temperature=part.temperature,
-        every_token=part.logits_at == "tokens",
-        options=options,
-    )
+    return Distillation(student, teacher, factors, part.temperature, *layers)
 
 
 def _architecture(

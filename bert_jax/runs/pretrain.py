@@ -440,7 +440,7 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
                     f"{part} is set, and the records {config.data.dir} come with their masks; leave it at "
                     "its defaults, or make records with `bert-jax data --schema=packed`"
                 )
-    most = static or config.masking.options(length, config.steps).max_predictions
+    most = static or config.masking.options(length).max_predictions
     dtype = run_directory.resolve_dtype(model.dtype, workdir, platform.target(), log)
     return dataclasses.replace(
         config,
@@ -525,14 +525,13 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
     model = config.model.encoder()
     family = families.of(model)
     masking, eval_masking = config.mask_options(data.train.max_seq_length)
-    smoothed = masking.smoothing or (eval_masking and eval_masking.smoothing)
     # Without labels, a next-sentence head and its pooler would only decay. A run that has them keeps them.
     states = (os.path.join(workdir, "checkpoints"), config.resume_from)
     saved = [name for path in states if path for name in checkpoint.parameter_names(path) or ()]
     labeled = data.next_sentence or any(name.startswith("nsp/") for name in saved)
     task = MaskedLM(
         model,
-        Vocabulary.of(data.tokenizer, data.token_counts() if smoothed else None),
+        Vocabulary.from_tokenizer(data.tokenizer, data.token_counts() if masking.smoothing else None),
         masking,
         next_sentence=data.next_sentence,
         token_types=data.tokenizer.layout.types,
@@ -600,9 +599,7 @@ def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
         )
     small = generator_config(task.config, options.generator_hidden_size)
     generator = dataclasses.replace(task, config=small, next_sentence_head=False)
-    return ReplacedTokens(
-        task.config, generator, options.variant, options.weight, options.temperature, options.disallow_correct
-    )
+    return ReplacedTokens(task.config, generator, options.weight, options.temperature)
 
 
 def trainable(config: PretrainConfig, learned: Objective) -> Objective:
@@ -615,7 +612,7 @@ def _flops_per_step(
 ) -> Callable[[int], float]:
     """Returns the function that maps a step, counted from 1, to its model FLOPs."""
     length = data.train.max_seq_length
-    predictions = getattr(data.train, "max_predictions", 0) or task.masking.predictions(length)
+    predictions = getattr(data.train, "max_predictions", 0) or task.masking.max_predictions
     sequences = math.ceil(data.mean(_sequences_per_row))
     of_row = [
         flops.row_flops(objective, left_to_right=phase)(length, predictions, sequences)

@@ -4,12 +4,26 @@ A recorded run that has another value in such a field cannot resume with this ve
 """
 
 REMOVED: dict[str, object] = {
+    "adapter.dropout": 0.0,
+    "adapter.init": "kaiming",
+    "adapter.rslora": False,
     "constant_tokens": False,
     "data.answer_start": "",
     "data.max_corrupt_rows": 100,
     "data.train_split": "train",
+    "distillation.logits_at": "tokens",
+    "distillation.relation_heads": 0,
+    "eval_masking.count": "",
+    "eval_masking.max_predictions": 0,
+    "eval_masking.smoothing": None,
+    "eval_masking.strategy": "",
     "length_ramp": "",
+    "masking.final_prob": 0.0,
+    "masking.schedule": "constant",
+    "masking.token_counts": "",
     "optimizer.cooldown_fraction": 0.0,
+    "replaced_tokens.disallow_correct": False,
+    "replaced_tokens.variant": "electra",
     "spikes.metric": "loss",
     "spikes.window": 128,
 }

@@ -167,7 +167,7 @@ def make_train_step(
         elapsed = batch.get(budgets.ELAPSED)
         if elapsed is not None:
             batch = {name: x for name, x in batch.items() if name != budgets.ELAPSED}
-        batch = objective.prepare(objective.at_step(batch, state.step), prepare_key, True)
+        batch = objective.prepare(batch, prepare_key, True)
         rngs = {"dropout": dropout_key}
         (loss, pairs), grads = _differentiate(objective, state, batch, rngs, accumulate_steps)
         with jax.named_scope("grad_norm"):

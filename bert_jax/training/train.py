@@ -28,9 +28,8 @@ from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
-from bert_jax.objectives.adapters import PARAMS, encoder_config, low_rank_name
+from bert_jax.objectives.adapters import PARAMS, LowRank, encoder_config, low_rank_name
 from bert_jax.objectives.base import Objective
-from bert_jax.objectives.low_rank import LowRank
 from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
 from bert_jax.settings.typed.run_config import RunConfig

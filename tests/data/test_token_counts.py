@@ -5,7 +5,6 @@ import pytest
 from support import google_records, processes
 
 from bert_jax.data import records, token_counts
-from bert_jax.errors import UserError
 
 
 def test_counts_of_records(tmp_path):
@@ -52,29 +51,3 @@ def test_corrupt_rows_do_not_count(tmp_path):
     lost = np.bincount(row["input_ids"][0, : row["lengths"][0]], minlength=100)
     dataset = records.open_dataset(str(directory), "train")
     np.testing.assert_array_equal(token_counts.count(dataset, 100), before - lost)
-
-
-def test_counts_of_a_file(tmp_path):
-    path = tmp_path / "counts.txt"
-    path.write_text("0\n7\n12\n")
-    np.testing.assert_array_equal(token_counts.read(str(path), 3), [0, 7, 12])
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (None, "cannot be read"),
-        ("0\n7\n", "for each of the 3 tokens of the vocabulary, found 2 counts"),
-        ("0\n7\n-1\n", "expected a count of at least 0"),
-        ("the\n1\n2\n", "expected one count a line"),
-        ("1.5\n1\n2\n", "expected one count a line"),
-        ("1_000\n1\n2\n", "'1_000' has an underscore; expected one count a line"),
-    ],
-)
-def test_mistakes(tmp_path, content, message):
-    path = tmp_path / "counts.txt"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(UserError, match=message) as error:
-        token_counts.read(str(path), 3)
-    assert str(path) in str(error.value)

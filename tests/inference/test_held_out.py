@@ -41,7 +41,9 @@ def row_by_row(model, directory, masking, seed, count):
     """The losses of one row at a time, with masks from the seed and the row's number, and the labels."""
     dataset = records.open_dataset(str(directory), "eval")
     tokenizer = tokenization.load(directory / "vocab.txt")
-    task = MaskedLM(model.config, Vocabulary.of(tokenizer), MaskingOptions(max_predictions=32, **masking))
+    task = MaskedLM(
+        model.config, Vocabulary.from_tokenizer(tokenizer), MaskingOptions(max_predictions=32, **masking)
+    )
     params, key = nest(model.params), jax.random.key(seed, impl="threefry2x32")
 
     @jax.jit

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from bert_jax.data import cache, token_counts
+from bert_jax.data import cache
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import columnar, remote
 from bert_jax.tasks import table
@@ -31,7 +31,6 @@ READERS = {
     "rows": lambda: list(table.text_lines(f"{URL}.tsv")),
     "questions": lambda: question_files._load_json(f"{URL}.json", ""),
     "table": lambda: len(columnar.Table(f"{URL}.parquet")),
-    "counts": lambda: token_counts.read(f"{URL}.txt", 8),
 }
 
 

@@ -28,7 +28,7 @@ from support.lowering import (
 )
 
 from bert_jax.kernels import platform
-from bert_jax.objectives.baselines.bilstm_classification import BilstmClassification
+from bert_jax.objectives.baselines import BilstmClassification
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults

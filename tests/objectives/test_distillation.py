@@ -15,8 +15,6 @@ from support.tiny_model import draw_parameters
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
-from bert_jax.models import collected
-from bert_jax.models.layers import gather_positions
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import (
@@ -25,10 +23,8 @@ from bert_jax.objectives.distillation import (
     TEACHER,
     Distillation,
     Models,
-    PairOptions,
     check,
-    losses,
-    parse_layers,
+    divergence,
     parse_scales,
 )
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
@@ -62,12 +58,10 @@ def objective(name, dtype="float32"):
 
 
 def distilled(factors, student="student", dtype="float32", **options):
-    places = {name: options.pop(name) for name in ("every_token", "temperature") if name in options}
-    models = objective(student, dtype), objective("teacher", dtype)
-    return Distillation(*models, factors, options=PairOptions(**options), **places)
+    return Distillation(objective(student, dtype), objective("teacher", dtype), factors, **options)
 
 
-def batch(padding=True, every_token=True):
+def batch(padding=True):
     """The golden's rows as `MaskedLM.prepare` gives them."""
     arrays = golden()
     ids, mask, labels = (arrays[name] for name in ("ids", "mask", "labels"))
@@ -84,8 +78,7 @@ def batch(padding=True, every_token=True):
         "masked_labels": np.maximum(chosen, 0),
         "masked_weights": np.float32(chosen >= 0),
     }
-    found = jax.tree.map(jnp.asarray, found)
-    return at_every_token(found) if every_token else found
+    return at_every_token(jax.tree.map(jnp.asarray, found))
 
 
 def compute(found, rows, grad=True, run=lambda function, x: jax.jit(function)(x), **maps):
@@ -120,21 +113,10 @@ def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
     np.testing.assert_allclose(query.reshape(of_query.shape), of_query, atol=2e-5)
 
 
-@pytest.mark.long
-def test_logits_of_the_masked_tokens_alone():
-    found = distilled({"logits": 1.0, "task": 1.0}, every_token=False)
-    means = compute(found, batch(every_token=False), grad=False)[1]
-    assert float(means["mlm"]) == pytest.approx(float(golden()["loss/mlm"]), rel=1e-5)
-    assert float(means["logits"]) == pytest.approx(float(golden()["loss/logits at masked"]), rel=1e-5)
-
-
-@pytest.mark.parametrize("every_token", [True, False])
-def test_all_comparisons_have_gradients_in_bfloat16(every_token):
+def test_all_comparisons_have_gradients_in_bfloat16():
     """As on TPUs and GPUs, where several losses read logits and states of this dtype."""
-    found = distilled(
-        dict.fromkeys(["task", "logits", *PAIRS], 1.0), dtype="bfloat16", every_token=every_token
-    )
-    (total, _), gradient = compute(found, batch(every_token=every_token), run=jax.eval_shape)
+    found = distilled(dict.fromkeys(["task", "logits", *PAIRS], 1.0), dtype="bfloat16")
+    (total, _), gradient = compute(found, batch(), run=jax.eval_shape)
     assert {x.dtype for x in jax.tree.leaves((total, gradient))} == {jnp.dtype("float32")}
 
 
@@ -143,9 +125,7 @@ def test_all_comparisons_have_gradients_in_bfloat16(every_token):
     "names, options",
     [
         ({"scores": "scores", "hidden": "hidden of equal widths", "attention": "attention"}, {}),
-        ({name: f"{name} of layer 2" for name in RELATIONS}, {"relation_layer": 2, "layers": (0, 3)}),
-        ({name: f"{name} in 4 heads" for name in RELATIONS}, {"relation_heads": 4}),
-        ({"attention": "attention"}, {"relation_heads": 4}),  # it has the heads of the models
+        ({name: f"{name} of layer 2" for name in RELATIONS}, {"relation_layer": 2, "layer_numbers": (0, 3)}),
     ],
 )
 def test_states_are_compared_as_in_the_source(names, options):
@@ -198,13 +178,13 @@ def test_sequences_of_a_packed_row_are_compared_as_in_rows_of_their_own():
 
 @pytest.mark.long
 def test_only_the_student_has_dropout():
-    rows = tiny_task().prepare(packed_batch(rows=2), jax.random.key(0), True)
+    rows = at_every_token(tiny_task().prepare(packed_batch(rows=2), jax.random.key(0), True))
 
     def losses_of(rates, keys):
         """The comparisons with each key of dropout, for these rates of the student and the teacher."""
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         tasks = [tiny_task(num_hidden_layers=1, **dict.fromkeys(names, rate)) for rate in rates]
-        found = Distillation(*tasks, {"logits": 1.0, "cosine": 1.0}, every_token=False)
+        found = Distillation(*tasks, {"logits": 1.0, "cosine": 1.0})
         params = {"student": draw_parameters(tasks[0]), TEACHER: draw_parameters(tasks[1], 1)}
         compare = jax.jit(lambda key: found.loss(params, rows, {"dropout": key})[0])
         return [[float(total) for total, _ in compare(jax.random.key(key)).values()] for key in keys]
@@ -234,7 +214,7 @@ def test_the_divergence_and_its_gradient():
         p, q = (jax.nn.log_softmax(x / 3) for x in (targets, logits))
         return 9 * jnp.sum(jnp.sum(jnp.exp(p) * (p - q), -1) * weights)
 
-    mine = jax.jit(jax.value_and_grad(lambda x: losses.divergence(x, targets, weights, 3.0)))(logits)
+    mine = jax.jit(jax.value_and_grad(lambda x: divergence(x, targets, weights, 3.0)))(logits)
     theirs = jax.jit(jax.value_and_grad(plain))(logits)
     assert float(mine[0]) == pytest.approx(float(theirs[0]), rel=1e-6)
     np.testing.assert_allclose(mine[1], theirs[1], atol=1e-6)
@@ -264,32 +244,6 @@ def test_windows_and_answers_are_compared_as_in_their_own_losses():
             expected += float(jnp.sum(jnp.sum(jnp.exp(p) * (p - q), axis=-1) * weights)) / len(pairs)
         assert float(found._compare_logits(*given, batch)) == pytest.approx(expected, rel=1e-5), name
         assert float(found.weights(batch)["logits"]) == 2, name
-
-
-@pytest.mark.long
-def test_collected_states_are_in_the_order_of_the_layers():
-    """Local and global layers alternate, in runs of several; the last state is after the final norm."""
-    task = tiny_task(
-        num_hidden_layers=3, position="rotary", norm_placement="pre", final_norm=True, global_every=2,
-        local_window=4, first_attention_norm=False,
-    )  # fmt: skip
-    names = (collected.EMBEDDINGS, collected.LAYERS, collected.LAST, collected.VALUES)
-    rows = task.prepare(packed_batch(rows=2), jax.random.key(1), False)
-
-    @jax.jit
-    def compute(key):
-        params = sharding.unbox(task.init(key))
-        (logits, _), states = task.forward(params, at_every_token(rows), None, names)
-        encoder = task.model.bind({"params": params}).encoder
-        every = encoder.every_layer(*(rows[name] for name in INPUTS), lambda x: x)
-        return states, every, gather_positions(logits, rows["masked_positions"]), task.forward(params, rows)
-
-    states, every, masked, (alone, nothing) = compute(jax.random.key(0))
-    np.testing.assert_allclose(states[collected.EMBEDDINGS][0], every[0], atol=1e-6)
-    np.testing.assert_allclose(np.stack(states[collected.LAYERS][:-1]), every[1:-1], atol=1e-5)
-    np.testing.assert_allclose(states[collected.LAST][0], every[-1], atol=1e-5)
-    assert len(states[collected.VALUES]) == 3 and nothing == {}
-    np.testing.assert_allclose(masked, alone[0], atol=1e-5)
 
 
 @functools.cache
@@ -328,44 +282,27 @@ def test_parts_change_nothing():
     assert flatten(state.frozen) and not flatten(state.model_parameters["frozen"])
 
 
-def test_texts_of_the_configuration():
+@pytest.mark.parametrize(
+    "text", ["logit=5", "logits", "logits=0", "logits=1,logits=2", "logits=nan", "task=1"]
+)
+def test_wrong_comparisons(text):
     assert parse_scales("logits=5, task=2,cosine=1") == TRIPLE
-    assert parse_layers("2,5, 8") == (2, 5, 8) and parse_layers("") == ()
-    for text in ("logit=5", "logits", "logits=0", "logits=-1", "logits=1,logits=2", "logits=nan"):
-        with pytest.raises(UserError, match="is not NAME=SCALE with a scale above 0 and each of the names"):
-            parse_scales(text)
-    for text in ("", "task=1"):
-        with pytest.raises(UserError, match="compares nothing with the teacher; add some of logits, cosine"):
-            parse_scales(text)
-    with pytest.raises(UserError, match=r"distillation.layers='1;2' is not a list of layers"):
-        parse_layers("1;2")
+    with pytest.raises(UserError, match="expected NAME=SCALE with commas between"):
+        parse_scales(text)
 
 
 @pytest.mark.parametrize(
-    "name, student, options, message",
+    "name, student, fields, options, message",
     [
-        ("cosine", "narrow", {}, "the student's hidden_size is 4 and the teacher's 8"),
-        ("hidden", "student", {"layers": (1,)}, "expected one layer of the teacher, 0 to 3, for each"),
-        ("scores", "student", {"layers": (1, 4)}, "expected one layer of the teacher, 0 to 3, for each"),
-        ("values", "student", {"relation_layer": 4}, "relation_layer=4 is none of them"),
-        ("values", "narrow", {"relation_heads": 8}, "the student's hidden_size=4 is no multiple of"),
+        ("cosine", "narrow", {}, {}, "the student's hidden_size is 4 and the teacher's 8"),
+        ("scores", "student", {}, {"layer_numbers": (1, 4)}, "one layer of the teacher, 0 to 3, for each"),
+        ("hidden", "student", {"num_hidden_layers": 3}, {}, "set distillation.layers"),
+        ("values", "student", {}, {"relation_layer": 4}, "distillation.relation_layer=4"),
+        ("attention", "student", {"num_attention_heads": 4}, {}, "2 attention heads and the teacher 4"),
+        ("attention", "student", {"position": "alibi"}, {}, "attention that is causal, local or has a bias"),
     ],
 )
-def test_models_that_cannot_be_compared(name, student, options, message):
+def test_models_that_cannot_be_compared(name, student, fields, options, message):
+    models = Models(model(student).config, model("teacher").config.replace(**fields), **options)
     with pytest.raises(UserError, match=message):
-        check([name], Models(model(student).config, model("teacher").config, PairOptions(**options)))
-    other = model("teacher").config.replace(num_attention_heads=4, num_hidden_layers=3)
-    for pair, refusal in (
-        ("attention", "2 attention heads and the teacher 4"),
-        ("hidden", "set distillation.layers"),
-    ):
-        with pytest.raises(UserError, match=refusal):
-            check([pair], Models(model("student").config, other))
-    student, teacher = model("student").config, model("teacher").config
-    for fields in ({"causal": True}, {"local_window": 4, "global_every": 2}, {"position": "alibi"}):
-        for models, who in (
-            (Models(student, teacher.replace(**fields)), "teacher"),
-            (Models(student.replace(**fields), teacher), "student"),
-        ):
-            with pytest.raises(UserError, match=f"attention of the {who} is causal, local or has a bias"):
-                check(["attention"], models)
+        check([name], models)

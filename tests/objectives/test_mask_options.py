@@ -1,23 +1,20 @@
 """What is chosen, how many, and what replaces it: each against its definition."""
 
-import dataclasses
 import itertools
 import re
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from support.models import MASK, SPECIAL, VOCAB, tiny_task
+from support.models import MASK, SPECIAL, VOCAB
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import (
     STRATEGIES,
     MaskingOptions,
     Vocabulary,
-    choice_weights,
     default_max_predictions,
     mask_tokens,
 )
@@ -27,11 +24,11 @@ CONTINUATION[[*SPECIAL, 1, MASK]] = False
 VOCABULARY = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK))
 
 
-def mask(ids, options, lengths=None, vocabulary=VOCABULARY, seed=1, prob=None):
+def mask(ids, options, lengths=None, vocabulary=VOCABULARY, seed=1):
     ids = np.asarray(ids, np.int32)
     lengths = np.full(len(ids), ids.shape[1], np.int32) if lengths is None else lengths
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(np.arange(len(ids)))
-    masked = jax.jit(lambda *a: mask_tokens(*a, vocabulary, options, prob))(keys, ids, lengths)
+    masked = jax.jit(lambda *a: mask_tokens(*a, vocabulary, options))(keys, ids, lengths)
     return jax.tree.map(np.asarray, masked)
 
 
@@ -105,19 +102,6 @@ def test_a_smoothing_is_refused_whose_weights_float32_cannot_represent():
     )
     with pytest.raises(UserError, match=re.escape(message)):
         places(8.0)
-    evaluation = MaskingOptions(smoothing=8.0, part="eval_masking")
-    with pytest.raises(UserError, match="eval_" + re.escape(message)):
-        dataclasses.replace(tiny_task(), vocabulary=vocabulary, eval_masking=evaluation)
-
-
-def test_tokens_that_are_all_frequent_have_weights():
-    """10^-400 is no float64; of counts, their ratios are what matters."""
-    counts = np.full(VOCAB, 10_000)
-    counts[7] = 10_001
-    weights = choice_weights(
-        Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts), MaskingOptions(smoothing=100.0)
-    )
-    np.testing.assert_allclose(weights, np.where(np.arange(VOCAB) == 7, 1.0001**-100, 1), rtol=1e-12)
 
 
 def choose_ngrams(ids, uniforms, scores, wanted):
@@ -249,29 +233,6 @@ def test_words_end_at_special_tokens_that_may_be_chosen():
     assert set.union(*found) == set(range(9))
 
 
-@pytest.mark.parametrize("strategy", ["span", "ngram"])
-def test_spans_end_at_special_tokens_that_may_be_chosen(strategy):
-    ids = np.array([2, 9, 12, 7, 3, 3, 12, 8, 3])
-    scores = np.full(9, 9, np.uint32)
-    scores[[3, 0, 6]] = 0, 2, 4  # the order of the starts; a word counts in pairs of scores
-    found = STRATEGIES[strategy].choose(
-        scores, np.full(9, 0.999, np.float32), np.ones(9, bool), CONTINUATION[ids], np.isin(ids, SPECIAL), 4
-    )
-    assert np.flatnonzero(found.selected).tolist() == [0, 3, 6, 7]
-
-
-@pytest.mark.parametrize("apart, words", [((), [{0, 1, 2, 3}]), ((2,), [{0, 1}, {2}, {3}])])
-def test_a_token_that_is_apart_continues_no_word_and_none_continues_it(apart, words):
-    """Whatever the vocabulary takes it for."""
-    scores, yes, is_apart = np.uint32([8, 6, 4, 2]), np.ones(4, bool), np.isin(np.arange(4), apart)
-    for wanted in range(5):
-        found = STRATEGIES["whole_word"].choose(scores, yes, yes, is_apart, wanted).selected
-        expected = set()
-        for word in words[::-1]:  # in the order of the scores of their first tokens
-            expected |= word if len(word) + len(expected) <= wanted else set()
-        assert set(np.flatnonzero(found)) == expected
-
-
 def test_words_of_sentence_piece_are_those_of_albert():
     special = ["<pad>", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, "\u2581the", "ing", "'s", ",", "\u4e2d\u6587", "caf\u00e9", "<x>"]
@@ -287,7 +248,7 @@ def test_words_of_sentence_piece_are_those_of_albert():
             special_ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3},
             layout=types.SimpleNamespace(special_ids=(1, 2)),
         )
-        return Vocabulary.of(tokenizer)
+        return Vocabulary.from_tokenizer(tokenizer)
 
     def continuing(word_start):
         flags = vocabulary(word_start).is_continuation
@@ -297,7 +258,6 @@ def test_words_of_sentence_piece_are_those_of_albert():
     assert continuing("\u0120") == pieces[5:]
     found = vocabulary("\u2581")
     assert (found.special_ids, found.other_special_ids) == ((0, 1, 2), (3,))
-    assert found.excluded_from_random() == (0, 1, 2)
 
 
 def test_counts_of_google_and_electra():
@@ -339,9 +299,20 @@ def test_counts_of_independent_choices():
     assert default_max_predictions(8, 0.5, "bernoulli") == 8
 
 
-@pytest.mark.parametrize("count", ["google", "electra"])
-def test_counts_of_a_share_that_changes(count):
-    ids = np.full((3, 100), 7)
-    for prob in (0.3, 0.2, 0.15):
-        options = MaskingOptions(count=count, max_predictions=30)
-        assert set(mask(ids, options, prob=jnp.float32(prob)).weights.sum(axis=1)) == {round(100 * prob)}
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            dict(strategy="words"),
+            "masking.strategy='words' is unknown; choose one of token",
+        ),
+        (dict(prob=0.0), "masking.prob=0.0 must be between 0 and 1"),
+        (dict(replace=(0.8, 0.1, 0.2)), "masking.replace=0.8, 0.1, 0.2: expected the fractions"),
+        (dict(replace=(float("nan"), 0.2, 0.8)), "masking.replace=nan, 0.2, 0.8: expected the fractions"),
+        (dict(smoothing=0.7, strategy="ngram"), "masking.smoothing=0.7 needs masking.strategy=token"),
+    ],
+)
+def test_mistakes(fields, message):
+    with pytest.raises(UserError) as error:
+        MaskingOptions(**fields)
+    assert message in str(error.value)

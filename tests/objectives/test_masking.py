@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from support.models import MASK, SPECIAL, VOCAB
 
-from bert_jax.errors import UserError
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions, mask_tokens
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
 from bert_jax.parallel.sharding import batch_sharding, make_mesh
 
 LENGTH = 64
@@ -216,13 +215,3 @@ def test_rows_with_nothing_to_mask():
     for strategy in ("token", "whole_word", "span"):
         masked = mask(ids, np.array([3, 0], np.int32), strategy)
         assert not masked.weights.any() and np.array_equal(masked.input_ids, ids)
-
-
-def test_customary_numbers_of_predictions():
-    assert [default_max_predictions(length, 0.15) for length in (64, 128, 512)] == [12, 20, 80]
-
-
-@pytest.mark.parametrize("fields", [dict(strategy="words"), dict(prob=0.0), dict(max_predictions=0)])
-def test_mistakes(fields):
-    with pytest.raises(UserError):
-        MaskingOptions(**fields)

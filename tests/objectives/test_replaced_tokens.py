@@ -1,8 +1,6 @@
 """ELECTRA's objective: two networks in one program, whose samples depend on the row alone."""
 
-import dataclasses
 import functools
-import types
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +13,12 @@ from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.data import records
-from bert_jax.errors import UserError
-from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MaskedLMHead
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.models.row_inputs import INPUTS
-from bert_jax.objectives import losses, replaced_tokens
+from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.replaced_tokens import VARIANTS, ReplacedTokens, generator_config
+from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -30,7 +26,7 @@ from bert_jax.training.step import make_eval_step, make_train_step
 ROWS = 8
 
 
-def make(variant="electra", hidden=16, embedding=24, rate=0.1, **options):
+def make(hidden=16, embedding=24, rate=0.1, **options):
     config = tiny_config(
         embedding_size=embedding,
         num_attention_heads=2,
@@ -45,7 +41,7 @@ def make(variant="electra", hidden=16, embedding=24, rate=0.1, **options):
         head=MaskedLMHead(activation="gelu"),
         next_sentence_head=False,
     )
-    return ReplacedTokens(config, generator, variant, **options)
+    return ReplacedTokens(config, generator, **options)
 
 
 @functools.cache
@@ -113,38 +109,25 @@ def test_the_loss_is_the_generators_plus_50_times_the_discriminators():
 
 
 @functools.cache
-def prepare_and_init(variant):
-    objective = make(variant)
+def prepare_and_init():
+    objective = make()
     prepare = jax.jit(lambda batch: objective.prepare(batch, jax.random.key(7), True))
     return prepare(packed_batch(rows=ROWS)), sharding.unbox(jax.jit(objective.init)(jax.random.key(1)))
 
 
-def prepared_and_params(variant="electra"):
-    return jax.tree.map(lambda leaf: leaf, prepare_and_init(variant))  # that a test may change
-
-
-@functools.cache
-def losses_and_gradients(variant):
-    """The prepared batch, the pairs of every loss, and {loss: gradient} of both networks' losses."""
-    objective = make(variant)
-    batch, params = prepared_and_params(variant)
-
-    def loss(params, name):
-        pairs, _ = objective.loss(params, batch, None)
-        return pairs[name][0], pairs
-
-    names = ("generator", VARIANTS[variant].name)
-    if variant != "electra":
-        names = names[1:]
-    found = jax.jit(lambda params: [jax.grad(loss, has_aux=True)(params, name) for name in names])(params)
-    gradients = {name: flatten(gradient) for name, (gradient, _) in zip(names, found, strict=True)}
-    return batch, found[0][1], gradients
+def prepared_and_params():
+    return jax.tree.map(lambda leaf: leaf, prepare_and_init())  # that a test may change
 
 
 @pytest.mark.long
 def test_no_gradient_of_the_discriminator_reaches_the_generator():
-    _, _, gradients = losses_and_gradients("electra")
-    of_discriminator, of_generator = gradients["discriminator"], gradients["generator"]
+    objective, (batch, params) = make(), prepared_and_params()
+
+    def loss(params, name):
+        return objective.loss(params, batch, None)[0][name][0]
+
+    both = jax.jit(lambda params: [jax.grad(loss)(params, name) for name in ("discriminator", "generator")])
+    of_discriminator, of_generator = map(flatten, both(params))
     for name, gradient in of_discriminator.items():
         own = name.startswith("generator/")
         assert bool(np.any(gradient)) == (not own), name
@@ -168,44 +151,6 @@ def test_the_networks_share_the_tables_and_the_norm():
     assert names["encoder/embeddings/layer_norm/scale"] == (24,)
     no_projection = parameter_shapes(jax.eval_shape(make(hidden=24).init, jax.random.key(0)))
     assert not any("embeddings" in name for name in no_projection if name.startswith("generator/"))
-
-
-def replaced_rows(objective, batch, params, monkeypatch):
-    """The rows and labels that the discriminator gets."""
-
-    def keep(model, params, batch, rngs):
-        seen = {name: batch[name] for name in ("input_ids", "replaced", "counted")}
-        return (jnp.float32(0), jnp.float32(1)), {name: (x, jnp.float32(1)) for name, x in seen.items()}
-
-    variant = VARIANTS["electra"]
-    monkeypatch.setitem(VARIANTS, "electra", replaced_tokens.Variant(variant.name, variant.model, keep, True))
-    _, metrics = jax.jit(lambda params, batch: objective.loss(params, batch, None))(params, batch)
-    return {name: np.asarray(metrics[name][0]) for name in ("input_ids", "replaced", "counted")}
-
-
-@pytest.mark.long
-def test_samples_replace_masked_tokens_and_a_right_guess_is_original(monkeypatch):
-    objective = make()
-    given = packed_batch(rows=ROWS)
-    batch, params = prepared_and_params()
-    np.testing.assert_array_equal(batch["original_ids"], given["input_ids"])
-    params["generator"]["mlm"]["bias"] = params["generator"]["mlm"]["bias"].at[50].set(1000.0)
-    chosen = np.zeros((ROWS, 32), bool)
-    for row in range(ROWS):
-        at = np.asarray(batch["masked_positions"])[row][np.asarray(batch["masked_weights"])[row] > 0]
-        chosen[row, at] = True
-    assert not np.isin(given["input_ids"][chosen], SPECIAL).any()
-    seen = replaced_rows(objective, batch, params, monkeypatch)
-    np.testing.assert_array_equal(seen["input_ids"], np.where(chosen, 50, given["input_ids"]))
-    np.testing.assert_array_equal(seen["replaced"], chosen & (given["input_ids"] != 50))
-    np.testing.assert_array_equal(seen["counted"], np.arange(32) < given["lengths"][:, None])
-    # Every chosen token is 50, so that every sample is a right guess, unless right guesses are not allowed.
-    batch["original_ids"] = jnp.where(chosen, 50, batch["original_ids"])
-    batch["masked_labels"] = jnp.full_like(batch["masked_labels"], 50)
-    assert not replaced_rows(objective, batch, params, monkeypatch)["replaced"].any()
-    params["generator"]["mlm"]["bias"] = params["generator"]["mlm"]["bias"].at[50].set(900.0)
-    other = make(disallow_correct=True)
-    np.testing.assert_array_equal(replaced_rows(other, batch, params, monkeypatch)["replaced"], chosen)
 
 
 def test_samples_follow_the_distribution_and_the_key_of_the_row():
@@ -251,7 +196,7 @@ def test_a_packed_sequence_is_computed_as_alone(monkeypatch):
     for index, (row, slot) in enumerate(rows):
         here = np.asarray(batch["sequence_ids"])[row] == slot + 1
         start, size = given["starts"][row, slot], here.sum()
-        for name in ("input_ids", "original_ids", "token_type_ids", "position_ids", "counted"):
+        for name in ("input_ids", "original_ids", "token_type_ids", "position_ids"):
             alone[name][index, :size] = np.asarray(batch[name])[row][here]
         alone["sequence_ids"][index, :size] = 1
         mine = (np.asarray(batch["masked_weights"])[row] > 0) & here[at[row]]
@@ -277,82 +222,39 @@ def test_records_with_masks_are_restored(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variants(variant):
-    """Each trains both networks, and begins with the loss of an untrained model."""
-    objective = make(variant)
-    batch, pairs, gradients = losses_and_gradients(variant)
-    weights = objective.weights(batch)
-    assert pairs.keys() == weights.keys() == {"generator", VARIANTS[variant].name}
-    for name, (_, weight) in pairs.items():
-        assert weight == weights[name]
-    total = sum(objective.scales.get(name, 1) * losses.mean(pair) for name, pair in pairs.items())
-    if objective.initial_loss is not None:
-        assert float(total) == pytest.approx(objective.initial_loss, rel=0.03)
-    every_token = VARIANTS[variant].every_token
-    expected = np.sum(packed_batch(rows=ROWS)["lengths"]) if every_token else np.sum(batch["masked_weights"])
-    assert weights[VARIANTS[variant].name] == expected
-    gradient = gradients[VARIANTS[variant].name]
-    assert all(np.any(x) != name.startswith("generator/") for name, x in gradient.items())
+def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
+    """The losses and metrics of NumPy, from the logits of both networks."""
+    objective, given = make(rate=0.0), packed_batch(rows=ROWS)
+    batch, params = prepared_and_params()
+    np.testing.assert_array_equal(batch["original_ids"], given["input_ids"])
+    params[GENERATOR]["mlm"]["bias"] = params[GENERATOR]["mlm"]["bias"].at[50].set(1000.0)
+    params["discriminator"] = jax.tree.map(lambda x: 20 * x, params["discriminator"])
+    chosen = np.zeros((ROWS, 32), bool)
+    for row in range(ROWS):
+        at = np.asarray(batch["masked_positions"])[row][np.asarray(batch["masked_weights"])[row] > 0]
+        chosen[row, at] = True
+    assert not np.isin(given["input_ids"][chosen], SPECIAL).any()
+    ids = np.where(chosen, 50, given["input_ids"])
+    replaced, real = ids != given["input_ids"], np.arange(32) < given["lengths"][:, None]
 
+    @jax.jit
+    def compute(params):
+        own = {name: x for name, x in params.items() if name != GENERATOR}
+        inputs = (batch[name] for name in INPUTS[1:])
+        return objective.loss(params, batch, None), objective.model.apply({"params": own}, ids, *inputs)
 
-@pytest.mark.long
-def test_the_copy_mechanism_by_hand():
-    objective = make("all_tokens_mlm", rate=0.0)
-    batch, params = prepared_and_params("all_tokens_mlm")
-    params["discriminator"]["out"]["kernel"] *= 0
-    params["discriminator"]["out"]["bias"] = jnp.array([np.log(3.0)])  # D = 3/4
-    params["mlm"] = jax.tree.map(jnp.zeros_like, params["mlm"])  # p = 1/V
-    pairs, metrics = jax.jit(lambda: objective.loss(params, batch, None))()
-    (total, weight), replaced = pairs["mlm"], float(metrics["replaced_share"][0])
-    copied = float(weight) - replaced
-    expected = -copied * np.log(0.75 + 0.25 / 101) - replaced * np.log(0.25 / 101)
-    assert replaced > 10 and float(total) == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_metrics_of_the_discriminator_by_hand():
-    """Of the tokens that count, it finds 3 of 4 that were replaced, and takes 2 of 4 others for replaced."""
-    logits = jnp.array([[1.0, 2, 3, -1, 1, 1, -1, -2, 5, 5]])
-    replaced, counted = jnp.array([[1.0] * 4 + [0] * 4 + [1, 0]]), jnp.array([[1.0] * 8 + [0, 0]])
-    model = types.SimpleNamespace(apply=lambda *inputs, **options: {"discriminator": logits})
-    batch = dict.fromkeys(INPUTS) | {"replaced": replaced, "counted": counted}
-    (total, weight), metrics = replaced_tokens._discriminator(model, {}, batch, None)
-    expected = np.log1p(np.exp(np.where(replaced > 0, -logits, logits)))[:, :8].sum()
-    assert float(total) == pytest.approx(expected, rel=1e-6) and weight == 8
-    shares = {"accuracy": (5, 8), "precision": (3, 5), "recall": (3, 4)}
-    assert metrics == {f"discriminator_{name}": pair for name, pair in shares.items()}
-
-
-def test_the_networks_have_dropout_of_their_own(monkeypatch):
-    """Layers of the same names would draw the same masks from the same key."""
-    (batch, params), keys = prepared_and_params(), []
-
-    def apply(variables, *inputs, deterministic, rngs):
-        keys.append(rngs["dropout"])
-        return jnp.zeros((ROWS, 8, 101)), None
-
-    monkeypatch.setattr(MaskedLM, "model", types.SimpleNamespace(apply=apply))
-    variant = VARIANTS["electra"]
-
-    def keep(model, params, batch, rngs):
-        keys.append(rngs["dropout"])
-        return (0.0, 1.0), {}
-
-    monkeypatch.setitem(VARIANTS, "electra", dataclasses.replace(variant, loss=keep))
-    make().loss(params, batch, {"dropout": jax.random.key(0)})
-    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 2
-
-
-@pytest.mark.parametrize("width, heads", [(256, 1), (1024, 4), (896, 2), (64, 1), (1536, 6)])
-def test_the_heads_of_the_generator_divide_its_width(width, heads):
-    config = EncoderConfig(hidden_size=width, num_attention_heads=width // 64)
-    assert generator_config(config).num_attention_heads == heads
-    adapted = generator_config(config.replace(attention_adapter=8, output_adapter=8))
-    assert (adapted.attention_adapter, adapted.output_adapter) == (0, 0)
-
-
-def test_mistakes():
-    with pytest.raises(
-        UserError, match=r"replaced_tokens\.variant='elektra' is unknown; choose one of electra"
-    ):
-        make("elektra")
+    (pairs, metrics), outputs = compute(params)
+    logits = np.asarray(outputs["discriminator"], np.float64)
+    losses_of_tokens = np.log1p(np.exp(np.where(replaced, -logits, logits)))
+    positive = logits > 0
+    assert float(pairs["discriminator"][0]) == pytest.approx(losses_of_tokens[real].sum(), rel=1e-5)
+    counts = {
+        "replaced_share": (replaced.sum(), real.sum()),
+        "discriminator_accuracy": ((positive == replaced)[real].sum(), real.sum()),
+        "discriminator_precision": ((positive & replaced)[real].sum(), positive[real].sum()),
+        "discriminator_recall": ((positive & replaced)[real].sum(), replaced.sum()),
+    }
+    assert 0 < counts["discriminator_precision"][0] < counts["discriminator_precision"][1]
+    for name, (total, weight) in counts.items():
+        assert tuple(map(float, metrics[name])) == (total, weight), name
+    assert float(pairs["discriminator"][1]) == real.sum()

@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -12,7 +11,6 @@ from support.objectives import OBJECTIVES
 
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import COUNTS, STRATEGIES, MaskingOptions, Vocabulary
-from bert_jax.objectives.masking.rates import SCHEDULES
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -55,20 +53,12 @@ def test_logits_in_chunks():
 @pytest.mark.parametrize("strategy, count", [*itertools.product(STRATEGIES, COUNTS)])
 def test_masks(strategy, count):
     vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, np.arange(VOCAB) % 3 == 0, (1,), np.arange(VOCAB))
-    for schedule in SCHEDULES:
-        options = MaskingOptions(
-            strategy=strategy,
-            count=count,
-            max_predictions=8,
-            schedule=schedule,
-            final_prob=0.0 if schedule == "constant" else 0.3,
-            total_steps=10,
-            exclude_special=True,
-            smoothing=0.7 if strategy == "token" else 0.0,
-        )
-        objective = MaskedLM(tiny_config(num_hidden_layers=1), vocabulary, options)
-
-        def masks(batch, objective=objective):
-            return objective.prepare(objective.at_step(batch, jnp.int32(3)), jax.random.key(0), True)
-
-        jax.eval_shape(masks, packed_batch(rows=2))
+    options = MaskingOptions(
+        strategy=strategy,
+        count=count,
+        max_predictions=8,
+        exclude_special=True,
+        smoothing=0.7 if strategy == "token" else 0.0,
+    )
+    objective = MaskedLM(tiny_config(num_hidden_layers=1), vocabulary, options)
+    jax.eval_shape(lambda rows: objective.prepare(rows, jax.random.key(0), True), packed_batch(rows=2))

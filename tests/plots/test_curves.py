@@ -7,7 +7,7 @@ from PIL import Image
 from bert_jax import cli
 from bert_jax.commands import plot
 from bert_jax.errors import UserError
-from bert_jax.objectives.distillation import pairs
+from bert_jax.objectives import distillation
 from bert_jax.plots import curves
 from bert_jax.training.metrics import metrics_writer
 
@@ -93,7 +93,7 @@ def test_a_rate_that_was_logged_once_has_no_panel(tmp_path):
 
 
 def test_each_loss_of_a_distillation_has_a_panel(tmp_path):
-    names = {f"{name}_loss" for name in (pairs.LOGITS, *pairs.PAIRS)}
+    names = {f"{name}_loss" for name in (distillation.LOGITS, *distillation.PAIRS)}
     assert names <= set(curves.METRICS)
     losses = {"loss": 20.9, "mlm_loss": 10.3, "logits_loss": 0.1, "cosine_loss": 0.2}
     rows = [{"step": step, "kind": "train", **losses} for step in (1, 2, 3)]

@@ -107,19 +107,6 @@ def peft(tmp_path_factory, adapted):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("source", ["adapted", "peft"])
-def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted, files, tmp_path):
-    """At a rate of 0 it ends as it began: with A, B, the head and the base of the other."""
-    path = request.getfixturevalue(source)
-    go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
-    assert run(files, tmp_path / "run", path, *go_on, "--config.optimizer.learning_rate=0") == 0
-    before, after = (checkpoint.read_stored(one)[1:] for one in (adapted / "best", tmp_path / "run"))
-    for one, other in zip(before, after, strict=True):
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.long
 def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(pretrained.parent)
     assert run(files, tmp_path / "run", pretrained.name, *LORA, "--config.epochs=1") == 0
@@ -133,25 +120,13 @@ def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_pat
 
 
 @pytest.mark.long
-def test_a_run_that_went_on_is_exported_over_the_base_of_the_first(adapted, files, pretrained, tmp_path):
-    go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
-    assert run(files, tmp_path / "run", adapted, *go_on) == 0
-    command = ["convert", f"--input={tmp_path}/run", f"--output={tmp_path}/peft", "--to=peft"]
-    assert cli.main(command) == 0
-    fields = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
-    assert fields["base_model_name_or_path"] == str(pretrained)
-
-
-@pytest.mark.long
 def test_another_run_with_another_scale_is_not_gone_on_from(pretrain, trained, tmp_path):
     lora = {"adapter.kind": "lora", "adapter.rank": 4, "adapter.alpha": 16.0, "optimizer.warmup_steps": 1}
     assert pretrain(tmp_path / "first", steps=2, init_from=trained, **lora)[0] == 0
     go_on = lora | {"steps": 3, "resume_from": tmp_path / "first"}
-    for changes, alpha in (({"adapter.alpha": 64.0}, 16), ({"adapter.rslora": True}, 8)):
-        error = error_of(pretrain(**go_on | changes))
-        assert f"its updates have the scale of --config.adapter.alpha={alpha}; set this" in error
-    code, output, _ = pretrain(**go_on | {"adapter.rslora": True, "adapter.alpha": 8.0})
-    assert code == 0 and "resumed from" in output
+    error = error_of(pretrain(**go_on | {"adapter.alpha": 64.0}))
+    assert "its updates have the scale of --config.adapter.alpha=16; set this" in error
+    assert pretrain(**go_on)[0] == 0
 
 
 @pytest.mark.long

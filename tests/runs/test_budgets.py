@@ -123,5 +123,3 @@ def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
 def test_a_schedule_of_a_budget_has_no_steps(pretrain):
     error = error_of(pretrain(**TOKENS | {"optimizer.warmup_steps": 5}))
     assert "optimizer.warmup_steps=5: with budget.tokens" in error
-    changed = TOKENS | {"masking.schedule": "linear", "masking.final_prob": 0.1}
-    assert "masking.schedule=linear: with budget.tokens" in error_of(pretrain(steps=9, **changed))

@@ -111,7 +111,6 @@ def test_mistakes(run, records, trained, pretrained, tmp_path, capsys):
         ({"distillation.layers": "1"}, "distillation.losses=logits=5, task=2, cosine=1 does not use it"),
         ({"distillation.init_layers": "0,5"}, "the model has no layer 5; expected 0 to 1"),
         ({"model.num_hidden_layers": 3}, "the student has 3 layers and the teacher 2; set --config.model."),
-        ({"distillation.logits_at": "words"}, "logits_at='words': expected tokens or masked"),
         ({"init_from": trained}, "the model starts with layers of the teacher; leave it at"),
         ({"objective": "replaced_tokens", "model.model_type": "electra"}, "objective=replaced_tokens has no"),
     ):

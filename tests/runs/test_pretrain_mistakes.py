@@ -49,16 +49,8 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
         ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),
         ({"model.num_attention_heads": 3}, "hidden_size=32 must be a multiple of num_attention_heads=3"),
         ({"model.causal": True}, "objective=masked_lm and model.causal=true: set both"),
-        (
-            {
-                "objective": "replaced_tokens",
-                "replaced_tokens.variant": "replace_mlm",
-                "replaced_tokens.weight": 25.0,
-            },
-            "replaced_tokens.variant=replace_mlm has no loss of a discriminator",
-        ),
         ({"model.model_type": "elektra"}, "model.model_type='elektra' is unknown; choose one of bert, "),
-        ({"masking.replace": "nan, nan, nan"}, "masking.replace=nan, nan, nan: expected three shares"),
+        ({"masking.replace": "nan, nan, nan"}, "masking.replace=nan, nan, nan: expected the fractions"),
         (
             {
                 "budget.tokens": 1000,

@@ -58,8 +58,7 @@ def test_other_masks(pretrain, records, tmp_path):
     fields = {
         "masking.strategy": "token", "masking.smoothing": 0.7, "masking.count": "fairseq",
         "masking.replace": "0.5,0.5,0", "masking.exclude_special": True, "masking.prob": 0.4,
-        "masking.final_prob": 0.1, "masking.schedule": "linear", "masking.never_chosen": "special",
-        "eval_masking.prob": 0.15, "eval_masking.replace": "1,0,0", "eval_masking.smoothing": 0.0,
+        "masking.never_chosen": "special", "eval_masking.prob": 0.15, "eval_masking.replace": "1,0,0",
     }  # fmt: skip
     code, _, error = pretrain(run, records, steps=6, accumulate_steps=1, **fields)
     assert (code, error) == (0, "")

@@ -298,7 +298,7 @@ def cpu_model(fields, **changes):
 
 
 def _pretraining_task(config, **changes):
-    masking = pretrain_config.pretraining(config).masking.options(LENGTH, config.steps)
+    masking = pretrain_config.pretraining(config).masking.options(LENGTH)
     return benchmark.make_task(cpu_model(config.model, **changes), LENGTH, masking)
 
 

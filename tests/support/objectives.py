@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
-from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
+from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import Distillation

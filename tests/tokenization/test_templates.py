@@ -209,7 +209,7 @@ def test_texts_that_are_embedded(tokenizer, a, b, length):
 @given(tokenizer=tokenizers)
 @settings(max_examples=10, deadline=None)
 def test_special_tokens_are_never_masked(tokenizer):
-    special = Vocabulary.of(tokenizer).special_ids
+    special = Vocabulary.from_tokenizer(tokenizer).special_ids
     places = f"{tokenizer.template.single} {tokenizer.template.pair}".split()
     names = {place.split(":")[0] for place in places}
     assert set(special) == {tokenizer.special_ids[name] for name in names - {"A", "B"}} | {tokenizer.pad_id}

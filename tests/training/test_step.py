@@ -187,9 +187,6 @@ def test_a_spike_is_finite_and_above_the_bound(kernel, spoiled, median, skipped,
 class Shown(Sum):
     """Its metrics are what the step gives it, and its weights are small."""
 
-    def at_step(self, batch, step):
-        return batch | {"at": step}
-
     def prepare(self, batch, key, train):
         return batch | {"key": jax.random.uniform(key), "train": train}
 
@@ -197,7 +194,7 @@ class Shown(Sum):
         return {"task": jnp.float32(0.25)}
 
     def loss(self, params, batch, rngs):
-        shown = {name: batch[name] for name in ("at", "key", "train") if name in batch}
+        shown = {name: batch[name] for name in ("key", "train")}
         if rngs:
             shown["dropout"] = jax.random.uniform(rngs["dropout"])
         metrics = {name: (jnp.float32(x), jnp.float32(1)) for name, x in shown.items()}
@@ -212,7 +209,7 @@ def test_what_a_step_of_training_and_of_evaluation_gives_an_objective():
     keys = []
     for number, seed in ((5, 0), (6, 0), (5, 1)):
         after, metrics = step(state.replace(step=jnp.int32(number)), batch, np.uint32(seed))
-        assert (metrics["at"], metrics["train"], metrics["learning_rate"]) == (number, 1, 0.5 * number)
+        assert (metrics["train"], metrics["learning_rate"]) == (1, 0.5 * number)
         assert float(metrics["loss"]) == pytest.approx(2e-3 / 0.25)
         np.testing.assert_allclose(after.params["kernel"], 1 - 0.5 * number * 1e-3 / 0.25)
         keys += [float(metrics[name]) for name in ("key", "dropout")]

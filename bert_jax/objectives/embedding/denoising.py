@@ -7,7 +7,6 @@ Unsupervised Sentence Embedding Learning". The training data are single texts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from bert_jax.models.heads.pooling import members_of
 from bert_jax.models.heads.structures import MASKED_LM, SENTENCE, ClassificationHead, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.causal_lm import next_tokens
 from bert_jax.objectives.embedding.sentence import TextVectors
 
@@ -94,13 +93,6 @@ class DenoisingAutoEncoder(TextVectors):
             "next_labels": labels,
             "next_weights": weights,
         }
-
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the decoder, which predicts at every token, and the encoder."""
-        return (
-            Computed(self, Predicted.EVERY),
-            Computed(self, Predicted.NONE, has_sequences=False),
-        )
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens that are predicted."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.settings.config_fields import Part, fixed, option, share
+from bert_jax.settings.config_fields import Part, fixed
 
 BOTTLENECKS = ("houlsby", "pfeiffer")  # the values of `adapter.kind` with modules of their own
 
@@ -30,21 +30,10 @@ class AdapterConfig(Part):
     )
     rank: int = fixed(8, "the rank of LoRA's updates", minimum=1, maximum=2**16)
     alpha: float = fixed(16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6)
-    rslora: bool = fixed(False, "multiply by alpha / sqrt(rank) instead")
     targets: str = fixed(
         "",
         "dense layers with an update, with commas between: `query`, `key`, `value`, `attention_output`, "
         "`intermediate` and `output`; empty for the family's, in general `query,value`",
-    )
-    init: str = option(
-        "kaiming",
-        "LoRA's A at the start: `kaiming`, uniform up to 1 / sqrt(inputs); or `gaussian`, with a standard "
-        "deviation of 1 / rank. B is 0. `init_from`: A, B and, where it has the same shape, the head of that "
-        "checkpoint, a PEFT folder or a run with LoRA, whose base is frozen",
-    )
-    dropout: float = share(
-        0.0,
-        "must be 0: updates are added to the kernels, so dropout cannot be applied to their inputs",
     )
     train: str = fixed(
         "",
@@ -72,7 +61,7 @@ def unused(config: Any) -> Iterator[tuple[str, str]]:
     else:
         yield "adapter.train", "adapter.kind is empty, and every parameter is trained"
     if kind != "lora":
-        for name in ("rank", "alpha", "rslora", "targets", "init", "dropout"):
+        for name in ("rank", "alpha", "targets"):
             yield f"adapter.{name}", "adapter.kind is not lora"
     if kind not in BOTTLENECKS:
         yield "adapter.size", "adapter.kind is neither houlsby nor pfeiffer"

@@ -45,13 +45,6 @@ class DistillationConfig(Part):
         minimum=-1,
         maximum=10_000,
     )
-    relation_heads: int = option(
-        0,
-        "heads into which values, queries and keys are divided anew; 0: those of attention, as many in both "
-        "models",
-        maximum=2**20,
-    )
-    logits_at: str = ""
     init_layers: str = ""
 
 
@@ -59,9 +52,6 @@ class DistillationConfig(Part):
 class PretrainDistillationConfig(DistillationConfig):
     """Distillation in pre-training; the defaults are DistilBERT's."""
 
-    logits_at: str = option(
-        "tokens", "where `logits` compares masked LM logits: at all `tokens`, or at the `masked` ones"
-    )
     init_layers: str = option(
         "",
         "the model starts with these layers of the teacher, such as `0,2,4,7,9,11`, and has its widths, "
@@ -88,10 +78,8 @@ def unused(config: Any) -> Iterator[tuple[str, str]]:
     pairs = [distillation.PAIRS[name] for name in names if name in distillation.PAIRS]
     for name, is_used in (
         ("temperature", "logits" in names),
-        ("logits_at", "logits" in names),
         ("layers", any(pair.layers for pair in pairs)),
         ("relation_layer", any(pair.relations for pair in pairs)),
-        ("relation_heads", any(pair.divides_heads for pair in pairs)),
     ):
         if not is_used and name in every:
             yield f"distillation.{name}", f"distillation.losses={part.losses} does not use it"

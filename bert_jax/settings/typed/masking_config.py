@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_shares
+from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
 from bert_jax.settings.config_fields import Part, amount, fixed, option
 
 
@@ -52,42 +52,26 @@ class MaskingConfig(Part):
         minimum=0,
         maximum=100,
     )
-    token_counts: str = option(
-        "",
-        "with `smoothing`: a text file with the count of each token, one number a line; empty: the tokens of "
-        "the records are counted, evenly spaced rows of up to 16 million tokens",
-    )
-    schedule: str = option(
-        "constant",
-        "how the share goes from `prob` to `final_prob` over the steps of the run: `constant`, `linear` or "
-        "`cosine`",
-    )
-    final_prob: float = option(
-        0.0, "share of the tokens to predict at the end of the run, with `linear` and `cosine`",
-        minimum=0, below=1,
-    )  # fmt: skip
     copies: int = option(
         0,
         "sets of masks of a row, of which epoch e has set e mod `copies`: 1, the same masks in every epoch; "
         "10, static masks as those of google-research/bert; 0, new masks at every step",
     )
 
-    def options(self, length: int, steps: int, part: str = "masking") -> MaskingOptions:
-        """Returns the options for rows of `length` tokens in a run of `steps` steps.
+    def options(self, length: int, part: str = "masking") -> MaskingOptions:
+        """Returns the options for rows of up to `length` tokens.
 
         Args:
             length: the maximum number of tokens in a row.
-            steps: the number of steps over which the share changes.
             part: the part of the configuration, for messages.
 
         Raises:
             UserError: a value is unknown, out of its range, or contradicts another one.
         """
-        values = self.to_dict()
-        del values["token_counts"]
-        values |= {"replace": parse_shares(self.replace, f"{part}.replace"), "total_steps": steps}
-        options = MaskingOptions(**values | {"max_predictions": self.max_predictions or 1}, part=part)
-        most = self.max_predictions or default_max_predictions(length, options.largest_prob, self.count)
+        fractions = parse_fractions(self.replace, f"{part}.replace")
+        values = self.to_dict() | {"replace": fractions, "max_predictions": self.max_predictions or 1}
+        options = MaskingOptions(**values, part=part)
+        most = self.max_predictions or default_max_predictions(length, self.prob, self.count)
         return dataclasses.replace(options, max_predictions=most)
 
 
@@ -98,19 +82,8 @@ class EvalMaskingConfig(Part):
     prob: float | None = option(
         None, "`masking.prob` in evaluation; None: the same", type="float", above=0, below=1, optional=True
     )
-    strategy: str = option("", "`masking.strategy` in evaluation; empty: the same")
-    max_predictions: int = option(
-        0,
-        "`masking.max_predictions` in evaluation; 0: the same, or what `eval_masking.prob` of the row needs",
-        maximum=2**16,
-    )
-    count: str = option("", "`masking.count` in evaluation; empty: the same")
     replace: str = option("", "`masking.replace` in evaluation; empty: the same")
     never_chosen: str = option("", "`masking.never_chosen` in evaluation; empty: the same")
-    smoothing: float | None = option(
-        None, "`masking.smoothing` in evaluation; None: the same",
-        type="float", minimum=0, maximum=100, optional=True,
-    )  # fmt: skip
 
     def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
         """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`.
@@ -118,13 +91,10 @@ class EvalMaskingConfig(Part):
         Raises:
             UserError: a value is unknown, out of its range, or contradicts another one.
         """
-        given = {name: value for name, value in self.to_dict().items() if value not in (None, "", 0)}
-        if self.smoothing is not None:
-            given["smoothing"] = self.smoothing
-        if given.keys() & {"prob", "count"} or masking.schedule != "constant":
-            given = {"max_predictions": 0} | given
-        given |= {"schedule": "constant", "final_prob": 0.0, "copies": 0}
-        return dataclasses.replace(masking, **given).options(length, 0, "eval_masking")
+        given = {name: value for name, value in self.to_dict().items() if value}
+        if self.prob:
+            given["max_predictions"] = 0
+        return dataclasses.replace(masking, copies=0, **given).options(length, "eval_masking")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +109,3 @@ class ReplacedTokensConfig(Part):
     )
     weight: float = amount(50.0, "factor of the discriminator's loss beside the generator's")
     temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
-    disallow_correct: bool = option(False, "the generator never samples the original token")
-    variant: str = fixed(
-        "electra",
-        "`electra`; `electra_15`, whose discriminator is asked about the masked tokens alone; `replace_mlm`, "
-        "masked LM of samples instead of [MASK]; `all_tokens_mlm`, which predicts every token",
-    )

@@ -122,7 +122,7 @@ class PretrainConfig(RunConfig):
         Raises:
             UserError: a value is unknown, out of its range, or contradicts another one.
         """
-        training, evaluation = self.masking.options(length, self.steps), None
+        training, evaluation = self.masking.options(length), None
         if self.eval_masking != EvalMaskingConfig():
             evaluation = self.eval_masking.options(self.masking, length)
         return training, evaluation
@@ -133,13 +133,8 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
     if not config.data.replay:
         yield "data.replay_share", "data.replay is empty, and no rows are from there"
     _, *evaluated = options = [each for each in config.mask_options(length=128) if each]
-    if not any(each.smoothing for each in options):
-        yield "masking.token_counts", "only masking.smoothing uses the counts"
     if not any(each.replace[1] for each in options):
         yield "masking.exclude_special", "masking.replace has no random tokens"
-    variant = config.replaced_tokens.variant
-    if config.objective == "replaced_tokens" and not variant.startswith("electra"):
-        yield "replaced_tokens.weight", f"replaced_tokens.variant={variant} has no loss of a discriminator"
     if config.objective != "masked_lm":
         yield "causal_steps", f"the objective {config.objective} has one phase"
     if config.objective == "causal_lm":
@@ -192,11 +187,6 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
             raise UserError(
                 f"optimizer.schedule=inverse_square_root: with budget.{given[0]}, the rate falls from the "
                 "end of the warm-up on, which is a share of the budget; set optimizer.warmup_fraction"
-            )
-        if typed.masking.schedule != "constant":
-            raise UserError(
-                f"masking.schedule={typed.masking.schedule}: with budget.{given[0]}, the number of steps in "
-                "which the share would change is not known; set it to constant"
             )
     _check_causal_steps(typed)
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp

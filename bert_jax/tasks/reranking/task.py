@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.objectives.reranking import Reranking
+from bert_jax.objectives.multiple_choice import Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.registry import TaskSpec
@@ -36,7 +36,7 @@ class RerankingConfig(TableConfig):
 
 
 class RerankingTask(TableTask):
-    """Orders the candidates of each query; see `objectives.reranking`.
+    """Orders the candidates of each query; see `objectives.multiple_choice`.
 
     Files to evaluate on have the columns of the training file, and any number of candidates. Predictions are
     the scores of pairs.

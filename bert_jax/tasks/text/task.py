@@ -16,8 +16,7 @@ from bert_jax.io import numerals
 from bert_jax.io.wording import alternatives
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
-from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
-from bert_jax.objectives.baselines.bilstm_classification import BilstmClassification
+from bert_jax.objectives.baselines import BilstmClassification, ClassificationAndLM
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics, table

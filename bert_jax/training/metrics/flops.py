@@ -17,10 +17,13 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
-from bert_jax.objectives.base import Computed, Objective, Predicted
+from bert_jax.objectives.base import Objective
+from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
-from bert_jax.objectives.embedding.denoising import DECODER
+from bert_jax.objectives.distillation import LOGITS, Distillation
+from bert_jax.objectives.embedding.denoising import DECODER, DenoisingAutoEncoder
 from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens
 from bert_jax.training.metrics import peaks
 
 # What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
@@ -143,18 +146,38 @@ def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[...
         left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
     """
     trains = weight_gradients(objective)
+    while isinstance(objective, PartlyFrozen):
+        objective = objective.objective
+    if isinstance(objective, CausalThenMasked):
+        objective = objective.causal if left_to_right else objective.masked
+    if isinstance(objective, Distillation):
+        return _distillation_flops(objective, trains)
+    model = RowFlops.of(objective, trains)
+    if isinstance(objective, ReplacedTokens):
+        generator = RowFlops.of(objective.generator, lambda name: trains(f"{GENERATOR}/{name}"))
+        return lambda length, predictions=0, sequences=1: (
+            model(length, 0, 0) + generator(length, predictions, 0)
+        )
+    if isinstance(objective, DenoisingAutoEncoder):  # the decoder, and the encoder
+        return lambda length, predictions=0, sequences=1: (
+            model(length, length, sequences) + model(length, 0, 0)
+        )
+    if isinstance(objective, CausalLM):
+        return lambda length, predictions=0, sequences=1: model(length, length, 0)
+    if isinstance(objective, ClassificationAndLM):
+        return lambda length, predictions=0, sequences=1: model(length, length, sequences)
+    return model
 
-    def count(one: Computed) -> RowFlops:
-        return RowFlops.of(one.objective, lambda name: not one.is_trained or trains(one.prefix + name))
 
-    parts = [(one, count(one)) for one in objective.computed(left_to_right)]
+def _distillation_flops(objective: Distillation, trains: Callable[[str], bool]) -> Callable[..., float]:
+    student = RowFlops.of(objective.student, trains)
+    teacher = RowFlops.of(objective.teacher, lambda name: True)
 
     def of_row(length: int, predictions: int = 0, sequences: int = 1) -> float:
-        predicted = {Predicted.NONE: 0, Predicted.MASKED: predictions, Predicted.EVERY: length}
-        return sum(
-            of_model(length, predicted[one.predicted], sequences if one.has_sequences else 0)
-            / (1 if one.is_trained else 3)
-            for one, of_model in parts
+        predictions = length if objective.predicts_everywhere else predictions
+        return (
+            student(length, predictions * objective.uses_heads, sequences)
+            + teacher(length, predictions * (LOGITS in objective.factors), sequences) / 3
         )
 
     return of_row

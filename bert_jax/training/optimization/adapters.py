@@ -8,15 +8,14 @@ import re
 from collections.abc import Callable, Collection
 
 from bert_jax import checkpoint, convert
-from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, files
 from bert_jax.models.parameters import parameter_shapes
-from bert_jax.objectives.adapters import PartlyFrozen, low_rank_name
+from bert_jax.objectives.adapters import LowRank, PartlyFrozen
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import DISTILLATION
-from bert_jax.objectives.low_rank import INITIALIZERS, LowRank
 from bert_jax.settings.typed.adapter_config import BOTTLENECKS, AdapterConfig
 from bert_jax.settings.typed.run_config import RunConfig
 
@@ -29,8 +28,6 @@ _KINDS = {
     "pfeiffer": _BOTTLENECK,
     "head": "",
 }
-
-INIT_FROM = "init_from"  # the value of `adapter.init` for the updates of that checkpoint
 
 _TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
 
@@ -82,14 +79,6 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
 
 
 def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
-    if config.dropout:
-        raise UserError(
-            f"adapter.dropout={config.dropout:g}: the updates are added to the kernels, and have no inputs "
-            "of their own to drop; leave it at 0"
-        )
-    if config.init not in (*INITIALIZERS, INIT_FROM):
-        known = ", ".join((*INITIALIZERS, INIT_FROM))
-        raise UserError(f"adapter.init={config.init!r}: expected one of {known}")
     targets = comma_lists.names(config.targets, "adapter.targets")
     if adapted.config is not None and not targets:
         targets = list(families.of(adapted.config).low_rank_targets)
@@ -99,14 +88,12 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
             f"{', '.join(_TARGETS)}"
         )
     pattern = re.compile(rf"encoder/layers/(.*/)?({'|'.join(targets)})/kernel")
-    scale = config.alpha / (math.sqrt(config.rank) if config.rslora else config.rank)
     found = LowRank(
         adapted.objective,
         adapted.is_frozen,
         lambda name: pattern.fullmatch(name) is not None,
         config.rank,
-        scale,
-        *([] if config.init == INIT_FROM else [config.init]),
+        config.alpha / config.rank,
     )
     if trained := [name for name in found.targets if not all(found.flags[name].values())]:
         raise UserError(
@@ -133,7 +120,7 @@ def load_initial(
         abstract_params: see `convert.load_params`; all parameters of the model.
         log: called with one line of text for each notice.
         new_groups: parameter groups that are always new, because those of the checkpoint may be for other
-            labels. A run that goes on training updates takes those of their checkpoint if their shapes fit.
+            labels.
         ignore: a regular expression in addition to `init_ignore`.
 
     Returns:
@@ -143,13 +130,10 @@ def load_initial(
         UserError: see `convert.load_params`; also a frozen parameter that the checkpoint lacks.
     """
     adapter = config.adapter
-    if adapter.init == INIT_FROM:
-        params, report = _load_updates(objective, config.init_from, abstract_params, log)
-    else:
-        body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
-        new = _BOTTLENECK if adapter.kind in BOTTLENECKS else ""
-        patterns = "|".join(filter(None, [config.init_ignore, ignore, new]))
-        params, report = convert.load_params(config.init_from, body, ignore=patterns, log=log)
+    body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
+    new = _BOTTLENECK if adapter.kind in BOTTLENECKS else ""
+    patterns = "|".join(filter(None, [config.init_ignore, ignore, new]))
+    params, report = convert.load_params(config.init_from, body, ignore=patterns, log=log)
     flags = objective.flags if adapter.kind and isinstance(objective, PartlyFrozen) else {}
     if stuck := [name for name in report.new if all(flags.get(name, {"": False}).values())]:
         raise UserError(
@@ -162,51 +146,6 @@ def load_initial(
         new=(*report.new, *(name for name in flatten(abstract_params) if name not in given)),
         base=files.absolute(report.base or config.init_from) if adapter.kind == "lora" else "",
     )
-
-
-def _load_updates(
-    objective: Objective, path: str, abstract_params: Params, log: Callable[[str], None]
-) -> tuple[Params, checkpoint.Report]:
-    """Loads the updates of a checkpoint, and its base without them, for a run that goes on training them.
-
-    Returns:
-        The nested dict of the parameters of the base, of those that were trained as a whole, and of A and B;
-        and the report.
-
-    Raises:
-        UserError: the checkpoint has no updates, or others than the run.
-    """
-    model = convert.load(path, log=log)
-    if (adapter := model.adapter) is None:
-        raise UserError(
-            f"adapter.init={INIT_FROM}: {path} has no low-rank updates; expected a PEFT folder or a run with "
-            "adapter.kind=lora"
-        )
-    assert isinstance(objective, LowRank)
-    ranks, scales = ({getattr(x, name) for x in adapter.updates.values()} for name in ("rank", "scale"))
-    same = set(objective.targets) == set(adapter.updates) and {objective.rank} == ranks
-    if not (same and all(math.isclose(objective.scale, scale, rel_tol=1e-5) for scale in scales)):
-        rank, scale = max(ranks), max(scales)
-        targets = ",".join(sorted({name.split("/")[-2] for name in adapter.updates}))
-        raise UserError(
-            f"adapter.init={INIT_FROM}: the updates of {path} are --config.adapter.rank={rank} "
-            f"--config.adapter.alpha={scale * rank:g} --config.adapter.targets={targets}; set these"
-        )
-    wanted, stored = flatten(abstract_params), {**adapter.frozen, **adapter.params}
-    loaded = {name: x for name, x in stored.items() if name in wanted and x.shape == wanted[name].shape}
-    factors = {
-        low_rank_name(name, factor): getattr(update, factor)
-        for name, update in adapter.updates.items()
-        for factor in "ab"
-    }
-    report = checkpoint.Report(
-        model.source,
-        (*loaded, *factors),
-        tuple(name for name in wanted if name not in loaded),
-        tuple(name for name in stored if name not in loaded),
-        adapter.base,
-    )
-    return nest(loaded | factors), report
 
 
 def describe(objective: Objective) -> str:

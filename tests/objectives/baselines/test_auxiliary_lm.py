@@ -6,7 +6,7 @@ from support.models import packed_batch, tiny_config
 from support.numpy_lstm import drawn
 
 from bert_jax.models.row_inputs import INPUTS
-from bert_jax.objectives.baselines.auxiliary_lm import ClassificationAndLM
+from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.classification import Classification
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.flops import RowFlops

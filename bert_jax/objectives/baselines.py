@@ -1,27 +1,28 @@
-"""Classification with an auxiliary loss, that of the next token (Radford et al. 2018, section 3.2)."""
+"""Objectives of the baselines that encoders are compared with: a BiLSTM, and an auxiliary LM loss."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 import jax
 
+from bert_jax.models.baselines.bilstm_classifier import HEAD, BilstmClassifier
 from bert_jax.models.baselines.classification_lm import ClassificationAndLanguageModel
-from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
+from bert_jax.models.heads.structures import LSTM, MASKED_LM, ClassificationHead, MaskedLMHead
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Computed, Pairs, Params, Predicted, Rngs
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
 from bert_jax.objectives.causal_lm import next_tokens
 from bert_jax.objectives.classification import Classification
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationAndLM(Classification):
-    """`Classification` by a causal model, with the loss of the task + `lm_weight` * that of the next token.
+    """`Classification` by a causal model with an auxiliary loss (Radford et al. 2018, section 3.2).
 
-    The latter, `clm`, is the mean over all tokens of a batch but the last of each sequence. Evaluation and
-    prediction do not compute it.
+    The total is the loss of the task + `lm_weight` * `clm`, the mean cross-entropy of the next token over all
+    tokens of a batch but the last of each sequence. Evaluation and prediction do not compute it.
 
     Attributes:
         lm_weight: the paper's lambda.
@@ -31,7 +32,7 @@ class ClassificationAndLM(Classification):
     lm_weight: float = 0.5
     language_model: MaskedLMHead = MASKED_LM
 
-    initial_loss = None  # that of the next token is chance unless the head is that of a checkpoint
+    initial_loss = None  # the language model may start with a trained head
     may_differ = "(pooler|mlm)/.*"
 
     @property
@@ -57,12 +58,8 @@ class ClassificationAndLM(Classification):
         return self._both(params, batch, rngs)[0]
 
     def _both(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[jax.Array, jax.Array]:
-        found = self.apply(params, batch, rngs, **self.options(batch))
-        return cast(tuple[jax.Array, jax.Array], found)
-
-    def computed(self, left_to_right: bool = False) -> Sequence[Computed]:
-        """Returns the model, which predicts the next token at every token."""
-        return (Computed(self, Predicted.EVERY),)
+        outputs = self.apply(params, batch, rngs, **self.options(batch))
+        return cast(tuple[jax.Array, jax.Array], outputs)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the weights of both losses."""
@@ -74,3 +71,35 @@ class ClassificationAndLM(Classification):
         pairs, metrics = self.losses_of(logits, batch)
         pairs["clm"] = losses.cross_entropy(of_next, batch["next_labels"], batch["next_weights"])
         return pairs, metrics
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BilstmClassification(Classification):
+    """`Classification` with a `BilstmClassifier`, a BiLSTM over word embeddings without a Transformer.
+
+    Attributes:
+        size: features of each direction of the BiLSTM.
+        pairs: whether the examples are pairs of texts.
+        attends: whether the texts of a pair attend to each other.
+        skipped_ids: the ids of the special tokens of a row.
+    """
+
+    classifier: ClassificationHead = HEAD
+    size: int = 384
+    pairs: bool = False
+    attends: bool = False
+    skipped_ids: tuple[int, ...] = ()
+
+    may_differ = "encoder/(?!embeddings/word_embeddings$).*|pooler/.*"
+
+    @property
+    def model(self) -> BilstmClassifier:
+        """Returns the BiLSTM with its head."""
+        return BilstmClassifier(
+            self.config, self.output_count, self.size, self.pairs, self.attends, self.skipped_ids
+        )
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the parameter groups that are always newly initialized."""
+        return (LSTM, *self.classifier.new_groups)

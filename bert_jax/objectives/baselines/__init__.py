@@ -1,1 +1,0 @@
-"""Objectives of the baselines that encoders are compared with."""

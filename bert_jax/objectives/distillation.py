@@ -1,0 +1,445 @@
+"""Knowledge distillation: a model, the student, also imitates a frozen teacher (Hinton et al. 2015).
+
+`Distillation` wraps an objective with logits. The teacher reads the same prepared batch, with the same masks,
+and computes without dropout. Logits are compared, and the states in `PAIRS`: `cosine` is DistilBERT's (Sanh
+et al. 2019); `embeddings`, `hidden` and `scores` are TinyBERT's (Jiao et al. 2020, section 3.1); `attention`
+and `values` are MiniLM's (Wang et al. 2020, section 3), `queries` and `keys` those of its second version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
+from bert_jax.kernels.xla_attention import attention_logits
+from bert_jax.models import Encoder, collected
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.layers import kernel_init
+from bert_jax.models.parameters import is_box
+from bert_jax.models.row_inputs import INPUTS
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
+from bert_jax.objectives.rows import RowObjective
+
+DISTILLATION = "distillation"  # the parameters that only the comparison with the teacher has
+TEACHER = "teacher"  # the name of the teacher's parameters among the frozen ones
+TASK, LOGITS = "task", "logits"  # the names of the student's own losses, and of the comparison of logits
+
+DistillableObjective: TypeAlias = MaskedLM | RowObjective
+
+_COSINE_EPSILON = 1e-12  # of torch.nn.CosineEmbeddingLoss, added to each squared norm
+
+
+# Distances, as sums over weighted rows
+
+
+def divergence(
+    logits: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float = 1.0
+) -> jax.Array:
+    """Returns the sum of weight x T^2 KL(softmax(targets / T) || softmax(logits / T)), in nats.
+
+    The factor keeps the size of the gradient the same for each temperature (Hinton et al. 2015, section 2).
+
+    Args:
+        logits: of the student, float [..., C]; converted to float32.
+        targets: logits of the teacher, as `logits`. No gradient passes.
+        weights: float32, broadcast to [...].
+        temperature: T, above 0.
+    """
+    logits, targets = (x.astype(jnp.float32) / temperature for x in (logits, targets))
+    return temperature**2 * jnp.sum(_divergence(logits, targets) * weights)
+
+
+@jax.custom_vjp
+def _divergence(logits, targets):
+    return _divergence_fwd(logits, targets)[0]
+
+
+def _divergence_fwd(logits, targets):
+    log_sum, log_sum_of_targets = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (logits, targets))
+    expected = jnp.sum(jnp.exp(targets - log_sum_of_targets) * (targets - logits), axis=-1)
+    divergence = expected + (log_sum - log_sum_of_targets)[..., 0]
+    return divergence, (logits, targets, log_sum, log_sum_of_targets)
+
+
+def _divergence_bwd(residuals, g):
+    # One pass over both logits, whose probabilities autodiff would keep too.
+    logits, targets, log_sum, log_sum_of_targets = residuals
+    return (jnp.exp(logits - log_sum) - jnp.exp(targets - log_sum_of_targets)) * g[..., None], None
+
+
+_divergence.defvjp(_divergence_fwd, _divergence_bwd)
+
+
+def cosine_distance(states: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns the sum of weight x (1 - cosine) of states [..., H], with weights [...]."""
+    x, y = (each.astype(jnp.float32) for each in (states, targets))
+    squares, squares_of_targets = (jnp.sum(jnp.square(each), axis=-1) + _COSINE_EPSILON for each in (x, y))
+    cosine = jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares * squares_of_targets)
+    return jnp.sum((1 - cosine) * weights)
+
+
+def squared_distance(states: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns the sum of weight x mean squared difference of states [..., H], with weights [...]."""
+    difference = states.astype(jnp.float32) - targets.astype(jnp.float32)
+    return jnp.sum(jnp.mean(jnp.square(difference), axis=-1) * weights)
+
+
+# Comparisons of states
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+    """The architectures of a student and its teacher, and the layers that are compared.
+
+    Attributes:
+        student: the student's architecture.
+        teacher: the teacher's.
+        layer_numbers: the teacher's layer, from 0, for each layer of the student; empty for every n-th one,
+            up to the last.
+        relation_layer: the teacher's layer for relations between tokens, from 0; -1 for the last.
+    """
+
+    student: EncoderConfig
+    teacher: EncoderConfig
+    layer_numbers: tuple[int, ...] = ()
+    relation_layer: int = -1
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Returns the teacher's layer for each layer of the student."""
+        few, many = self.student.computed_layers, self.teacher.computed_layers
+        return self.layer_numbers or tuple((i + 1) * many // few - 1 for i in range(few))
+
+
+Sides: TypeAlias = tuple[collected.States, collected.States]  # of the student and of the teacher
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A comparison of states.
+
+    Attributes:
+        states: the names of the states; see `models.collected`.
+        loss: function of the states of both models, the sequence ids [B, L], the weight of each token, and
+            the models, which returns a sum.
+        counts_pairs: whether the sum is divided by the number of pairs of tokens of a sequence, instead of
+            the number of tokens.
+        projects: whether the student's states are multiplied by a learned matrix if the teacher is wider or
+            narrower.
+        layers: whether the teacher's layers are `Models.layers`.
+        relations: whether the teacher's layer is `Models.relation_layer`.
+        heads: whether both models need as many attention heads.
+    """
+
+    states: tuple[str, ...]
+    loss: Callable[[Sides, jax.Array, jax.Array, Models], jax.Array]
+    counts_pairs: bool = False
+    projects: bool = False
+    layers: bool = False
+    relations: bool = False
+    heads: bool = False
+
+    def weight(self, sequence_ids: jax.Array) -> jax.Array:
+        """Returns the number of tokens, or of pairs of tokens, that the sum is divided by."""
+        real = sequence_ids > 0
+        if self.counts_pairs:
+            real = (sequence_ids[:, :, None] == sequence_ids[:, None]) & real[:, None]
+        return jnp.sum(real).astype(jnp.float32)
+
+
+def _only(compare: Callable, name: str) -> Callable:
+    def loss(sides, ids, tokens, models):
+        (student,), (teacher,) = (side[name] for side in sides)
+        return compare(student, teacher, tokens)
+
+    return loss
+
+
+def _layers(sides: Sides, name: str, models: Models) -> list[tuple[jax.Array, jax.Array]]:
+    student, teacher = (side[name] for side in sides)
+    return [(mine, teacher[number]) for mine, number in zip(student, models.layers, strict=True)]
+
+
+def _hidden(sides, ids, tokens, models):
+    pairs = _layers(sides, collected.LAYERS, models)
+    return sum(squared_distance(mine, theirs, tokens) for mine, theirs in pairs)
+
+
+def _scores(sides, ids, tokens, models):
+    total = jnp.float32(0)
+    queries, keys = (_layers(sides, name, models) for name in (collected.QUERIES, collected.KEYS))
+    for query, key in zip(queries, keys, strict=True):
+        mine, theirs = (attention_logits(query[i], key[i], ids) for i in range(2))
+        # The logits of tokens of two sequences are the same constant on both sides.
+        squares = jnp.sum(jnp.square(mine - theirs), axis=-1)
+        total += jnp.sum(jnp.mean(squares, axis=1) * tokens)
+    return total
+
+
+def _relation(first: str, second: str) -> Callable:
+    """Returns the divergence of the distributions over tokens, a mean over heads (MiniLM, equation 4)."""
+
+    def loss(sides, ids, tokens, models):
+        mine, theirs = (
+            attention_logits(side[first][layer], side[second][layer], ids)
+            for side, layer in zip(sides, (-1, models.relation_layer), strict=True)
+        )
+        return divergence(mine, theirs, tokens[:, None]) / mine.shape[1]
+
+    return loss
+
+
+PAIRS: Mapping[str, Pair] = {
+    "cosine": Pair((collected.LAST,), _only(cosine_distance, collected.LAST)),
+    "embeddings": Pair((collected.EMBEDDINGS,), _only(squared_distance, collected.EMBEDDINGS), projects=True),
+    "hidden": Pair((collected.LAYERS,), _hidden, projects=True, layers=True),
+    "scores": Pair((collected.QUERIES, collected.KEYS), _scores, counts_pairs=True, layers=True, heads=True),
+    "attention": Pair(
+        (collected.QUERIES, collected.KEYS),
+        _relation(collected.QUERIES, collected.KEYS),
+        relations=True,
+        heads=True,
+    ),
+    **{
+        name: Pair((name,), _relation(name, name), relations=True, heads=True)
+        for name in (collected.QUERIES, collected.KEYS, collected.VALUES)
+    },
+}
+
+
+def parse_scales(text: str) -> dict[str, float]:
+    """Returns the scale of each comparison in a text like `logits=5, task=2, cosine=1`.
+
+    Raises:
+        UserError: the text has another form, has an unknown name, or compares nothing with the teacher.
+    """
+    known, scales = (TASK, LOGITS, *PAIRS), dict[str, float]()
+    for part in comma_lists.names(text, "distillation.losses"):
+        name, _, value = (each.strip() for each in part.partition("="))
+        try:
+            scale = float(value)
+        except ValueError:
+            scale = -1.0
+        if name not in known or name in scales or not 0 < scale < float("inf"):
+            scales = {}
+            break
+        scales[name] = scale
+    if not scales.keys() - {TASK}:
+        raise UserError(
+            f"distillation.losses={text!r}: expected NAME=SCALE with commas between, such as logits=5, "
+            f"with scales above 0, each of the names {', '.join(known)} at most once, and not task alone"
+        )
+    return scales
+
+
+def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
+    """Returns the numbers in a text like `2,5,8,11`, the value of a field of the configuration.
+
+    Raises:
+        UserError: the text has another form.
+    """
+    try:
+        return tuple(int(part) for part in comma_lists.names(text, f"distillation.{field}"))
+    except ValueError:
+        raise UserError(
+            f"distillation.{field}={text!r} is not a list of layers; expected numbers from 0, such as 2,5,8"
+        ) from None
+
+
+def check(names: Sequence[str], models: Models) -> None:
+    """Raises UserError if some of the pairs cannot be compared for these models."""
+    for name in names:
+        if problem := _problem(name, PAIRS[name], models):
+            raise UserError(f"distillation.losses: {name}: {problem}")
+
+
+def _problem(name: str, pair: Pair, models: Models) -> str:
+    mine, theirs, layers = models.student, models.teacher, models.layer_numbers
+    few, many = mine.computed_layers, theirs.computed_layers
+    if name == "cosine" and mine.hidden_size != theirs.hidden_size:
+        return f"the student's hidden_size is {mine.hidden_size} and the teacher's {theirs.hidden_size}"
+    if pair.layers:
+        valid = len(layers) == few and all(0 <= layer < many for layer in layers)
+        if not (valid if layers else many % few == 0):
+            return (
+                f"the student has {few} layers and the teacher {many}; set distillation.layers to one layer "
+                f"of the teacher, 0 to {many - 1}, for each layer of the student"
+            )
+    if pair.relations and models.relation_layer >= many:
+        return f"the teacher has {many} layers, and distillation.relation_layer={models.relation_layer}"
+    heads = mine.num_attention_heads, theirs.num_attention_heads
+    if pair.heads and heads[0] != heads[1]:
+        return f"the student has {heads[0]} attention heads and the teacher {heads[1]}"
+    if collected.QUERIES in pair.states and collected.KEYS in pair.states:
+        for config in (mine, theirs):
+            if config.causal or config.local_window or config.position == "alibi":
+                return "attention that is causal, local or has a bias (ALiBi) cannot be compared"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Distillation(Objective):
+    """Trains a student on its own losses and on comparisons with its teacher.
+
+    If neither its own losses nor its logits count, the student is an encoder without a head. Logits of masked
+    LM are compared at all tokens.
+
+    Attributes:
+        student: the objective of the student.
+        teacher: the same objective with the teacher's configuration and head.
+        factors: the factor of each comparison: of `TASK`, the student's own losses, of `LOGITS`, and of
+            names in `PAIRS`.
+        temperature: of the comparison of logits.
+        layer_numbers, relation_layer: see `Models`.
+        teacher_params: the teacher's parameters as nested arrays; None if only their shapes are known.
+    """
+
+    student: DistillableObjective
+    teacher: DistillableObjective
+    factors: Mapping[str, float]
+    temperature: float = 2.0
+    layer_numbers: tuple[int, ...] = ()
+    relation_layer: int = -1
+    teacher_params: Params | None = None
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Returns the configuration of the student's encoder."""
+        return self.student.config
+
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Returns the factor of each loss."""
+        scales = {name: factor for name, factor in self.factors.items() if name != TASK}
+        if TASK in self.factors:
+            own = self.student.scales
+            scales |= {name: self.factors[TASK] * own.get(name, 1) for name in self.student.loss_names}
+        return scales
+
+    @property
+    def uses_heads(self) -> bool:
+        """Returns whether the student has a head, because its outputs count."""
+        return bool({TASK, LOGITS} & self.factors.keys())
+
+    @property
+    def predicts_everywhere(self) -> bool:
+        """Returns whether both models predict at every token."""
+        return LOGITS in self.factors and isinstance(self.student, MaskedLM)
+
+    @property
+    def _pairs(self) -> list[str]:
+        return [name for name in self.factors if name in PAIRS]
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the student, and the matrices that map its states to the teacher's."""
+        sizes = self.student.config.hidden_size, self.teacher.config.hidden_size
+        init = kernel_init(self.student.config.initializer_range)
+        maps = {
+            name: {
+                "kernel": nn.LogicallyPartitioned(init(jax.random.fold_in(key, i), sizes), ("embed", None))
+            }
+            for i, name in enumerate(self._pairs)
+            if PAIRS[name].projects and sizes[0] != sizes[1]
+        }
+        return self.init_model(key) | ({DISTILLATION: maps} if maps else {})
+
+    def init_model(self, key: jax.Array) -> Params:
+        """Returns new parameters of the student."""
+        return _used(self.student.init(key), self.uses_heads)
+
+    @functools.cached_property
+    def teacher_shapes(self) -> Params:
+        """Returns the shapes of the teacher's parameters that are used, boxed as in `init`."""
+        return _used(self.teacher.init_shapes, LOGITS in self.factors)
+
+    def frozen(self) -> Params:
+        """Returns the teacher's parameters, or their shapes."""
+        params = self.teacher_shapes
+        if self.teacher_params is not None:
+            params = jax.tree.map(
+                lambda box, x: box.replace_boxed(x), params, self.teacher_params, is_leaf=is_box
+            )
+        return {TEACHER: params}
+
+    def join(self, params: Params, frozen: Params | None) -> Params:
+        """Returns the parameters of both."""
+        assert frozen is not None
+        return {"student": params, TEACHER: frozen[TEACHER]}
+
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """Returns the inputs of both models."""
+        prepared = self.student.prepare(batch, key, train)
+        return at_every_token(prepared) if self.predicts_everywhere else prepared
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the weight of each loss."""
+        weights = dict(self.student.weights(batch)) if TASK in self.factors else {}
+        if LOGITS in self.factors:
+            weights[LOGITS] = self.student.soft_weights(batch)[1]
+        ids = _rows(batch["sequence_ids"])
+        return weights | {name: PAIRS[name].weight(ids) for name in self._pairs}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the losses of all comparisons, and the metrics of the student's objective."""
+        names = list(dict.fromkeys(state for name in self._pairs for state in PAIRS[name].states))
+        student, states = _forward(self.student, self.uses_heads, params["student"], batch, rngs, names)
+        teacher, targets = _forward(self.teacher, LOGITS in self.factors, params[TEACHER], batch, None, names)
+        # Two losses read these logits, and their gradients can be added only if they have one dtype.
+        student = jax.tree.map(lambda x: x.astype(jnp.float32), student)
+        own, metrics = self.student.losses_of(student, batch) if self.uses_heads else ({}, {})
+        sums: dict[str, jax.Array] = {}
+        if LOGITS in self.factors:
+            sums[LOGITS] = self._compare_logits(student, teacher, batch)
+        ids = _rows(batch["sequence_ids"])
+        tokens = (ids > 0).astype(jnp.float32)
+        configs = self.student.config, self.teacher.config
+        models = Models(*configs, self.layer_numbers, self.relation_layer)
+        for name in self._pairs:
+            mine, pair = states, PAIRS[name]
+            if projection := params["student"].get(DISTILLATION, {}).get(name):
+                kernel = projection["kernel"]
+                mine = {each: [x @ kernel.astype(x.dtype) for x in mine[each]] for each in pair.states}
+            sums[name] = pair.loss((mine, targets), ids, tokens, models)
+        weights = self.weights(batch)
+        if TASK not in self.factors:
+            own = {}
+        return own | {name: (total, weights[name]) for name, total in sums.items()}, metrics
+
+    def _compare_logits(self, student, teacher, batch):
+        """Returns the divergence of the teacher's predictions from the student's, a mean over softmaxes."""
+        weights = self.student.soft_weights(batch)[0]
+        both = zip(self.student.soft_logits(student), self.teacher.soft_logits(teacher), strict=True)
+        sums = [divergence(mine, theirs, weights, self.temperature) for mine, theirs in both]
+        return sum(sums) / len(sums)
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the student's outputs."""
+        return self.student.predict(params["student"], batch)
+
+
+def _used(params: Params, heads: bool) -> Params:
+    return params if heads else {"encoder": params["encoder"]}
+
+
+def _forward(objective: DistillableObjective, heads, params, batch, rngs, names) -> tuple[Any, Any]:
+    """Returns the logits, None without a head, and the states of these names."""
+    if heads:
+        return objective.forward(params, batch, rngs, names)
+    inputs = (_rows(batch[name]) for name in INPUTS)
+    options = {"deterministic": rngs is None, "rngs": rngs}
+    encoder, config = Encoder(objective.config), objective.config
+    return None, collected.apply(encoder, config, params["encoder"], *inputs, collect=names, **options)[1]
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """Returns int32 [rows, L] of inputs [..., L]."""
+    return x.reshape(-1, x.shape[-1])

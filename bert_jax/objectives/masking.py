@@ -1,0 +1,534 @@
+"""Masking for masked LM, as a pure function of (key, tokens) that runs on the device.
+
+The defaults are BERT's rules (Devlin et al. 2019, section 3.1 and appendix A.1) as google-research/bert
+applies them to static records: round(15%) of a row's tokens are chosen, never [CLS], [SEP] or padding. Of
+these, 80% become [MASK], 10% become a random token of the whole vocabulary and 10% stay unchanged. The number
+of tokens (`COUNTS`), their choice (`STRATEGIES`) and their replacement are independent of each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import string
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epy
+
+from bert_jax.errors import UserError
+
+with epy.lazy_imports():  # the options are read before jax may be imported
+    import jax
+    import jax.numpy as jnp
+
+# Special tokens that are never chosen: [CLS] and [SEP] as in google-research/bert; all special tokens, also
+# [UNK] and [MASK]; or none, as in fairseq. Padding is never chosen.
+NEVER_CHOSEN = ("layout", "special", "none")
+
+# Random streams of a row's key.
+_SCORES, _REPLACEMENT, _RANDOM_TOKENS, _UNIT_LENGTHS, _COUNT = range(5)
+
+_SENTENCE_PIECE_SPACE = "\u2581"
+# Exponential variables, less than 2^5, are divided by the weights; float32 has to represent the quotients.
+_LEAST_WEIGHT_BITS = 120
+_ENGLISH = frozenset(string.ascii_letters + string.punctuation)
+
+# SpanBERT: span lengths in words ~ Geometric(0.2), at most 10.
+_SPAN_CONTINUE = 0.8
+_SPAN_MAX_WORDS = 10
+
+# ALBERT: n-grams of n words with a probability proportional to 1/n: 6/11, 3/11 and 2/11.
+_NGRAM_MAX_WORDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingOptions:
+    """How many tokens to predict, how they are chosen, and what replaces them.
+
+    Attributes:
+        prob: fraction of the tokens to predict.
+        strategy: the unit that is chosen, a key of `STRATEGIES`.
+        max_predictions: P, the static number of predictions of a row.
+        count: the number of tokens to predict in a row, a key of `COUNTS`.
+        replace: fractions of the chosen tokens that become [MASK], that become a random token, and that stay
+            the same.
+        exclude_special: whether random tokens are never padding, [CLS], [SEP] or [UNK], as in fairseq.
+        never_chosen: special tokens that are never chosen, an item of `NEVER_CHOSEN`.
+        smoothing: a token is chosen with a probability proportional to (its count in the corpus)^-smoothing;
+            0 for equal probabilities. The strategy has to be "token".
+        copies: the number of sets of masks of a row in training, whose keys are in the batch; 0: new masks at
+            every step.
+        part: the part of the configuration that has these options, for messages.
+
+    Raises:
+        UserError: a value is unknown, out of its range, or contradicts another one.
+    """
+
+    prob: float = 0.15
+    strategy: str = "token"
+    max_predictions: int = 20
+    count: str = "google"
+    replace: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    exclude_special: bool = False
+    never_chosen: str = "layout"
+    smoothing: float = 0.0
+    copies: int = 0
+    part: str = dataclasses.field(default="masking", repr=False, compare=False)
+
+    def __post_init__(self):
+        for name, known in (("strategy", STRATEGIES), ("count", COUNTS), ("never_chosen", NEVER_CHOSEN)):
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"{self.part}.{name}={value!r} is unknown; choose one of {', '.join(known)}")
+        if not 0 < self.prob < 1:
+            raise UserError(f"{self.part}.prob={self.prob} must be between 0 and 1")
+        if self.max_predictions < 1:
+            raise ValueError(f"max_predictions={self.max_predictions} must be at least 1")
+        if not (min(self.replace) >= 0 and abs(sum(self.replace) - 1) <= 1e-6):  # also of NaN
+            fractions = ", ".join(f"{fraction:g}" for fraction in self.replace)
+            raise UserError(
+                f"{self.part}.replace={fractions}: expected the fractions of [MASK], random tokens and the "
+                "same token, at least 0 and with the sum 1"
+            )
+        if self.smoothing and self.strategy != "token":
+            raise UserError(
+                f"masking.smoothing={self.smoothing:g} needs masking.strategy=token, not {self.strategy}, "
+                "because only tokens have counts"
+            )
+
+
+def parse_fractions(text: str, name: str = "masking.replace") -> tuple[float, float, float]:
+    """Returns the three numbers of a text such as "0.8,0.1,0.1".
+
+    Args:
+        text: the value of a field of the configuration.
+        name: the name of the field, for the message.
+
+    Raises:
+        UserError: the text is not three numbers separated by commas.
+    """
+    try:
+        first, second, third = (float(item) for item in text.split(","))
+    except ValueError:
+        raise UserError(
+            f"{name}={text!r}: expected the fractions of [MASK], random tokens and the same token, such as "
+            "0.8,0.1,0.1"
+        ) from None
+    return first, second, third
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The properties of a vocabulary that masking needs.
+
+    Attributes:
+        size: number of tokens.
+        mask_id: id of [MASK].
+        special_ids: ids of padding and of the special tokens of a row's layout, such as [CLS] and [SEP].
+        is_continuation: bool [V], true for tokens that continue a word; needed unless the strategy is
+            "token".
+        other_special_ids: ids of the other special tokens, such as [UNK] and [MASK].
+        counts: int [V], the count of each token in the corpus; needed for `MaskingOptions.smoothing`.
+    """
+
+    size: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    is_continuation: np.ndarray | None = None
+    other_special_ids: tuple[int, ...] = ()
+    counts: np.ndarray | None = None
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Any, counts: np.ndarray | None = None) -> Vocabulary:
+        """Returns the properties of a `bert_jax.tokenization.Tokenizer`."""
+        special_ids = (tokenizer.pad_id, *tokenizer.layout.special_ids)
+        others = tuple(sorted(set(tokenizer.special_ids.values()) - set(special_ids)))
+        return cls(
+            tokenizer.vocab_size, tokenizer.mask_id, special_ids, _continuations(tokenizer), others, counts
+        )
+
+    def never_chosen(self, which: str) -> tuple[int, ...]:
+        """Returns the ids that an item of `NEVER_CHOSEN` stands for."""
+        return {
+            "layout": self.special_ids,
+            "special": (*self.special_ids, *self.other_special_ids),
+            "none": (),
+        }[which]
+
+
+def _continuations(tokenizer):
+    # SentencePiece's pieces continue a text, which is a word only where spaces divide words. As in
+    # google-research/albert, an ASCII punctuation mark is a word, and so is a piece with any character that
+    # is neither such a mark nor an English letter.
+    if tokenizer.word_start != _SENTENCE_PIECE_SPACE:
+        return tokenizer.is_continuation
+    english = [
+        token not in string.punctuation and not token.startswith("<") and set(token) <= _ENGLISH
+        for token in tokenizer.tokens
+    ]
+    return tokenizer.is_continuation & np.array(english)
+
+
+def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarray:
+    """Returns the weights with which `MaskingOptions.smoothing` chooses the tokens, float64 [V], at most 1.
+
+    Raises:
+        UserError: float32 cannot represent the smallest weight of a token that may be chosen.
+        ValueError: the counts of the vocabulary are missing.
+    """
+    if vocabulary.counts is None:
+        raise ValueError("masking.smoothing needs the counts of the vocabulary")
+    counts = np.maximum(vocabulary.counts, 1.0)
+    most = np.delete(counts, vocabulary.never_chosen(options.never_chosen)).max(initial=1.0)
+    largest = _LEAST_WEIGHT_BITS / max(np.log2(most / counts.min()), 1e-9)
+    if options.smoothing > largest:
+        raise UserError(
+            f"masking.smoothing={options.smoothing:g}: the weights of tokens that occur "
+            f"{int(counts.min()):,} to {int(most):,} times are too different for float32; expected at most "
+            f"{math.floor(10 * largest) / 10:g}, such as 0.7 (DistilBERT)"
+        )
+    return (counts / counts.min()) ** -options.smoothing
+
+
+class Masked(NamedTuple):
+    """Masked rows.
+
+    `input_ids` are int32 [B, L]; `positions` and `labels` int32 and `weights` float32 [B, P], ordered by
+    position, with unused entries last.
+    """
+
+    input_ids: jax.Array
+    positions: jax.Array
+    labels: jax.Array
+    weights: jax.Array
+
+
+def mask_tokens(
+    keys: jax.Array,
+    input_ids: jax.Array,
+    lengths: jax.Array,
+    vocabulary: Vocabulary,
+    options: MaskingOptions,
+) -> Masked:
+    """Chooses the tokens to predict and replaces them.
+
+    Args:
+        keys: typed PRNG keys [B], one per row; the masks of a row depend only on its key and its tokens.
+        input_ids: int32 [B, L].
+        lengths: int32 [B], number of real tokens of each row, including [CLS] and [SEP]; the rest is padding.
+        vocabulary: special ids and, for words, spans and n-grams, the continuations of words.
+        options: how many tokens are chosen, which ones, and what replaces them.
+    """
+    strategy = STRATEGIES[options.strategy]
+    if strategy.words and vocabulary.is_continuation is None:
+        raise ValueError(f"masking.strategy={options.strategy} needs the vocabulary's continuations")
+    length = input_ids.shape[1]
+    candidate = jnp.arange(length) < lengths[:, None]
+    for special in vocabulary.never_chosen(options.never_chosen):
+        candidate &= input_ids != special
+    slots = options.max_predictions
+    budget = COUNTS[options.count](Rows(keys, lengths, candidate, options.prob, slots))
+
+    def draw(stream, sample, dtype):
+        # The default dtypes depend on `jax_enable_x64`, and with them the samples.
+        return jax.vmap(lambda key: sample(jax.random.fold_in(key, stream), (length,), dtype))(keys)
+
+    arguments = [_scores(draw, input_ids, vocabulary, options), candidate]
+    if strategy.words:
+        arguments.append(jnp.asarray(vocabulary.is_continuation)[input_ids] & candidate)
+        separate = ~candidate
+        for special in vocabulary.special_ids:
+            separate |= input_ids == special
+        arguments.append(separate)
+    if strategy.lengths:
+        arguments.insert(1, draw(_UNIT_LENGTHS, jax.random.uniform, jnp.float32))
+    selected, group = jax.vmap(strategy.choose)(*arguments, budget)
+
+    index = jnp.where(selected, jnp.arange(length), length)
+    positions = jax.lax.sort(index, dimension=1)[:, :slots]
+    if length < slots:
+        positions = jnp.pad(positions, ((0, 0), (0, slots - length)), constant_values=length)
+    used = positions < length
+    positions = jnp.where(used, positions, 0).astype(jnp.int32)
+    labels = jnp.where(used, jnp.take_along_axis(input_ids, positions, axis=1), 0)
+    replaced = _replaced(draw, input_ids, group, vocabulary, options)
+    return Masked(jnp.where(selected, replaced, input_ids), positions, labels, used.astype(jnp.float32))
+
+
+def _scores(draw, input_ids, vocabulary, options):
+    """Returns uint32 [B, L]; tokens are chosen in ascending order of their scores."""
+    if not options.smoothing:
+        return draw(_SCORES, jax.random.bits, jnp.uint32)
+    weights = jnp.asarray(choice_weights(vocabulary, options), jnp.float32)
+    # The order of exponential variables with these rates has the distribution of successive draws without
+    # replacement. Floats that are not negative have the order of their bits.
+    times = draw(_SCORES, jax.random.exponential, jnp.float32) / weights[input_ids]
+    return jax.lax.bitcast_convert_type(times, jnp.uint32)
+
+
+def _replaced(draw, input_ids, group, vocabulary, options):
+    """Returns int32 [B, L], the replacement of each token if it is chosen."""
+    mask, random, same = options.replace
+    uniforms = draw(_REPLACEMENT, jax.random.uniform, jnp.float32)
+    if group is not None:
+        uniforms = jnp.take_along_axis(uniforms, group, axis=1)
+    # The numbers are less than 1, so that no token stays the same by a rounding error.
+    random_below = mask + random if same else 1.0
+    if not random:
+        return jnp.where(uniforms < random_below, vocabulary.mask_id, input_ids)
+    excluded = []
+    if options.exclude_special:
+        excluded = sorted({*vocabulary.special_ids, *vocabulary.other_special_ids} - {vocabulary.mask_id})
+    size = vocabulary.size - len(excluded)
+    random_ids = draw(
+        _RANDOM_TOKENS, lambda key, shape, dtype: jax.random.randint(key, shape, 0, size, dtype), jnp.int32
+    )
+    for skipped in excluded:
+        random_ids += (random_ids >= skipped).astype(jnp.int32)
+    chosen = jnp.where(uniforms < random_below, random_ids, input_ids)
+    return jnp.where(uniforms < mask, vocabulary.mask_id, chosen)
+
+
+def place_at(ids: jax.Array, positions: jax.Array, values: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns ids [B, L] with `values` [B, P] at `positions` [B, P] wherever the weight is not 0."""
+    unused = ids.shape[1]  # outside the row, and dropped
+    targets = jnp.where(weights > 0, positions, unused)
+    return jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))(ids, targets, values)
+
+
+# How many tokens
+
+
+class Rows(NamedTuple):
+    """The arguments of a function in `COUNTS`.
+
+    Attributes:
+        keys: typed PRNG keys [B].
+        lengths: int32 [B], number of real tokens, including special ones.
+        candidate: bool [B, L], the tokens that may be chosen.
+        prob: fraction of the tokens to predict.
+        most: the largest count.
+    """
+
+    keys: jax.Array
+    lengths: jax.Array
+    candidate: jax.Array
+    prob: float
+    most: int
+
+
+def _google(rows: Rows) -> jax.Array:
+    """Returns round(prob n), at least 1, of the n tokens with [CLS] and [SEP] (google-research/bert)."""
+    # Python's float64 round, as in the reference: float32 would differ at halves.
+    return _table(rows, [round(n * rows.prob) for n in range(rows.candidate.shape[1] + 1)])
+
+
+def _electra(rows: Rows) -> jax.Array:
+    """Returns the same as `_google`, but rounds in float32 (google-research/electra, pretrain_helpers.py)."""
+    numbers = np.arange(rows.candidate.shape[1] + 1, dtype=np.float32)
+    return _table(rows, np.round(numbers * np.float32(rows.prob)).astype(int).tolist())
+
+
+def _fairseq(rows: Rows) -> jax.Array:
+    """Returns floor(prob n + U) of all n tokens, U uniform in [0, 1) (fairseq, mask_tokens_dataset.py)."""
+    expected = rows.lengths.astype(jnp.float32) * rows.prob
+    return jnp.minimum(rows.most, jnp.floor(expected + _uniform(rows)).astype(jnp.int32))
+
+
+def _bernoulli(rows: Rows) -> jax.Array:
+    """Returns the number of candidates if each is chosen independently (collator of transformers).
+
+    A uniform choice of that many candidates then has the distribution of independent choices.
+    """
+    chosen = rows.candidate & (_uniform(rows, rows.candidate.shape[1]) < rows.prob)
+    return jnp.minimum(rows.most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
+
+
+def _uniform(rows: Rows, *shape: int) -> jax.Array:
+    """Returns uniform numbers of each row: float32 [B, *shape]."""
+    return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, _COUNT), shape, jnp.float32))(
+        rows.keys
+    )
+
+
+def _table(rows: Rows, counts: list[int]) -> jax.Array:
+    table = np.array([min(rows.most, max(1, count)) for count in counts], np.int32)
+    return jnp.asarray(table)[rows.lengths]
+
+
+# Functions that return int32 [B], the number of tokens to predict in each row, by the names of the programs
+# that use them.
+COUNTS: dict[str, Callable[[Rows], jax.Array]] = {
+    "google": _google,
+    "fairseq": _fairseq,
+    "electra": _electra,
+    "bernoulli": _bernoulli,
+}
+
+
+def default_max_predictions(length: int, prob: float, count: str = "google") -> int:
+    """Returns the static number of predictions for full rows.
+
+    It is the fraction `prob` of a row, rounded up to a multiple of 4: for 15%, 20 at 128 tokens and 80 at
+    512, as is customary. ELECTRA's is int((prob + 0.005) length), and independent choices get four standard
+    deviations more.
+
+    Args:
+        length: the maximum number of tokens in a row.
+        prob: fraction of the tokens to predict.
+        count: a key of `COUNTS`.
+    """
+    if count == "electra":
+        return max(1, int((prob + 0.005) * length))
+    most = prob * length
+    if count == "bernoulli":
+        most = min(float(length), most + 4 * np.sqrt(most * (1 - prob)))
+    return max(4, -(-int(np.ceil(most)) // 4) * 4)
+
+
+# Which tokens. Each function maps scores (uint32 [L]), candidates (bool [L], the tokens that may be chosen)
+# and the number of tokens (int32) to the chosen tokens. Those of words also take the continuations of words
+# and the separate tokens (both bool [L]): separate tokens belong to no word, and spans and n-grams end before
+# them. Those of several words take uniform numbers (float32 [L]), one for each possible start.
+
+
+class Choice(NamedTuple):
+    """The chosen tokens of a row.
+
+    Attributes:
+        selected: bool [L].
+        group: int32 [L], tokens with the same number share one draw of the replacement; None if each token
+            has its own.
+    """
+
+    selected: jax.Array
+    group: jax.Array | None = None
+
+
+def _by_score(scores, allowed):
+    """Returns the positions [L] in random order, allowed positions first."""
+    return jnp.argsort(jnp.where(allowed, scores >> 1, jnp.uint32(0xFFFFFFFF)), stable=True)
+
+
+def _tokens(scores, candidate, budget):
+    """Chooses `budget` candidates; if the scores are uniform, every subset of that size is equally likely."""
+    rank = jnp.argsort(_by_score(scores, candidate))
+    return Choice(candidate & (rank < budget))
+
+
+def _word_starts(candidate, continuation, separate):
+    """Returns bool [L] first tokens of words, and int32 [L] the position of the first token of each word.
+
+    A candidate that is separate counts as a word.
+    """
+    length = candidate.shape[0]
+    follows = continuation & ~separate & jnp.concatenate([jnp.zeros(1, bool), ~separate[:-1]])
+    starts = candidate & ~follows
+    return starts, jax.lax.cummax(jnp.where(starts | ~candidate, jnp.arange(length), 0))
+
+
+def _words(scores, candidate, continuation, separate, budget):
+    """Chooses whole words in random order.
+
+    A word that would exceed the budget is skipped, and a shorter one may follow it.
+    """
+    starts, first = _word_starts(candidate, continuation, separate)
+    sizes = jnp.zeros(candidate.shape[0], jnp.int32).at[first].add(candidate.astype(jnp.int32))
+
+    def take(used, position):
+        fits = starts[position] & (used + sizes[position] <= budget)
+        return used + jnp.where(fits, sizes[position], 0), fits
+
+    order = _by_score(scores, starts)
+    _, fits = jax.lax.scan(take, jnp.int32(0), order)
+    chosen = jnp.zeros_like(candidate).at[order].set(fits)
+    return Choice(candidate & chosen[first])
+
+
+def _spans(scores, uniforms, candidate, continuation, separate, budget):
+    """Chooses spans of whole words from random starts (SpanBERT, Joshi et al. 2020, section 3.1).
+
+    The last span is cut at the budget. The tokens of a span have its start as their group.
+    """
+    length = candidate.shape[0]
+    starts, _ = _word_starts(candidate, continuation, separate)
+    word = jnp.cumsum(starts)
+    # A separate token is a passage.
+    passage = 2 * jnp.cumsum(separate, dtype=jnp.int32) - separate.astype(jnp.int32)
+    order = _by_score(scores, starts)
+    cumulative = 1 - _SPAN_CONTINUE ** np.arange(1, _SPAN_MAX_WORDS + 1)
+    words = 1 + jnp.searchsorted(jnp.asarray(cumulative / cumulative[-1], jnp.float32), uniforms)
+
+    def take(carry, position):
+        selected, group, used = carry
+        inside = (
+            candidate
+            & (word >= word[position])
+            & (word < word[position] + words[position])
+            & (passage == passage[position])
+            & ~selected
+            & starts[position]
+            & ~selected[position]
+        )
+        inside &= used + jnp.cumsum(inside) <= budget
+        used += jnp.sum(inside, dtype=jnp.int32)
+        return (selected | inside, jnp.where(inside, position, group), used), None
+
+    carry = (jnp.zeros_like(candidate), jnp.arange(length), jnp.int32(0))
+    (selected, group, _), _ = jax.lax.scan(take, carry, order)
+    return Choice(selected, group)
+
+
+def _ngrams(scores, uniforms, candidate, continuation, separate, budget):
+    """Chooses n-grams of whole words from random starts (google-research/albert).
+
+    An n-gram has n words with a probability proportional to 1/n, at most 3 words and at most as many as
+    remain until the next [SEP]. One that exceeds the budget is shortened until it fits; one that does not fit
+    at any length, or has a word that is chosen already, is skipped.
+    """
+    length = candidate.shape[0]
+    place = jnp.arange(length)
+    starts, _ = _word_starts(candidate, continuation, separate)
+    # The first position after each one where a word starts or no word can be; `length` behind the last one.
+    boundary = jnp.append(jnp.where(starts | ~candidate, place, length), length)
+    after = jax.lax.cummin(boundary, reverse=True)[1:]
+    starts_or_end = jnp.append(starts & ~separate, False)
+    ends = [after]
+    for _ in range(_NGRAM_MAX_WORDS - 1):
+        more = starts_or_end[ends[-1]] & ~separate
+        ends.append(jnp.where(more, jnp.append(after, length)[ends[-1]], ends[-1]))
+    sizes = jnp.stack(ends) - place  # [n, L], the tokens of the n-gram that starts at each position
+    available = 1 + jnp.sum(jnp.diff(sizes, axis=0) > 0, axis=0)
+    totals = jnp.asarray(np.cumsum(1 / np.arange(1, _NGRAM_MAX_WORDS + 1)), jnp.float32)
+    words = 1 + jnp.sum(totals[:-1, None] <= uniforms * totals[available - 1], axis=0)
+    words = jnp.minimum(words, available)
+    numbers = jnp.arange(1, _NGRAM_MAX_WORDS + 1)
+
+    def take(carry, position):
+        selected, used = carry
+        fits = (numbers <= words[position]) & (used + sizes[:, position] <= budget)
+        size = jnp.max(jnp.where(fits, sizes[:, position], 0))
+        inside = (place >= position) & (place < position + size)
+        inside &= starts[position] & ~jnp.any(inside & selected)
+        return (selected | inside, used + jnp.sum(inside, dtype=jnp.int32)), None
+
+    order = _by_score(scores, starts)
+    (selected, _), _ = jax.lax.scan(take, (jnp.zeros_like(candidate), jnp.int32(0)), order)
+    return Choice(selected)
+
+
+class Strategy(NamedTuple):
+    """A way to choose tokens; `words` and `lengths` say which further arguments the function takes."""
+
+    choose: Callable[..., Choice]
+    words: bool = True
+    lengths: bool = False
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "token": Strategy(_tokens, words=False),
+    "whole_word": Strategy(_words),
+    "span": Strategy(_spans, lengths=True),
+    "ngram": Strategy(_ngrams, lengths=True),
+}
