@@ -93,12 +93,10 @@ class LoadedModel:
         return tuple(self._stored)
 
     def __reduce__(self):
-        """Returns what `copy` and `pickle` make an equal model of, on the devices that are there."""
         tokenizer = PortableTokenizer.of(self.tokenizer)
         return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype, self._stored)
 
     def __repr__(self) -> str:
-        """Returns the source, the architecture and the number of parameters."""
         return f"LoadedModel({self._source!r}: {self._size})"
 
     def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
@@ -110,15 +108,13 @@ class LoadedModel:
 
         Args:
             texts: each is a str, or a tuple (first, second).
-            pooling: how `pooled` is computed, as in `bert-jax embed`: "mean" or "max" over the tokens of a
-                text; "cls", the hidden state at [CLS]; "last", that of the last token; "pooler", that of
-                [CLS] after the pre-trained dense layer and tanh. "" for that of a model that was trained for
-                sentence embeddings, and "mean" for other models.
+            pooling: how `pooled` is computed: "mean" or "max" over the tokens of a text; "cls" or "last", the
+                hidden state at the first or last token; "pooler", the state at [CLS] after the pre-trained
+                dense layer and tanh. "" for the pooling of a sentence encoder, and "mean" for other models.
             adapter: the name of an adapter; "" for the model itself.
 
         Raises:
-            UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
-                single str or has something else than texts and pairs.
+            UserError: the model has no such pooling or adapter, or `texts` is no list of texts and pairs.
         """
         if not pooling:
             self._model.check_sentence()
@@ -129,9 +125,8 @@ class LoadedModel:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
         if adapter not in ("", *self.adapters):
-            known = f"expected one of {', '.join(self.adapters)}"
-            none = "the model was loaded without adapters; give load(..., adapters={name: path})"
-            raise UserError(f"adapter={adapter!r}: {known if self.adapters else none}")
+            known = ", ".join(self.adapters) or "none, without load(..., adapters={name: path})"
+            raise UserError(f"adapter={adapter!r}: the adapters are {known}")
         rows = list(self._embedder.stream(texts, adapter=adapter))
         batch = self._padded(rows)
         tokens, lengths = batch["input_ids"], batch["lengths"]
@@ -143,16 +138,9 @@ class LoadedModel:
             pooled = unit_length(pooled)
         return Encoding(tokens, lengths, states, pooled)
 
-    # With arrays as values, mypy would refuse `module.init(key, **inputs)`: Flax has other keyword arguments.
+    # Not dict[str, np.ndarray], because mypy would not accept `module.init(key, **inputs)`.
     def inputs(self, texts: Iterable[Text]) -> dict[str, Any]:
-        """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
-
-        Args:
-            texts: see `encode`.
-
-        Raises:
-            UserError: `texts` is a single str or has something else than texts and pairs.
-        """
+        """Returns the inputs of `module` for the texts of `encode`: int32 [B, L] arrays by argument name."""
         batch = jax.device_put(self._padded(list(self._embedder.rows(texts))))
         arrays = jax.device_get(_row_inputs(**batch, types=self.tokenizer.layout.types))
         return {name: arrays[name] for name in INPUTS}
@@ -169,22 +157,12 @@ class LoadedModel:
         return np.array(jax.device_get(_pooled(*arrays, pooling=pooling, config=self.config)))
 
 
-# These are compiled, and their arrays are moved explicitly, because `jax.transfer_guard("disallow")` refuses
-# the implicit transfers of single operations and their constants.
+# Compiled, with explicit transfers of arrays, so that both work under `jax.transfer_guard("disallow")`.
 _row_inputs = jax.jit(row_inputs, static_argnames="types")
 
 
 @functools.partial(jax.jit, static_argnames=("pooling", "config"))
 def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str, config: EncoderConfig):
-    """Returns one vector per text: float32 [B, H].
-
-    Args:
-        states: float32 [B, L, H].
-        lengths: int32 [B], the number of tokens of each text.
-        pooler: the parameters of the pooler; None for other poolings.
-        pooling: as in `embedding.pool`.
-        config: the configuration of the encoder.
-    """
     real = (jnp.arange(states.shape[1]) < lengths[:, None]).astype(jnp.int32)
     vectors: Any = pool(states, real, pooling)
     if pooler is not None:
@@ -198,7 +176,6 @@ def _restored(
     dtype: str,
     stored: Mapping[str, Mapping[str, np.ndarray]],
 ) -> LoadedModel:
-    """Returns a model that was pickled, without the notices of its first loading."""
     restored = LoadedModel(model.replace(tokenizer=tokenizer.tokenizer()), dtype, log=lambda line: None)
     for name, each in stored.items():
         restored._add_adapter(name, each)
@@ -206,7 +183,6 @@ def _restored(
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """Returns a view of an array that cannot be written to."""
     view = array.view()
     view.setflags(write=False)
     return view
@@ -224,8 +200,8 @@ def _adapter(
     for name, array in model.adapter.frozen.items():
         if name.startswith("encoder/") and not np.array_equal(array, base.params.get(name, np.nan)):
             raise UserError(f"{path} belongs to another base than {base.source}: {name} differs")
-    if parts := [x for x in model.adapter.params if x.startswith("encoder/") and x not in base.params]:
-        raise UserError(f"{path}: {parts[0]} is trained in some layers only; load it by itself")
+    if partial := [x for x in model.adapter.params if x.startswith("encoder/") and x not in base.params]:
+        raise UserError(f"{path}: {partial[0]} is trained in some layers only; load it by itself")
     return model.adapter.stored
 
 

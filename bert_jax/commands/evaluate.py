@@ -42,7 +42,6 @@ with epy.lazy_imports():
         held_out,
         minimal_pairs,
         predictor,
-        sentence_scores,
     )
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import grid
@@ -163,7 +162,7 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
     if flags.output:
         checks.check_output_file(flags.output, (".tsv",), overwrite=flags.overwrite)
     pairs = minimal_pairs.read(flags.input) if flags.input else minimal_pairs.generate()
-    scorer = sentence_scores.SentenceScorer(flags.model, progress.log, flags.dtype)
+    scorer = minimal_pairs.SentenceScorer(flags.model, progress.log, flags.dtype)
     with progress.Progress() as shown:
         shown.start("scoring", 2 * len(pairs), "sentences")
         result = minimal_pairs.evaluate(scorer, pairs, shown.at)

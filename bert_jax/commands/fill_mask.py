@@ -18,7 +18,7 @@ from bert_jax.io import progress
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import fill_mask, text_lines
+    from bert_jax.inference import fill_mask, text_files
     from bert_jax.parallel import compiler_options
 
 
@@ -35,7 +35,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     shared.at_least(flags, top=1)
-    texts = args or [line for _, line in text_lines.read("-") if line.strip()]
+    texts = args or [line for _, line in text_files.read_lines_of("-") if line.strip()]
     if not texts:
         raise UserError(
             'fill-mask needs a text with [MASK] in it, or <mask> for RoBERTa and XLM-R, such as "The [MASK] '

@@ -31,7 +31,7 @@ from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import predictor, streaming
+    from bert_jax.inference import predictor
     from bert_jax.parallel import compiler_options
     from bert_jax.tasks import predictions as task_predictions
     from bert_jax.tasks import setup
@@ -136,7 +136,7 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     prepare = functools.partial(_warm_up_all, model, others, reader.expected)
-    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters, prepare)
+    count, bad = predictor.answer_lines(model, reader, source, sys.stdout.buffer, adapters, prepare)
     progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
     return 0
 

@@ -45,8 +45,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files, mining
-    from bert_jax.inference.search import corpus, fingerprint, index, reranking
+    from bert_jax.inference import embedding, search, text_files
     from bert_jax.parallel import compiler_options
     from bert_jax.tasks import table, writers
 
@@ -113,19 +112,19 @@ def _search(flags: absl_flags.FlagValues) -> int:
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     for name in ("corpus", "queries"):
         if path := flags[name].value:
-            corpus.check(path, f"--{name}")
+            text_files.check(path, f"--{name}")
     existing = _existing(flags)
     source = flags.model or (existing.settings["checkpoint"] if existing else "")
     if not source:
         raise UserError(f"--index={flags.index}: no index there; give --model=DIR and --corpus=FILE")
     compiler_options.enable_compilation_cache()
-    reranker = shared.load_reranker(flags, max(flags.top, reranking.CANDIDATES) if flags.rerank else 0)
+    reranker = shared.load_reranker(flags, max(flags.top, search.CANDIDATES) if flags.rerank else 0)
     model = convert.load(source, log=log)
     # Vectors of a model that was not trained for sentence embeddings are compared by their directions.
     normalize = None if model.sentence else True
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
     prefix = _prompt(embedder, flags, "query_prompt")
-    made_by = fingerprint.of(model, embedder)
+    made_by = search.fingerprint(model, embedder)
     if existing is None:
         searched = _make(flags, embedder, source, made_by)
     else:
@@ -141,29 +140,29 @@ def _search(flags: absl_flags.FlagValues) -> int:
     return 0
 
 
-def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
+def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     """Returns the index in the directory; None if there is none, or if it is to be made anew.
 
     Raises:
         UserError: there is no index and no corpus, or the index was made from another corpus.
     """
-    if not files.exists(os.path.join(flags.index, index.INDEX)):
+    if not files.exists(os.path.join(flags.index, search.INDEX)):
         if not flags.corpus:
             raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
         # What a process that was making an index left there may be replaced.
         names = {atomic.final_name(name) for name in files.names(flags.index)}
-        parts = {index.VECTORS, index.TEXTS, index.OFFSETS, index.GRAPH}
+        parts = {search.VECTORS, search.TEXTS, search.OFFSETS, search.GRAPH}
         if not flags.overwrite and not names <= parts:
             raise UserError(f"--index={flags.index} has other files; choose another directory")
         return None
     if flags.corpus and flags.overwrite:  # also one that is damaged
         return None
-    existing = index.Index(flags.index, flags.approximate)
+    existing = search.Index(flags.index, flags.approximate)
     if flags.corpus:
-        now = {"corpus": _name(flags.corpus), "bytes": index.corpus_bytes(flags.corpus)}
-        now["field"] = existing.settings.get("field") and flags.text_field
-        differs = any(existing.settings.get(name) != value for name, value in now.items())
-        before, modified = existing.settings.get("modified", 0), index.corpus_modified(flags.corpus)
+        now = {"corpus": _name(flags.corpus), "bytes": search.corpus_bytes(flags.corpus)}
+        now["field"] = flags.text_field
+        differs = any(existing.settings[name] != value for name, value in now.items())
+        before, modified = existing.settings["modified"], search.corpus_modified(flags.corpus)
         if differs or flags.corpus == "-" or (before != modified and _has_changed(existing, flags)):
             raise UserError(
                 f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
@@ -172,19 +171,19 @@ def _existing(flags: absl_flags.FlagValues) -> index.Index | None:
     return existing
 
 
-def _has_changed(existing: index.Index, flags: absl_flags.FlagValues) -> bool:
-    return existing.first_difference(corpus.read(flags.corpus, flags.text_field)) is not None
+def _has_changed(existing: search.Index, flags: absl_flags.FlagValues) -> bool:
+    return existing.first_difference(text_files.read_documents(flags.corpus, flags.text_field)) is not None
 
 
 def _check_same_model(
-    searched: index.Index,
+    searched: search.Index,
     embedder: embedding.Embedder,
     source: str,
     made_by: dict[str, Any],
     flags: absl_flags.FlagValues,
 ) -> None:
     """Raises a UserError if the vectors of an index are those of another model, or of another prompt."""
-    differences = fingerprint.differences(searched.settings, made_by)
+    differences = search.differences(searched.settings, made_by)
     if embedder.width != searched.vectors.shape[1]:
         differences = [f"vectors of {searched.vectors.shape[1]} numbers, not {embedder.width}"]
     if flags.document_prompt is not None:
@@ -193,24 +192,19 @@ def _check_same_model(
             differences.append(f"{searched.settings['prefix']!r} before each document, not {prefix!r}")
     if differences:
         raise UserError(
-            f"--index={flags.index}: made with another model than {source} ({'; '.join(differences)}); leave "
-            f"--model out to use {searched.settings['checkpoint']}, or {index.ANEW}"
-        )
-    if not searched.settings.get("weights") and files.absolute(source) != searched.settings["checkpoint"]:
-        log(
-            f"warning: {flags.index} was made with {searched.settings['checkpoint']}; if {source} is another "
-            f"model, the scores mean nothing: {index.ANEW}"
+            f"--index={flags.index}: made with another model than {source} ({', '.join(differences)}); leave "
+            f"--model out to use {searched.settings['checkpoint']}, or {search.ANEW}"
         )
 
 
 def _make(
     flags: absl_flags.FlagValues, embedder: embedding.Embedder, source: str, made_by: dict[str, Any]
-) -> index.Index:
+) -> search.Index:
     with Progress() as progress:
-        progress.start("embedding", embedding_files.count_lines(flags.corpus), "documents")
-        return index.make(
+        progress.start("embedding", text_files.count_lines(flags.corpus), "documents")
+        return search.make(
             flags.index,
-            corpus.read(flags.corpus, flags.text_field),
+            text_files.read_documents(flags.corpus, flags.text_field),
             embedder,
             files.absolute(source),
             _name(flags.corpus),
@@ -234,17 +228,17 @@ def _prompt(embedder: embedding.Embedder, flags: absl_flags.FlagValues, flag: st
     return getattr(embedder.sentence, flag) if name is None else shared.prompt(embedder, name, flag)
 
 
-def _batches(flags: absl_flags.FlagValues) -> Iterator[list[corpus.Document]]:
+def _batches(flags: absl_flags.FlagValues) -> Iterator[list[text_files.Document]]:
     """Yields the queries, those of standard input one by one."""
     if flags.query:
-        yield [corpus.Document(str(number), text) for number, text in enumerate(flags.query)]
+        yield [text_files.Document(str(number), text) for number, text in enumerate(flags.query)]
         return
-    queries = corpus.read(flags.queries or "-", flags.text_field, "--queries")
+    queries = text_files.read_documents(flags.queries or "-", flags.text_field, "--queries")
     while batch := list(itertools.islice(queries, _BATCH if flags.queries else 1)):
         yield batch
 
 
-def _show(query: corpus.Document, results: list[index.Result], as_json: bool) -> None:
+def _show(query: text_files.Document, results: list[search.Result], as_json: bool) -> None:
     if as_json:
         rows = [{"id": one.document.id, "score": one.score, "text": one.document.text} for one in results]
         line = {"id": query.id, "query": query.text, "results": rows}
@@ -270,12 +264,16 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     limits: dict[str, Any] = {
         name: flags[name].value for name in ("share", "margin") if flags[name].value is not None
     }
-    options = mining.Mining(flags.negatives, depth=flags.depth, **limits)
+    options = search.Mining(flags.negatives, depth=flags.depth, **limits)
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
     examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
     examples.warn(log)
-    further = [one.text for one in corpus.read(flags.corpus) if one.text.strip()] if flags.corpus else []
+    further = (
+        [one.text for one in text_files.read_documents(flags.corpus) if one.text.strip()]
+        if flags.corpus
+        else []
+    )
     compiler_options.enable_compilation_cache()
     embedder = embedding.Embedder(convert.load(flags.model, log=log), dtype=flags.dtype, log=log)
     reranker = shared.load_reranker(flags)
@@ -288,7 +286,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     of_positives = of_candidates[[places[text] for text in examples.texts_b]]
     vectors = of_anchors, of_positives, of_candidates
     scorer = reranker.scores if reranker else None
-    found = list(mining.mine(examples.texts_a, examples.texts_b, candidates, vectors, options, scorer))
+    found = list(search.mine(examples.texts_a, examples.texts_b, candidates, vectors, options, scorer))
     rows = [
         (a, b, negatives)
         for a, b, negatives in zip(examples.texts_a, examples.texts_b, found, strict=True)

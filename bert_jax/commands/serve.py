@@ -39,7 +39,7 @@ with epy.lazy_imports():
     from bert_jax.convert import model_card
     from bert_jax.inference import embedding, engine, fill_mask, predictor
     from bert_jax.parallel import compiler_options
-    from bert_jax.serving import app, connections, services
+    from bert_jax.serving import server as http
 
 _GRACE_SECONDS = 30
 _CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
@@ -71,7 +71,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     programs = sum(_warm_up(service, flags.batch_size) for service in served)
     name = _model_name(flags.model or flags.workdir)
     limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
-    server = app.Server(served, name, **limits)
+    server = http.Server(served, name, **limits)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
     return _serve(server.app, flags.host, flags.port, server.paths)
 
@@ -94,23 +94,23 @@ def _check_address(host: str, port: int) -> None:
         raise UserError(_CANNOT_LISTEN.format(host, port, f" ({reason})")) from None
 
 
-def _services(flags: absl_flags.FlagValues) -> list[services.Service]:
-    found: list[services.Service] = []
+def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
+    found: list[http.Service] = []
     if flags.model:
         model = convert.load(flags.model, log=log)
         embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
-        found.append(services.Embedding(embedder))
+        found.append(http.Embedding(embedder))
         filling = engine.masked_lm_of(model)
         if filling is not None and not filling.config.causal:
-            filler = fill_mask.MaskFiller(model, log, flags.dtype, beside=embedder.engine)
-            found.append(services.FillMask(filler))
+            filler = fill_mask.MaskFiller(model, log, flags.dtype, shared_with=embedder.engine)
+            found.append(http.FillMask(filler))
     if flags.workdir:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
-        found.append(services.Prediction(predictor.Predictor(flags.workdir, log=log, **options)))
+        found.append(http.Prediction(predictor.Predictor(flags.workdir, log=log, **options)))
     return found
 
 
-def _warm_up(service: services.Service, most: int) -> int:
+def _warm_up(service: http.Service, most: int) -> int:
     """Compiles what a service needs, with a bar, and returns the number of programs."""
     with of_batches(f"compiling /{service.name}", "programs") as on_program:
         return service.warm_up(most, on_program)
@@ -119,7 +119,7 @@ def _warm_up(service: services.Service, most: int) -> int:
 def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     """Answers requests until a signal arrives, and then those that are being answered."""
 
-    class Server(connections.Server):
+    class Server(http.HttpServer):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:

@@ -16,8 +16,7 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import predictor
-    from bert_jax.inference.search import reranking
+    from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
     from bert_jax.settings.typed import pretrain_config
@@ -66,7 +65,7 @@ def add_reranker(define: Define) -> None:
     )
 
 
-def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> reranking.Reranker | None:
+def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> search.Reranker | None:
     """Returns the model of --rerank; None without it.
 
     Args:
@@ -81,7 +80,7 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> rerankin
             raise UserError("--relevant is only used with --rerank; leave it out")
         return None
     model = predictor.Predictor(flags.rerank, log=progress.log, dtype=flags.dtype)
-    return reranking.Reranker(model, candidates or reranking.CANDIDATES, flags.relevant, progress.log)
+    return search.Reranker(model, candidates or search.CANDIDATES, flags.relevant, progress.log)
 
 
 def add_finetuned(define: Define, workdir: str, output: str, required: str = WORKDIR) -> None:

@@ -18,8 +18,7 @@ from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.parallel import placement
 from bert_jax.plots.attention import AttentionMaps
 
-# The options that change how a layer computes its queries and keys, of which `attention_weights` only
-# supports the values of BERT.
+# `attention_weights` supports only BERT's values of the options that change queries and keys.
 _AS_IN_BERT = ("norm_placement", "attention_bias", "local_window", "layer_groups")
 _BERT = EncoderConfig()
 
@@ -38,15 +37,12 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
         UserError: the model has no tokenizer, or its layers are not those of BERT; or the text has more
             tokens than the model has positions.
     """
-    if model.config.position in ("rotary", "alibi"):
-        raise UserError(
-            "attention can only be plotted for models with position embeddings; this model has "
-            f"position={model.config.position}"
-        )
-    if unlike := [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]:
+    unlike = [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]
+    if model.config.position in ("rotary", "alibi") or unlike:
+        name = unlike[0] if unlike else "position"
         raise UserError(
             "attention can only be plotted for models with the layers of BERT; this model has "
-            f"{unlike[0]}={getattr(model.config, unlike[0])}"
+            f"{name}={getattr(model.config, name)}"
         )
     tokenizer = tokenizer_of(model)
     limit = model.config.max_seq_length

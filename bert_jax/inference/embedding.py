@@ -1,11 +1,14 @@
-"""Embeddings of texts: the hidden states of any layers, for each token or pooled to one vector per text."""
+"""Embeddings of texts: hidden states of any layers, for each token or pooled to one vector per text."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +19,7 @@ from bert_jax.convert import Model
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
+from bert_jax.io import atomic, checks, files
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
@@ -29,6 +33,9 @@ POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 
 # Of packed rows, the maximum over tokens takes S times the memory, and "none" has no vector for each text.
 _NOT_PACKED = ("max", "none")
+
+FORMATS = (".npy", ".safetensors", ".jsonl")
+JSONL_FORMATS = ("bert_jax", "google")
 
 _WINDOW_TEXTS = 16384  # maximum number of texts that are sorted by length at a time
 _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted at a time
@@ -95,8 +102,6 @@ class Embedder:
         self.pooling, self.normalize = pooling, normalize
         self.max_seq_length = max_seq_length or self.sentence.max_seq_length or self.config.max_seq_length
         numbers = self._check(model)
-        if batch_tokens < 0:
-            raise UserError(f"--batch_tokens={batch_tokens}: expected a number of tokens, or 0 to choose it")
         compute = functools.partial(
             features,
             layers=numbers,
@@ -117,28 +122,20 @@ class Embedder:
         )
 
     def _check(self, model: Model) -> tuple[int, ...]:
-        """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options.
-
-        Raises:
-            UserError: the model lacks a layer or the pooler, or options contradict each other.
-        """
+        """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options."""
         source, layers, last = model.source or "the model", self.layers, self.config.computed_layers
         numbers = tuple(layer % (last + 1) for layer in layers)
         if self.pooling not in POOLINGS:
             raise UserError(f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}")
-        if not layers:
-            raise UserError("--layers: expected numbers of layers such as -4,-3,-2,-1")
-        if missing := [layer for layer in layers if not -last - 1 <= layer <= last]:
+        if not layers or len(set(numbers)) < len(numbers) or not all(-last - 1 <= x <= last for x in layers):
             raise UserError(
-                f"--layers: {source} has no layer {missing[0]}; expected 0 (the embeddings) to {last}, or -1 "
-                f"(the last) to -{last}"
+                f"--layers={','.join(map(str, layers))}: expected different layers of {source}, from 0 (the "
+                f"embeddings) to {last}, or from -1 (the last) to -{last}"
             )
-        if len(set(numbers)) < len(numbers):
-            raise UserError(f"--layers={','.join(map(str, layers))}: expected each layer only once")
-        if self.pooling == "pooler" and numbers != (last,):
-            raise UserError("--pooling=pooler uses the last layer: expected no other --layers")
-        if self.pooling == "pooler" and "pooler/dense/kernel" not in model.params:
-            raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
+        if self.pooling == "pooler" and (numbers != (last,) or "pooler/dense/kernel" not in model.params):
+            raise UserError(
+                f"--pooling=pooler needs the pooler and the last layer of {source}; try mean or cls"
+            )
         check_reads_cls(f"--pooling={self.pooling}", self.pooling, self.config, source)
         if self.pooling == "none" and self.normalize:
             raise UserError("--normalize scales one vector per text: expected another --pooling")
@@ -221,14 +218,7 @@ class Embedder:
 
 
 def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str) -> None:
-    """Raises UserError for a pooling that reads [CLS] of a model in which [CLS] sees no other token.
-
-    Args:
-        given: the pooling as the user gave it, for the message.
-        pooling: a name in `POOLINGS`.
-        config: the configuration of the encoder.
-        source: the model, for the message.
-    """
+    """Raises UserError for a pooling that reads [CLS] if [CLS] sees no other token."""
     if config.causal and pooling in ("cls", "pooler"):
         raise UserError(
             f"{given}: {source} reads left to right, so that [CLS] is the same for every text; try mean"
@@ -306,3 +296,148 @@ def features(
     if normalize:
         vectors = text_groups.normalize(vectors)
     return vectors
+
+
+def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
+    """Raises UserError for an output that cannot be written, before any work; see `io.checks`."""
+    if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
+        raise UserError(f"--jsonl_format={jsonl_format} is for .jsonl, and --output is {path}")
+    if files.suffix(path) == ".npy" and pooling == "none":
+        raise UserError(f"--output={path}: --pooling=none needs .jsonl or .safetensors")
+    checks.check_output_file(path, FORMATS, overwrite=overwrite)
+
+
+@contextlib.contextmanager
+def writer(path: str, embedder: Embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
+    """Returns a context manager with a writer of features, which creates the file when the block ends.
+
+    A local file is written atomically, and is not created if the block raises an exception. The suffix of
+    `path` determines the format:
+
+    *   .npy: float32 [N, width].
+    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
+        [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1]:
+        text i has the tokens from offsets[i] to offsets[i + 1].
+    *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
+        pair; and `embedding`, or with pooling "none" `features`, which has each token and the values of its
+        layers. Values have six decimal places.
+
+    Args:
+        path: the path of the file.
+        embedder: computes the features.
+        jsonl_format: "google" for the objects of extract_features.py in google-research/bert, which have
+            `linex_index` (so spelled there) instead of `index`, and no text.
+    """
+    of_json = _GoogleJsonLines if jsonl_format == "google" else _JsonLines
+    kind = {".npy": NpyWriter, ".safetensors": _Safetensors, ".jsonl": of_json}[files.suffix(path)]
+    with atomic.replace_file(path) as file:
+        out = kind(file, embedder)
+        yield out
+        out.finish()
+
+
+class Writer:
+    """Base class of the writers of a format.
+
+    Attributes:
+        texts: the number of texts that were written.
+    """
+
+    def __init__(self, file: IO[bytes], embedder: Embedder):
+        self.file, self.embedder, self.texts = file, embedder, 0
+        self._begin()
+
+    def write(self, text: Text, features: Features) -> None:
+        """Writes the features of the next text."""
+        self._put(text, features)
+        self.texts += 1
+
+    def _begin(self) -> None: ...
+
+    def _put(self, text: Text, features: Features) -> None:
+        self.file.write(features.values.astype("<f4", copy=False).tobytes())
+
+    def finish(self) -> None:
+        """Completes the file after the last text."""
+
+
+class NpyWriter(Writer):
+    """Writes float32 [N, width]."""
+
+    def _begin(self):
+        # numpy pads the header so that `finish` can overwrite it with a larger first dimension.
+        header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+    def finish(self) -> None:
+        """Writes the header with the number of texts."""
+        self.file.seek(0)
+        self._begin()
+
+
+_HEADER = 512  # bytes reserved for the JSON header of a .safetensors file, which is padded with spaces
+
+
+class _Safetensors(Writer):
+    def _begin(self):
+        self.token_ids: list[np.ndarray] = []
+        self.file.write(bytes(8 + _HEADER))
+
+    def _put(self, text, features):
+        super()._put(text, features)
+        if self.embedder.pooling == "none":
+            self.token_ids.append(features.token_ids)
+
+    def finish(self):
+        width = self.embedder.width
+        if self.embedder.pooling != "none":
+            tensors = {"embeddings": ("F32", [self.texts, width], 4 * self.texts * width)}
+        else:
+            lengths, layers = [len(token_ids) for token_ids in self.token_ids], len(self.embedder.layers)
+            tokens = sum(lengths)
+            offsets = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")]).astype("<i8")
+            self.file.write(offsets.tobytes())
+            for token_ids in self.token_ids:
+                self.file.write(token_ids.astype("<i4", copy=False).tobytes())
+            tensors = {
+                "states": ("F32", [tokens, layers, width // layers], 4 * tokens * width),
+                "offsets": ("I64", [len(offsets)], offsets.nbytes),
+                "token_ids": ("I32", [tokens], 4 * tokens),
+            }
+        header, place = {}, 0
+        for name, (dtype, shape, size) in tensors.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + size]}
+            place += size
+        self.file.seek(0)
+        self.file.write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+
+
+class _JsonLines(Writer):
+    def _head(self, text: Text) -> dict[str, Any]:
+        names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
+        return {"index": self.texts} | names
+
+    def _put(self, text, features):
+        # Values are rounded in float64, because a rounded float32 would be written with more than six digits.
+        values = np.round(features.values.astype(np.float64), 6).tolist()
+        row = self._head(text)
+        if self.embedder.pooling != "none":
+            row["embedding"] = values
+        else:
+            tokens = self.embedder.tokenizer.tokens
+            row["features"] = [
+                {
+                    "token": tokens[i],
+                    "layers": [
+                        {"index": layer, "values": state}
+                        for layer, state in zip(self.embedder.layers, states, strict=True)
+                    ],
+                }
+                for i, states in zip(features.token_ids.tolist(), values, strict=True)
+            ]
+        self.file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+class _GoogleJsonLines(_JsonLines):
+    def _head(self, text):
+        return {"linex_index": self.texts}

@@ -1,11 +1,10 @@
-"""How good the vectors of texts are: similarity of pairs, retrieval, and clusters.
+"""Evaluation of vectors of texts: similarity of pairs, retrieval, and clusters.
 
-The texts of each are read by a function of its own, before a model is loaded.
+A `read_` function reads the texts of each, before a model is loaded.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,9 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
-from bert_jax.inference.search import corpus
-from bert_jax.inference.search.index import Result
-from bert_jax.inference.search.nearest import nearest
-from bert_jax.inference.search.reranking import Reranker
-from bert_jax.io import files, numerals
+from bert_jax.inference.search import Reranker, Result, nearest
+from bert_jax.inference.text_files import Document, read_documents
+from bert_jax.io import files
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.table import Columns, Examples, read_strictly
 
@@ -33,8 +30,6 @@ _DEPTH = 100  # documents that are found for each query
 _RECALLS = (10, 100)
 _CLUSTER_BATCH, _CLUSTER_RUNS = 500, 10
 
-Progress = Callable[[int], None]
-
 
 def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Examples:
     """Returns pairs of texts with a number for each, their label.
@@ -42,43 +37,26 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
     Args:
         path: a TSV, CSV or JSON lines file.
         columns: the columns of both texts and of the score, such as `SIMILARITY_COLUMNS`, those of STS-B.
-        log: called with a warning if rows are malformed and left out.
-
-    Raises:
-        UserError: the columns are not three names, or as of `table.read_examples`.
+        log: called with a warning if malformed rows are skipped.
     """
     first, second, score = _columns(columns, 3)
-    wanted = Columns(first, second, score, quotes=columns != table.STSB)
-    examples = table.read_examples(path, wanted, parse_label=table.parse_number, flags="")
+    of_file = Columns(first, second, score, quotes=columns != table.STSB)
+    examples = table.read_examples(path, of_file, parse_label=table.parse_number, flags="")
     examples.warn(log)
     return examples
 
 
 def similarity(embedder: Embedder, pairs: Examples) -> dict[str, float]:
-    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores.
-
-    Args:
-        embedder: makes the vectors.
-        pairs: as `read_similarity` returns them.
-    """
+    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores."""
     vectors = [embedder.unit_vectors(texts) for texts in (pairs.texts_a, pairs.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
     targets = np.asarray(pairs.labels, np.float64)
-    found = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
-    return {"pairs": len(pairs)} | found
+    scores = {name: function(cosines, targets) for name, function in metrics.SIMILARITY.items()}
+    return {"pairs": len(pairs)} | scores
 
 
 def read_clusters(path: str, columns: str, log: Callable[[str], None]) -> Examples:
-    """Returns texts with a label each.
-
-    Args:
-        path: a TSV, CSV or JSON lines file.
-        columns: the columns of the text and of the label, such as `CLUSTER_COLUMNS`.
-        log: as in `read_similarity`.
-
-    Raises:
-        UserError: the columns are not two names, or as of `table.read_examples`.
-    """
+    """Returns texts with a label each; the arguments are as in `read_similarity`."""
     text, label = _columns(columns, 2)
     examples = table.read_examples(path, Columns(text, "", label), flags="")
     examples.warn(log)
@@ -88,26 +66,21 @@ def read_clusters(path: str, columns: str, log: Callable[[str], None]) -> Exampl
 def clusters(embedder: Embedder, texts: Examples, seed: int = 0) -> dict[str, float]:
     """Returns the V-measure of clusters of texts, with as many clusters as there are labels.
 
-    It is the mean of ten runs of mini-batch k-means with batches of 500, as each part is measured by MTEB
-    (Muennighoff et al. 2023).
-
-    Args:
-        embedder: makes the vectors.
-        texts: as `read_clusters` returns them.
-        seed: the seed of the first run.
+    It is the mean of ten runs of mini-batch k-means, as in MTEB (Muennighoff et al. 2023).
+    `seed` is the seed of the first run.
     """
     kinds = sorted({*texts.labels})
-    vectors, found = np.asarray(embedder.embed(texts.texts_a)), []
+    vectors, values = np.asarray(embedder.embed(texts.texts_a)), []
     for run in range(_CLUSTER_RUNS):
         means = cluster.MiniBatchKMeans(
             len(kinds), batch_size=_CLUSTER_BATCH, n_init="auto", random_state=seed + run
         )
-        found.append(cluster_metrics.v_measure_score(texts.labels, means.fit_predict(vectors)))
+        values.append(cluster_metrics.v_measure_score(texts.labels, means.fit_predict(vectors)))
     return {
         "texts": len(texts),
         "labels": len(kinds),
-        "v_measure": float(np.mean(found)),
-        "v_measure_deviation": float(np.std(found, ddof=1)),
+        "v_measure": float(np.mean(values)),
+        "v_measure_deviation": float(np.std(values, ddof=1)),
     }
 
 
@@ -123,7 +96,7 @@ class Judged:
 
     gains: Mapping[str, Mapping[str, int]]
     queries: Mapping[str, str]
-    documents: Sequence[corpus.Document]
+    documents: Sequence[Document]
 
 
 def read_retrieval(directory: str, split: str) -> Judged:
@@ -134,103 +107,70 @@ def read_retrieval(directory: str, split: str) -> Judged:
         split: the name of the judgments.
 
     Raises:
-        UserError: `directory` is a file, a file in it is missing or malformed, an id is not unique, a
-            judgment names an unknown query, or no relevant document is in the corpus.
+        UserError: a file is missing or malformed, an id is not unique, or the judgments are of other texts.
     """
-    if files.is_file(directory):
+    path = os.path.join(directory, "qrels", f"{split}.tsv")
+    if not files.is_file(path):
         raise UserError(
-            f"--retrieval={directory} is a file: expected a folder with corpus.jsonl, queries.jsonl and "
-            f"qrels/{split}.tsv"
+            f"--retrieval={directory}: expected corpus.jsonl, queries.jsonl and qrels/{split}.tsv in it"
         )
-    gains = read_judgments(os.path.join(directory, "qrels", f"{split}.tsv"))
-    documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
-    queries = {one.id: one.text for one in _read_distinct(os.path.join(directory, "queries.jsonl"))}
-    _check_judged(gains, documents, queries, directory, split)
-    return Judged(gains, queries, documents)
+    gains = read_judgments(path)
+    documents = list(_read_distinct(os.path.join(directory, "corpus.jsonl")).values())
+    queries = _read_distinct(os.path.join(directory, "queries.jsonl"))
+    known = {document.id for document in documents}
+    if unknown := [query for query in gains if query not in queries]:
+        raise UserError(f"{path}: judges the query {unknown[0]!r}, which queries.jsonl lacks")
+    if not any(each.keys() & known for each in gains.values()):
+        raise UserError(f"{path}: corpus.jsonl has no relevant document of it; expected both of one data set")
+    return Judged(gains, {query.id: query.text for query in queries.values()}, documents)
 
 
 def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = None) -> dict[str, float]:
-    """Returns how well the documents of each query are found.
+    """Returns the scores of the documents that are found for each query.
 
-    Documents are ordered by cosine. nDCG@10 has the gains of the judgments, MRR@10 the rank of the first
-    relevant document, and recall@10 and @100 the share of the relevant documents that are found. Queries
-    without a relevant document do not count, and a document with the id of the query is no result (Thakur et
-    al. 2021).
-
-    Args:
-        embedder: makes the vectors, with the prompts of the model.
-        judged: the queries and the corpus.
-        reranker: orders the first documents of each query again.
+    Documents are ordered by cosine, and the first ones again by `reranker`. nDCG@10 has the gains of the
+    judgments, MRR@10 the rank of the first relevant document, and recall@10 and @100 the fraction of the
+    relevant documents that are found. Queries without a relevant document do not count, and a document with
+    the id of the query is no result (Thakur et al. 2021).
     """
     documents, queries, sentence = judged.documents, judged.queries, embedder.sentence
-    vectors = embedder.unit_vectors([one.text for one in documents], sentence.document_prompt)
+    vectors = embedder.unit_vectors([each.text for each in documents], sentence.document_prompt)
     asked = embedder.unit_vectors([queries[query] for query in judged.gains], sentence.query_prompt)
     most = max(_DEPTH, reranker.candidates) if reranker else _DEPTH
     numbers, scores = nearest(asked, vectors, most + 1)
     ranked: dict[str, list[str]] = {}
     for query, row, values in zip(judged.gains, numbers.tolist(), scores.tolist(), strict=True):
-        found = [Result(documents[number], score) for number, score in zip(row, values, strict=True)]
-        found = [one for one in found if one.document.id != query]
+        results = [Result(documents[number], score) for number, score in zip(row, values, strict=True)]
+        results = [result for result in results if result.document.id != query]
         if reranker:
-            found = reranker.rerank(queries[query], found)
-        ranked[query] = [one.document.id for one in found[:_DEPTH]]
+            results = reranker.rerank(queries[query], results)
+        ranked[query] = [result.document.id for result in results[:_DEPTH]]
     counts = {"documents": len(documents), "queries": len(judged.gains)}
     return counts | ranking_scores(judged.gains, ranked)
 
 
-def _read_distinct(path: str) -> list[corpus.Document]:
-    """Returns the documents or queries of a file. Raises a UserError if two of them have one id."""
-    found = list(corpus.read(path, flag="--retrieval"))
-    counts = collections.Counter(one.id for one in found)
-    repeated = next((id_ for id_, count in counts.items() if count > 1), None)
-    if repeated is not None:
-        raise UserError(
-            f"{path}: {counts[repeated]} of its texts have the id {repeated!r}, so that judgments of it name "
-            "no single text; give each a different _id"
-        )
-    return found
-
-
-def _check_judged(
-    judged: Mapping[str, Mapping[str, int]],
-    documents: Sequence[corpus.Document],
-    queries: Mapping[str, str],
-    directory: str,
-    split: str,
-) -> None:
-    """Raises a UserError if a judged query is unknown, or if the corpus has no relevant document."""
-    if unknown := [query for query in judged if query not in queries]:
-        raise UserError(
-            f"{directory}: qrels/{split}.tsv judges the query {unknown[0]!r}, which queries.jsonl lacks"
-        )
-    known = {one.id for one in documents}
-    if not any(gains.keys() & known for gains in judged.values()):
-        document = next(iter(next(iter(judged.values()))))
-        raise UserError(
-            f"{directory}: corpus.jsonl has no relevant document of qrels/{split}.tsv, such as {document!r}; "
-            "expected both of one data set"
-        )
+def _read_distinct(path: str) -> dict[str, Document]:
+    """Returns the documents or queries of a file by id. Raises UserError if two of them have one id."""
+    by_id: dict[str, Document] = {}
+    for document in read_documents(path, flag="--retrieval"):
+        if by_id.setdefault(document.id, document) is not document:
+            raise UserError(f"{path}: two texts have the id {document.id!r}; give each a different _id")
+    return by_id
 
 
 def read_judgments(path: str) -> dict[str, dict[str, int]]:
-    """Returns {query: {document: gain}} of a TSV file with the columns `QRELS`; gains of 0 are left out.
+    """Returns {query: {document: gain}} of a TSV file with the columns `QRELS`, without gains of 0.
 
     Raises:
-        UserError: the file is missing or empty, a row is malformed, or the only relevant document of a query
-            has its id, so that `retrieval` would never find it.
+        UserError: the file is missing or empty, or a row is malformed.
     """
-    if not files.is_file(path):
-        raise UserError(
-            f"{path}: no such file; expected judgments as in BEIR, with the columns {', '.join(QRELS)}"
-        )
     judged: dict[str, dict[str, int]] = {}
     for place, row in read_strictly(path, QRELS):
         query, document, gain = row.values()
         try:
-            value = numerals.parse(gain, int)
+            value = int(gain)
         except ValueError:
-            message = f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1"
-            raise UserError(message) from None
+            raise UserError(f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1") from None
         if value > 0:
             judged.setdefault(query, {})[document] = value
     if not judged:
@@ -253,10 +193,10 @@ def ranking_scores(
         ranked: {query: documents, the best first}.
     """
     discounts = metrics.discounts(np.arange(1, 11))
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
 
     def add(name: str, value: float) -> None:
-        found.setdefault(name, []).append(float(value))
+        scores.setdefault(name, []).append(float(value))
 
     for query, gains in judged.items():
         documents = ranked[query]
@@ -267,7 +207,7 @@ def ranking_scores(
         add("mrr10", 1 / first if first else 0.0)
         for most in _RECALLS:
             add(f"recall{most}", sum(document in gains for document in documents[:most]) / len(gains))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    return {name: float(np.mean(values)) for name, values in scores.items()}
 
 
 def _columns(text: str, count: int) -> list[str]:

@@ -58,16 +58,7 @@ def most_likely(tokenizer: Tokenizer, probabilities: np.ndarray, top: int) -> li
 
 
 def mask_positions(rows: Sequence[Row], mask_id: int, size: int) -> np.ndarray:
-    """Returns the positions of the masks of each row, padded with 0 to a power of two, for few shapes.
-
-    Args:
-        rows: rows, of which at least one has a mask.
-        mask_id: the id of a mask.
-        size: the number of rows with padding.
-
-    Returns:
-        int32 [size, P].
-    """
+    """Returns the positions of the masks of each row: int32 [size, P], P a power of two, for few shapes."""
     masks = [masks_of(row, mask_id) for row in rows]
     positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
     for i, places in enumerate(masks):
@@ -88,7 +79,7 @@ class MaskFiller:
         log: called with each line to be logged.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
-        beside: an engine of the model that has parameters on the devices already; see `Engine`.
+        shared_with: an engine of the model that has parameters on the devices already; see `Engine`.
 
     Attributes:
         tokenizer: the tokenizer of the model.
@@ -104,7 +95,7 @@ class MaskFiller:
         model: Model | files.PathLike,
         log: Callable[[str], None] = print,
         dtype: str = "auto",
-        beside: Engine | None = None,
+        shared_with: Engine | None = None,
     ):
         if isinstance(model, str | os.PathLike):
             model = convert.load(model, log=log)
@@ -131,19 +122,12 @@ class MaskFiller:
             compute,
             max_seq_length=self._limit,
             batch_tokens=_BATCH_TOKENS,
-            beside=beside,
+            shared_with=shared_with,
             log=log,
         )
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
-        """Returns the candidates for each mask of each text, the most likely first.
-
-        Args:
-            texts: the texts.
-            top: the number of candidates for each mask.
-
-        Returns:
-            For each text, a list with the candidates of each of its masks, in the order of the text.
+        """Returns the candidates for each mask of each text, the `top` most likely ones, the best first.
 
         Raises:
             UserError: a text has no mask, or more tokens than the model has positions, or is a pair.
@@ -152,12 +136,12 @@ class MaskFiller:
         for text, row in zip(texts, rows, strict=True):
             if problem := problem_of(text, row, self.mask, self._limit):
                 raise UserError(problem)
-        found: dict[int, list[list[Candidate]]] = {}
+        candidates: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
             for i, output in zip(numbers, outputs, strict=True):
                 masks = len(masks_of(rows[i], self.tokenizer.mask_id))
-                found[i] = [most_likely(self.tokenizer, output[j], top) for j in range(masks)]
-        return [found[i] for i in range(len(rows))]
+                candidates[i] = [most_likely(self.tokenizer, output[j], top) for j in range(masks)]
+        return [candidates[i] for i in range(len(rows))]
 
     def warm_up(self, most: int, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
@@ -173,20 +157,11 @@ class MaskFiller:
 
 
 def problem_of(text: Text, row: Row, mask: str, limit: int) -> str:
-    """Returns why the masks of a text cannot be filled, or "".
-
-    Args:
-        text: the text. A pair has a problem.
-        row: its tokens, at most `limit`.
-        mask: the spelling of a mask.
-        limit: the number of positions of the model.
-    """
-    if not isinstance(text, str):  # `text_rows` takes pairs too
-        return f"{_shorten(repr(text))} is a pair: expected a single text with {mask} in it"
-    if mask not in text:
-        return f"no {mask} in {_shorten(text)!r}: put it where a word should be filled in"
+    """Returns the reason why the masks of a text cannot be filled, or ""; `row` has its tokens."""
+    if not isinstance(text, str) or mask not in text:
+        return f"{text!r:.60}: expected a single text with {mask} where a word should be filled in"
     if row.cut:
-        return f"{_shorten(text)!r} has more tokens than the {limit} positions of the model; shorten it"
+        return f"{text!r:.60} has more tokens than the {limit} positions of the model; shorten it"
     return ""
 
 
@@ -238,7 +213,3 @@ def logits_at(
         {"params": params.get("mlm", {})}, gather_positions(hidden, positions), words
     )
     return logits.astype(jnp.float32)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -52,12 +52,11 @@ def held_out(
     predicts every token but the first one of each sequence.
 
     Args:
-        checkpoint: the path of a checkpoint in any supported format. Of ELECTRA, it is the generator that is
-            evaluated.
+        checkpoint: the path of a checkpoint in any supported format. The generator of ELECTRA is evaluated.
         records_dir: record directories with the vocabulary of the model, separated by commas.
         split: the split of the records.
-        prob: the share of the tokens to predict.
-        replace: the shares of these that become [MASK], that become a random token, and that stay the same.
+        prob: the fraction of the tokens to predict.
+        replace: the fractions of these that become [MASK], become a random token, and stay the same.
         rows: the number of rows, from the first on; 0 for all.
         batch_size: rows of a batch. It is rounded up to a multiple of the number of devices.
         seed: the seed of the masks.
@@ -71,9 +70,8 @@ def held_out(
         `clm_loss` and `clm_accuracy` of a causal model; `unigram`, the loss of predicting these tokens by
         their frequency in the split `train`, if there is one. If the model has a next-sentence head and the
         records have labels, also `pairs`, their number; `nsp_loss` and `nsp_accuracy`; and `nsp_majority`,
-        the share of the more frequent label. The label is 1 for a second part that does not follow the first
-        one, whether it is from elsewhere or both are swapped, so that a head can be judged on records of
-        either kind.
+        the fraction of the more frequent label. The label is 1 for a second segment that does not follow the
+        first one, whether it is from elsewhere or both are swapped.
 
     Raises:
         UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
@@ -98,49 +96,38 @@ def held_out(
     count = min(rows or len(dataset), len(dataset))
     pairs, labels = _totals(what, model, seed, dataset, count, mesh, batch_size, on_batch)
     means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
-    found: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
-    found |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
+    scores: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
+    scores |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
     if dataset.manifest["splits"].get("train", {"rows": 0})["rows"]:
         training = token_counts.count(_open(data_dir, "train", model), len(labels))
         training[list(what.never_predicted)] = 0
-        found["unigram"] = token_counts.cross_entropy(labels, training)
+        scores["unigram"] = token_counts.cross_entropy(labels, training)
     if "nsp_loss" in means:
-        found["pairs"] = int(pairs["nsp_loss"][1])
-        found |= {name: means[name] for name in ("nsp_loss", "nsp_accuracy")}
-        found["nsp_majority"] = max(means["nsp_positive"], 1 - means["nsp_positive"])
+        scores["pairs"] = int(pairs["nsp_loss"][1])
+        scores |= {name: means[name] for name in ("nsp_loss", "nsp_accuracy")}
+        scores["nsp_majority"] = max(means["nsp_positive"], 1 - means["nsp_positive"])
     elif not config.causal:
         reason = "the records have no labels" if what.next_sentence else "the model has no head for it"
         log(f"no next-sentence loss: {reason}")
-    return found
+    return scores
 
 
 def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_size: int) -> None:
     """Raises UserError for mistakes that can be reported before the model is loaded."""
-    for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
-        if value < least:
-            raise UserError(f"{name}={value}: expected at least {least}")
+    if rows < 0 or batch_size < 1:
+        raise UserError(f"rows={rows}, batch_size={batch_size}: expected at least 0 and at least 1")
     masks.options(1)  # its checks do not depend on the number of tokens
     paths = comma_lists.paths(data_dir)
-    own = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
-    if own and len(own) == len(paths):
-        manifests.check_alike(own, split)
+    read = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
+    if read and len(read) == len(paths):
+        manifests.check_alike(read, split)
 
 
 class _Predicted(NamedTuple):
-    """What a model predicts.
-
-    Attributes:
-        objective: computes the losses.
-        loss: the name of the loss of tokens.
-        labels: the beginning of the names of the labels and their weights in a prepared batch.
-        never_predicted: the ids of tokens that are never labels.
-        next_sentence: whether there is a next-sentence loss, too.
-    """
-
     objective: MaskedLM | CausalLM
-    loss: str
-    labels: str
-    never_predicted: tuple[int, ...]
+    loss: str  # the name of the loss of tokens
+    labels: str  # the beginning of the names of the labels and their weights in a prepared batch
+    never_predicted: tuple[int, ...]  # the ids of tokens that are never labels
     next_sentence: bool = False
 
 
@@ -167,11 +154,7 @@ def _causal(model: convert.Model, config: EncoderConfig) -> _Predicted:
 
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
-    """Returns a split of records that have the vocabulary of a model.
-
-    Raises:
-        UserError: there is no such split, the vocabularies differ, or the rows are too long for the model.
-    """
+    """Returns a split of records that have the vocabulary of a model."""
     tokenizer = tokenizer_of(model)
     # Records of other programs come without a vocabulary.
     foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
@@ -196,15 +179,12 @@ def _totals(
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns {name: float64 (sum, weight)} over the first `count` rows, and how often each token is a label.
-
-    The losses and metrics have their names in training; `nsp_positive` is the share of the label 1.
-    """
+    """Returns {name: float64 (sum, weight)} over the first `count` rows, and the count of each label."""
     size = -(-batch_size // mesh.size) * mesh.size
     groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
-    own = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+    used = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-    params = nest(placement.place(own, layered, mesh, what.objective.config.execution.dtype))
+    params = nest(placement.place(used, layered, mesh, what.objective.config.execution.dtype))
     vocab_size = tokenizer_of(model).vocab_size
 
     @jax.jit
@@ -226,8 +206,8 @@ def _totals(
     totals = None
     on_batch(0, len(starts))
     for number, output in pipelining.computed(dispatch, batches):
-        found = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
-        totals = found if totals is None else jax.tree.map(np.add, totals, found)
+        sums = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
+        totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
         on_batch(number + 1, len(starts))
     assert totals is not None  # a split that is open has rows
     return totals

@@ -1,13 +1,16 @@
-"""Prediction with a fine-tuned work directory."""
+"""Prediction with a fine-tuned work directory: of files, of rows, and of the lines of a stream."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
+import queue
+import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import jax
 import ml_collections
@@ -15,23 +18,25 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
-from bert_jax.errors import UserError
-from bert_jax.inference import shapes
-from bert_jax.inference.engine import check_items
+from bert_jax.errors import UserError, file_error
+from bert_jax.inference import engine
 from bert_jax.io import files, progress, wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
 from bert_jax.parallel import placement, sharding
 from bert_jax.tasks import fields, registry
-from bert_jax.tasks.lines import LineReader
+from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.rows.costs import Costs
 from bert_jax.tasks.setup import split_file, training_objective
-from bert_jax.tasks.table import Malformed
+from bert_jax.tasks.table import Malformed, parse_object
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
+
+_PATIENCE = 0.5  # seconds; lines that come within them are read before the model is prepared
+ADAPTER = "adapter"  # the field of a JSON object that names an adapter
 
 
 @dataclasses.dataclass
@@ -83,10 +88,8 @@ class Predictor:
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
             raise UserError(
-                f"{directory} is a work directory of {run['command']}, expected one of finetune; such a "
-                f"model is fine-tuned by `bert-jax finetune --config.init_from={directory}`, fills masks by "
-                f"`fill-mask --model={directory}`, and has a held-out loss by `evaluate "
-                f"--model={directory} --records=DIR`"
+                f"{directory} is a work directory of {run['command']}, expected one of finetune: give it to "
+                "`finetune --config.init_from`, or to --model of fill-mask, embed or evaluate"
             )
         step = step_directory(directory, which)
         recorded = fields.complete(ml_collections.ConfigDict(run["config"]))
@@ -109,7 +112,7 @@ class Predictor:
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._limits_tokens = bool(batch_size)
-        self._sizes = shapes.few_sizes(self.batch_size, self._mesh.size)
+        self._sizes = engine.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         source = step or run_directory.best_or_newest(directory)
         self.shared = shared
@@ -122,7 +125,6 @@ class Predictor:
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
     def _load(self, source: str, log: Callable[[str], None]) -> Any:
-        """Returns the parameters of the model, whichever of them were trained."""
         abstract = sharding.abstract_replicated(self.objective.init, self._mesh)
         params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
@@ -133,15 +135,15 @@ class Predictor:
         return nest(placement.place(flatten(params), layered, self._mesh, dtype))
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
-        """Loads the trained and the frozen parameters, of which only those that are not there yet."""
+        """Loads the trained and the frozen parameters, except arrays that `shared` has already."""
         self.objective = training_objective(self.config, self.task, self.objective)
         abstract = {"params": sharding.abstract_replicated(self.objective.init, self._mesh)}
         if (frozen := self.objective.frozen()) is not None:
             abstract["frozen"] = sharding.shapes_replicated(frozen, self._mesh)
-        self.source, found, read = checkpoint.load_stored(source, abstract, shared.arrays, log=log)
+        self.source, stored, read = checkpoint.load_stored(source, abstract, shared.arrays, log=log)
         self.own_bytes = sum(array.nbytes for array in read.values())
         shared.arrays |= read
-        self._params, self._frozen = found["params"], found.get("frozen")
+        self._params, self._frozen = stored["params"], stored.get("frozen")
 
     def file(self, split: str) -> str:
         """Returns the path of a split's file in the run's configuration; "" if it has none."""
@@ -150,13 +152,13 @@ class Predictor:
     def predict(
         self, examples: Any, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> Predictions:
-        """Returns the predictions for examples that the task has read; `on_batch` as in `predict_all`."""
+        """Returns the predictions for examples that the task has read."""
         rows = self.task.encode(examples)
         self.unknown.add(rows.tokens)
         return self.task.decode(examples, rows, self(rows, on_batch))
 
     def line_reader(self, file_format: str = "auto", **columns: Any) -> LineReader:
-        """Returns a reader of lines, as the task does, and logs what their predictions lack."""
+        """Returns the task's reader of lines, and logs what their predictions lack."""
         if warning := self.task.stream_warning:
             self._log(f"warning: {warning}")
         return self.task.line_reader(file_format, **columns)
@@ -167,11 +169,7 @@ class Predictor:
         return self.line_reader()
 
     def row_of(self, item: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a text, or of {column: value}, as a line of standard input has them.
-
-        Raises:
-            Malformed: the item is not a row of this task.
-        """
+        """Returns the fields of a text or {column: value}. Raises Malformed if it is no row of this task."""
         reader = self.reader
         if isinstance(item, str):
             return reader.from_text(item)
@@ -199,26 +197,23 @@ class Predictor:
             number; of tags the words, tags and entities; of questions the answer.
 
         Raises:
-            UserError: as of `check_items`, an item is not a row of this task, or `items` is empty.
+            UserError: an item is not a row of this task.
         """
-        check_items(items, "items")
-        given = list(items)
-        if not given:
-            raise UserError("items is empty: expected a list of rows, such as ['one text']")
-        rows = []
-        for number, item in enumerate(given):
+        engine.check_items(items, "items")
+        rows: list[dict[str, Any]] = []
+        for number, item in enumerate(items):
             try:
                 rows.append(self.row_of(item))
             except Malformed as error:
                 raise UserError(f"row {number}: {error}") from None
-        return self.records_of(rows)
+        return self.records_of(rows) if rows else []
 
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> np.ndarray:
-        """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`.
+        """Returns the outputs of encoded rows, as `outputs.predict_all` does.
 
-        Fewer groups of rows than `batch_size` are padded as `shapes.few_sizes` says.
+        Fewer groups of rows than `batch_size` are padded to one of `engine.few_sizes`.
         """
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
@@ -229,10 +224,7 @@ class Predictor:
         return outputs.predict_all(predict, self._params, data, chosen, self._mesh, on_batch=on_batch)
 
     def _shapes(self, data: batches.EncodedRows, size: int) -> outputs.Shapes:
-        """Returns the shapes of the batches of encoded rows, `size` groups of them if they are padded.
-
-        The rows of a run that was trained without packing are not packed: a BiLSTM reads one token at a time.
-        """
+        # A run that was trained without packing does not pack: a BiLSTM reads one token at a time.
         most_tokens = self.batch_size * data.max_seq_length if self._limits_tokens else None
         return outputs.Shapes.choose(
             data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most_tokens
@@ -244,19 +236,14 @@ class Predictor:
         return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
-        """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
+        """Compiles the programs of all shapes that later calls use; returns their number.
 
-        From then on, rows are padded as `shapes.few_lengths` says.
-
-        Args:
-            on_program: called with (programs done, all programs) at the start and after each program.
-
-        Returns:
-            The number of programs that were compiled. Those of another run are not compiled again.
+        From then on, rows are padded to `engine.few_lengths`. Programs of another run are not compiled again.
+        `on_program` is called with (programs done, all programs).
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
-        self._buckets = tuple(shapes.few_lengths(longest, self._mesh))
+        self._buckets = tuple(engine.few_lengths(longest, self._mesh))
         pairs: list[windows.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         of_batches = [
@@ -291,9 +278,7 @@ def step_directory(directory: str, which: str) -> str:
         path = os.path.join(directory, folder, which)
         if which.isdecimal() and files.exists(path):
             return path
-    raise UserError(
-        f"--step={which}: {directory} has no such step; expected best, last or the number of a step"
-    )
+    raise UserError(f"--step={which}: {directory} has no such step; expected best, last or its number")
 
 
 def load_adapters(
@@ -309,23 +294,116 @@ def load_adapters(
     Args:
         base: a predictor with `shared`.
         directories: {name: work directory}.
-        which: as of `Predictor`.
+        which: as in `Predictor`, and so are the other arguments.
         log: called with one line for each run.
-        overrides: as of `Predictor`.
-        dtype: as of `Predictor`.
+        overrides: fields of the runs' configurations.
+        dtype: the type of the computation.
 
     Raises:
-        UserError: a run has another base, trained all of its parameters, or does not use a field of
-            `overrides`.
+        UserError: a run has another base, or trained all of its parameters.
     """
-    found = {}
+    adapters = {}
     for name, directory in directories.items():
-        one = Predictor(directory, which, base.batch_size, log, overrides, base.shared, dtype)
-        total = sum(x.nbytes for x in jax.tree.leaves((one._params, one._frozen)))
-        if one.own_bytes > total / 2:
+        run = Predictor(directory, which, base.batch_size, log, overrides, base.shared, dtype)
+        total = sum(x.nbytes for x in jax.tree.leaves((run._params, run._frozen)))
+        if run.own_bytes > total / 2:
             raise UserError(
-                f"--adapter={name}={directory}: {wording.size(one.own_bytes)} of its {wording.size(total)} "
-                "are not those of --workdir; expected a run with adapter.kind from the same init_from"
+                f"--adapter={name}={directory}: {wording.size(run.own_bytes)} of its {wording.size(total)} "
+                "are not shared with --workdir; expected a run with adapter.kind from the same init_from"
             )
-        found[name] = one
-    return found
+        adapters[name] = run
+    return adapters
+
+
+def answer_lines(
+    model: Predictor,
+    reader: LineReader,
+    source: IO[bytes],
+    out: IO[bytes],
+    adapters: Mapping[str, tuple[Predictor, LineReader]] = types.MappingProxyType({}),
+    prepare: Callable[[], None] = lambda: None,
+) -> tuple[int, int]:
+    """Answers every line of a stream with one line of JSON, in order, until the stream ends.
+
+    All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
+    with an object that has its number, `line`, and a description of the problem, `error`.
+
+    Args:
+        model: the predictor, whose batch size limits the lines of a batch.
+        reader: parses the lines.
+        source: the stream in UTF-8, with one example per line.
+        out: the stream that the answers are written to. It is flushed after each batch.
+        adapters: {name: predictor and reader} of other models. If there are any, the field `adapter` of a
+            JSON object names the one that answers it; lines without the field are for `model`.
+        prepare: called once, before the first valid line is answered, or while there is no line to read. The
+            errors of a stream without a valid line are thus reported at once, however long this takes.
+
+    Returns:
+        (number of lines, number of malformed lines).
+
+    Raises:
+        StorageError: the source breaks off.
+    """
+    served = {"": (model, reader), **adapters}
+    prepare = functools.cache(prepare)
+    count = bad = 0
+    for lines in _waiting(source, model.batch_size, prepare):
+        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        answers: dict[int, dict[str, Any]] = {}
+        for number, line in enumerate(lines, count + 1):
+            try:
+                name = _adapter_of(line, adapters) if adapters else ""
+                row = served[name][1].parse(line)
+                rows.setdefault(name, []).append((number, row))
+            except Malformed as error:
+                answers[number] = {"line": number, "error": str(error)}
+        count, bad = count + len(lines), bad + len(answers)
+        if rows:
+            prepare()
+        for name, parsed in rows.items():
+            predictor, reader = served[name]
+            records = predictor.predict(reader.examples(parsed)).records()
+            answers.update(zip((number for number, _ in parsed), records, strict=True))
+        text = "".join(json.dumps(answers[n], ensure_ascii=False) + "\n" for n in sorted(answers))
+        out.write(text.encode("utf-8", "replace"))
+        out.flush()
+    return count, bad
+
+
+def _adapter_of(line: bytes, adapters: Mapping[str, Any]) -> str:
+    text = line.decode("utf-8-sig", "replace").strip()
+    name = parse_object(text).get(ADAPTER, "") if text.startswith("{") else ""
+    if name not in ("", *adapters):
+        raise Malformed(f"{ADAPTER} {name!r:.60}: expected one of {', '.join(adapters)}")
+    return name
+
+
+def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Iterator[list[bytes]]:
+    """Yields the lines that are waiting, 1 to `most`; calls `on_idle` when none has come for a while."""
+    lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
+
+    def read():
+        try:
+            for line in source:
+                lines.put(line)
+            lines.put(None)
+        except OSError as error:
+            lines.put(error)
+
+    # In a thread, because nothing tells whether a file has a whole line to read.
+    threading.Thread(target=read, daemon=True).start()
+    end: bytes | OSError | None = b""
+    while isinstance(end, bytes):
+        try:
+            taken = [lines.get(timeout=_PATIENCE)]
+        except queue.Empty:
+            on_idle()
+            taken = [lines.get()]
+        # Nothing else takes lines from the queue, so `get` does not block if the queue is not empty.
+        while isinstance(taken[-1], bytes) and len(taken) < most and not lines.empty():
+            taken.append(lines.get())
+        end = taken[-1]
+        if chunk := [line for line in taken if isinstance(line, bytes)]:
+            yield chunk
+    if end is not None:
+        raise file_error(f"{SOURCE}: cannot be read ({end.strerror or end})", end)

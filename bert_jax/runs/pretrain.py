@@ -23,7 +23,7 @@ from bert_jax.convert.formats.base import place
 from bert_jax.data import cache, google, loader, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
-from bert_jax.inference import engine, fill_mask, shapes
+from bert_jax.inference import engine, fill_mask
 from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
@@ -730,7 +730,7 @@ class _FillingEvaluator(RecordEvaluator):
         """Returns this process's rows of the sentences, in the form of the loader; see `MaskedLM.predict`."""
         texts, tokenizer = self._sentences, self._sentences.tokenizer
         size = -(-len(texts.rows) // parts) * parts
-        lengths = shapes.padded_lengths(texts.limit)
+        lengths = engine.padded_lengths(texts.limit)
         longest = max(len(row.token_ids) for row in texts.rows)
         batch = engine.padded(
             texts.rows, tokenizer.pad_id, size, lengths[bisect.bisect_left(lengths, longest)]

@@ -1,1 +1,1 @@
-"""A server for models: `app` answers HTTP requests, `batching` collects them, `services` compute."""
+"""An HTTP server for models: `server` answers requests, `batching` computes their items together."""

@@ -87,31 +87,34 @@ class Batcher:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            alone: collections.deque[list[tuple[Any, asyncio.Future]]] = collections.deque()
-            while taken := alone.popleft() if alone else self._next():
-                batch = [each for each in taken if not each[1].done()]  # a request may have ended
-                if not batch:
-                    continue
-                items, futures = zip(*batch, strict=True)
-                began = time.monotonic()
-                try:
-                    results = await loop.run_in_executor(self._thread, self._computed, list(items))
-                except Exception as error:
-                    if len(batch) > 1:  # one item must not fail the requests that came with it
-                        alone.extend([each] for each in batch)
-                        continue
-                    if not futures[0].done():
-                        futures[0].set_exception(error)
-                    continue
-                self.compute_seconds += time.monotonic() - began
-                self.batches, self.items = self.batches + 1, self.items + len(items)
-                for future, result in zip(futures, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
+                if not await self._answer(batch) and len(batch) > 1:
+                    for each in batch:  # one item must not fail the requests that came with it
+                        await self._answer([each])
+
+    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> bool:
+        """Computes items and sets their futures. Returns False on an error, which a single item gets."""
+        batch = [each for each in batch if not each[1].done()]  # a request may have ended
+        if not batch:
+            return True
+        items, futures = zip(*batch, strict=True)
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        try:
+            results = await loop.run_in_executor(self._thread, self._computed, list(items))
+        except Exception as error:
+            if len(batch) == 1 and not futures[0].done():
+                futures[0].set_exception(error)
+            return False
+        self.compute_seconds += time.monotonic() - began
+        self.batches, self.items = self.batches + 1, self.items + len(items)
+        for future, result in zip(futures, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+        return True
 
     def _computed(self, items: list[Any]) -> Sequence[Any]:
         try:
@@ -121,6 +124,3 @@ class Batcher:
                 raise
             # A panic of a Rust library is not an Exception, and a future takes no StopIteration.
             raise RuntimeError(repr(error)) from error
-
-    def _next(self) -> list[tuple[Any, asyncio.Future]]:
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]

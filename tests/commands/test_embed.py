@@ -13,7 +13,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
-from bert_jax.inference.embedding_files import Texts
+from bert_jax.inference.text_files import Texts
 
 USED = TEXTS[:6]
 LINES = "\n".join(USED) + "\n"

@@ -9,7 +9,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.inference import minimal_pairs, predictor
 from bert_jax.inference.held_out import held_out
-from bert_jax.inference.sentence_scores import SentenceScorer
+from bert_jax.inference.minimal_pairs import SentenceScorer
 
 
 @pytest.fixture(scope="module")

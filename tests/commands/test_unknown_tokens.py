@@ -9,7 +9,7 @@ from bert_jax import cli, tokenization
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.runs import finetune
-from bert_jax.serving import services
+from bert_jax.serving import server as services
 from bert_jax.tasks.rows.assembly import UnknownTokens
 
 THAI = ["ภาษาไทย", "ประเทศอียิปต์"]

@@ -13,7 +13,7 @@ from support.pretrained import write
 import bert_jax
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding, predictor, streaming
+from bert_jax.inference import embedding, predictor
 from bert_jax.inference.predictor import Predictor, Shared, load_adapters
 
 QUIET = {"log": [].append}
@@ -69,7 +69,7 @@ def test_adapters_share_the_base_and_the_programs_and_answer_as_the_merged_model
     lines += [json.dumps({"text": text}) for text in TEXTS] + ['{"text": "one", "adapter": "four"}', "one"]
     source, out = io.BytesIO("\n".join(lines).encode()), io.BytesIO()
     served = {name: (one, one.task.line_reader()) for name, one in others.items()}
-    assert streaming.serve(first, first.task.line_reader(), source, out, served) == (len(lines), 1)
+    assert predictor.answer_lines(first, first.task.line_reader(), source, out, served) == (len(lines), 1)
     answers = [json.loads(line) for line in out.getvalue().splitlines()]
     assert "expected one of second, three, biases" in answers[-2]["error"]
     for name, path in runs.items():
@@ -77,7 +77,7 @@ def test_adapters_share_the_base_and_the_programs_and_answer_as_the_merged_model
         wanted = [i for i, line in enumerate(lines[:-1]) if json.loads(line).get("adapter", "first") == name]
         stream = io.BytesIO("\n".join(json.dumps({"text": text}) for text in TEXTS).encode())
         alone = io.BytesIO()
-        streaming.serve(merged, merged.task.line_reader(), stream, alone)
+        predictor.answer_lines(merged, merged.task.line_reader(), stream, alone)
         for i, line in zip(wanted, alone.getvalue().splitlines(), strict=True):
             expected = json.loads(line)
             assert answers[i].keys() == expected.keys()
@@ -107,40 +107,9 @@ def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
     assert copied.adapters == model.adapters == ("first", "second")
     again = copied.encode(TEXTS, pooling="pooler", adapter="second")
     np.testing.assert_array_equal(again.pooled, found["second"].pooled)
-    with pytest.raises(UserError, match="adapter='x': expected one of first, second"):
+    with pytest.raises(UserError, match="adapter='x': the adapters are first, second"):
         model.encode(TEXTS, adapter="x")
     with pytest.raises(UserError, match="has no low-rank updates"):
         bert_jax.load(base, adapters={"x": runs["biases"]}, **QUIET)
     with pytest.raises(UserError, match="belongs to another base than"):
         bert_jax.load(runs["biases"], adapters={"x": runs["first"]}, **QUIET)
-
-
-@pytest.mark.long
-def test_adapters_are_computed_in_the_dtype_of_the_flag(runs, tmp_path, monkeypatch):
-    dtypes = []
-
-    def record(*args, **options):
-        dtypes.append((made := Predictor(*args, **options)).task.model_config.execution.dtype)
-        return made
-
-    monkeypatch.setattr(predictor, "Predictor", record)
-    (tmp_path / "lines").touch()
-    command = ["predict", f"--workdir={runs['first']}", "--input=-", f"--adapter=second={runs['second']}"]
-    with (tmp_path / "lines").open() as lines:
-        monkeypatch.setattr("sys.stdin", lines)
-        assert cli.main([*command, "--dtype=bfloat16"]) == 0
-    assert dtypes == ["bfloat16", "bfloat16"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (("--adapter=x",), "--adapter=x: expected NAME=DIR, each name once"),
-        (("--adapter=x=a", "--format=tsv"), "--format=tsv: lines name their --adapter in JSON"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(flags, message, runs, capsys):
-    assert cli.main(["predict", f"--workdir={runs['first']}", "--input=-", *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1

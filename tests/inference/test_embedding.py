@@ -9,9 +9,8 @@ from support.embeddings import TEXTS, by_hand, tiny_model
 from bert_jax import convert
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding, engine, shapes
+from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
-from bert_jax.parallel import row_parts, sharding
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +54,6 @@ def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
             Embedder(causal, pooling=pooling)
     vectors = Embedder(causal).embed(TEXTS[:2])
     assert vectors.shape == (2, 16)
-
-
-@pytest.mark.long
-def test_several_layers_stand_end_to_end_in_the_order_given(model):
-    both = Embedder(model, layers=[-1, 1], pooling="cls").embed(TEXTS[:4])
-    for place, layer in enumerate((3, 1)):
-        one = Embedder(model, layers=[layer], pooling="cls").embed(TEXTS[:4])
-        np.testing.assert_allclose(both[:, 16 * place : 16 * (place + 1)], one, atol=1e-6)
-    tokens = Embedder(model, layers=[-1, 1], pooling="none").embed(TEXTS[:4])
-    np.testing.assert_allclose([states[0].ravel() for states in tokens], both, atol=1e-6)
 
 
 @pytest.mark.long
@@ -116,22 +105,6 @@ def test_long_texts_lose_their_ends_and_say_so(model):
     np.testing.assert_allclose(found[2].values[:, 0], by_hand(model, "the " * 6)[0][-1], atol=2e-5)
 
 
-def test_few_shapes_at_most_half_padding():
-    lengths = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
-    assert shapes.padded_lengths(500, 16) == lengths
-    assert shapes.padded_lengths(500, 8) == [8, 12, *lengths]
-    assert shapes.padded_lengths(16, 16) == [16]
-    assert shapes.padded_lengths(7, 8) == [7]
-
-
-def test_lengths_that_are_compiled_in_advance(monkeypatch):
-    mesh = sharding.make_mesh()
-    assert shapes.few_lengths(100, mesh) == [16, 32, 64, 100]
-    assert shapes.few_lengths(12, mesh) == [12]
-    monkeypatch.setattr(row_parts, "tokens_at_a_time", lambda mesh: None)  # as on accelerators
-    assert shapes.few_lengths(128, mesh) == [32, 64, 128]
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "pooler"])
 def test_short_texts_share_rows(model, pooling, monkeypatch):
     words = ["a", "big", "one", "the"]
@@ -150,10 +123,6 @@ def test_short_texts_share_rows(model, pooling, monkeypatch):
     np.testing.assert_allclose(packed, embedder.embed(texts), atol=1e-5)
 
 
-def test_nothing_gives_nothing(model):
-    assert Embedder(model, layers=[1, 2]).embed([]).shape == (0, 32)
-
-
 def test_bfloat16_is_close(model):
     mine, exact = (Embedder(model, dtype=dtype).embed(TEXTS[:5]) for dtype in ("bfloat16", "float32"))
     assert mine.dtype == np.float32 and 0 < np.abs(mine - exact).max() < 0.05
@@ -162,16 +131,12 @@ def test_bfloat16_is_close(model):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(layers=[4]), "no layer 4; expected 0 .the embeddings. to 3"),
-        (dict(layers=[-5]), "no layer -5"),
-        (dict(layers=[-1, 3]), "each layer only once"),
-        (dict(layers=[]), "expected numbers of layers"),
+        (dict(layers=[4]), "expected different layers of a tiny model, from 0 .the embeddings. to 3"),
+        (dict(layers=[-1, 3]), "expected different layers"),
         (dict(pooling="sum"), "--pooling=sum: expected one of mean, cls, max, last, pooler, none"),
-        (dict(pooling="pooler", layers=[1]), "uses the last layer"),
+        (dict(pooling="pooler", layers=[1]), "needs the pooler and the last layer"),
         (dict(pooling="none", normalize=True), "one vector per text"),
         (dict(max_seq_length=41), "expected 4 to 40, the positions of a tiny model"),
-        (dict(max_seq_length=3), "expected 4 to 40"),
-        (dict(batch_tokens=-1), "expected a number of tokens"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -193,30 +158,6 @@ def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
     with pytest.raises(UserError, match="the module Dense"):
         Embedder(other)
     Embedder(other, pooling="mean")
-
-
-@pytest.mark.long
-def test_another_pooling_keeps_the_length_and_the_normalization_of_the_model(model):
-    own = model.replace(sentence=SentenceVectors("max", True, 6))
-    texts = ["a dog is big and small", "one"]
-    for pooling, normalize in (("mean", True), ("none", False)):
-        found = Embedder(own, pooling=pooling).embed(texts)
-        expected = Embedder(model, pooling=pooling, normalize=normalize, max_seq_length=6).embed(texts)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
-    asked = Embedder(own, pooling="mean", normalize=False, max_seq_length=12).embed(texts)
-    # Of the same length, since products of other shapes may be rounded in another way.
-    np.testing.assert_array_equal(asked, Embedder(model, max_seq_length=12).embed(texts))
-    with pytest.raises(UserError, match="one vector per text"):
-        Embedder(own, pooling="none", normalize=True)
-
-
-def test_models_that_lack_what_is_asked_for(model):
-    without = {name: x for name, x in model.params.items() if not name.startswith("pooler")}
-    with pytest.raises(UserError, match="has no pooler; try --pooling=mean"):
-        Embedder(model.replace(params=without), pooling="pooler")
-    with pytest.raises(UserError, match="has no vocabulary"):
-        Embedder(model.replace(tokenizer=None))
 
 
 @pytest.mark.peer

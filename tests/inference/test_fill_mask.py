@@ -1,14 +1,9 @@
-import io
-import json
-import sys
-
 import numpy as np
 import pytest
 from scipy import special
 from support.embeddings import of_row, tiny_model
 
-from bert_jax import cli, convert
-from bert_jax.errors import UserError
+from bert_jax import convert
 from bert_jax.inference import fill_mask
 from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
@@ -42,12 +37,12 @@ def test_a_head_that_is_the_word_embeddings_alone(tmp_path, monkeypatch):
 def test_a_loaded_model_is_filled_as_its_checkpoint_is_and_is_on_the_devices_once(filler):
     model, (text,) = convert.load("a checkpoint", log=print), ["the [MASK] is [MASK]"]
     embedder = Embedder(model, dtype="float32")
-    given = fill_mask.MaskFiller(model, dtype="float32", beside=embedder.engine)
+    given = fill_mask.MaskFiller(model, dtype="float32", shared_with=embedder.engine)
     assert given([text]) == filler([text])
     placed, shared = given._engine._params, embedder.engine._params
     assert [name for name in placed if name not in shared] == [x for x in placed if x.startswith("mlm/")]
     assert all(placed[name] is shared[name] for name in shared)
-    other = fill_mask.MaskFiller(model.replace(source="another"), beside=embedder.engine)._engine._params
+    other = fill_mask.MaskFiller(model.replace(source="another"), shared_with=embedder.engine)._engine._params
     assert not any(other[name] is shared[name] for name in shared)
 
 
@@ -61,13 +56,6 @@ def test_each_mask_has_the_most_likely_tokens(filler):
         probabilities = [candidate.probability for candidate in mask]
         assert probabilities == sorted(probabilities, reverse=True)
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.long
-def test_a_warm_up_reports_each_program(filler):
-    told = []
-    count = filler.warm_up(1, lambda *done: told.append(done))
-    assert count > 0 and told == [(done, count) for done in range(count + 1)]
 
 
 @pytest.mark.parametrize("top", [1, 3, 40, 50, 60])
@@ -109,27 +97,3 @@ def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
     assert [len(masks) for masks in filler(texts, top=1)] == [30] * 50 + [1] * 50
     assert len(sizes) > 3 and max(held for held, _ in sizes) <= pipelining.IN_FLIGHT
     assert max(size for _, size in sizes) <= 8 * 64
-
-
-def test_lines_of_standard_input_are_those_of_other_readers(filler, monkeypatch, capsys):
-    monkeypatch.setattr(fill_mask, "MaskFiller", lambda *arguments: filler)
-    lines = "\ufeffthe [MASK]\r\n \na\rdog [MASK]\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    assert cli.main(["fill-mask", "--model=x", "--json"]) == 0
-    found = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
-    assert found == ["the [MASK]", "a\rdog [MASK]"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[MASK] \xff\n")))
-    assert cli.main(["fill-mask", "--model=x"]) == 2
-    assert "line 1 of standard input is not UTF-8" in capsys.readouterr().err
-
-
-def test_mistakes(filler):
-    with pytest.raises(UserError, match=r"no \[MASK\] in 'a dog'"):
-        filler(["[MASK]", "a dog"])
-    with pytest.raises(UserError, match="more tokens than the 40 positions"):
-        filler(["[MASK]", "[MASK] " + "cat " * 50])
-    for pair in [("a [MASK]", "a dog"), ("[MASK]", "a dog")]:
-        with pytest.raises(UserError, match=r"'a dog'\) is a pair: expected a single text with \[MASK\]"):
-            filler(["[MASK]", pair])
-    with pytest.raises(UserError, match=r"model is int: expected what bert_jax.convert.load\(PATH\) returns"):
-        fill_mask.MaskFiller(3)

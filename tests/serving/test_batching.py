@@ -75,44 +75,6 @@ def test_an_error_ends_the_request_that_causes_it_only():
     assert (first, third, later) == ([1], [3], [4]) and isinstance(second, ValueError)
 
 
-def test_items_of_a_request_that_is_gone_are_not_computed():
-    seen, release = [], threading.Event()
-
-    def compute(items):
-        seen.extend(items)
-        release.wait(10)
-        return items
-
-    async def body(batcher):
-        first = asyncio.create_task(batcher.submit([1]))
-        await asyncio.sleep(0.05)
-        gone = asyncio.create_task(batcher.submit([2]))
-        await asyncio.sleep(0.05)
-        gone.cancel()
-        release.set()
-        return await first, await batcher.submit([3])
-
-    assert run(compute, body) == ([1], [3])
-    assert seen == [1, 3]
-
-
-def test_the_rest_of_a_request_with_an_error_is_not_computed():
-    seen = []
-
-    def compute(items):
-        seen.append(items)
-        if 0 in items:
-            raise ValueError("zero")
-        return items
-
-    async def body(batcher):
-        await asyncio.gather(batcher.submit([0, 1, 2]), return_exceptions=True)
-        return await batcher.submit([3])
-
-    assert run(compute, body) == [3]
-    assert seen[:2] == [[0, 1, 2], [0]] and [2] not in seen
-
-
 class Panic(BaseException):
     """As the panic of a Rust library, which is no Exception."""
 

@@ -36,7 +36,7 @@ from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface_export, tensorflow1, work_directory
 from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding_files
+from bert_jax.inference import text_files
 from bert_jax.models import config as bert_config
 from bert_jax.runs import grid
 from bert_jax.settings import config_fields, defaults
@@ -234,7 +234,7 @@ class Inputs:
             "t.jsonl": b'{"text": "One"}\n' * 5,
         }[name]
         suffix, data = self._text(rng, base)
-        for text in embedding_files.Texts(self._write(name + suffix, data), pairs=name == "t.tsv"):
+        for text in text_files.Texts(self._write(name + suffix, data), pairs=name == "t.tsv"):
             "".join(text).encode()
 
     def _folder(self, name: str) -> Path:

@@ -50,7 +50,6 @@ _MODULES = (
     "bert_jax.runs.finetune",
     "bert_jax.inference.predictor",
     "bert_jax.inference.embedding",
-    "bert_jax.inference.embedding_files",
     "bert_jax.convert.conversion",
     "bert_jax.tasks.text.task",
     "bert_jax.objectives.classification",

@@ -17,7 +17,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.inference import held_out, minimal_pairs, sentence_scores
+from bert_jax.inference import held_out, minimal_pairs
 from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.runs import finetune, pretrain
@@ -359,7 +359,7 @@ class Runner:
         return {name: found[name] for name in _HELD_OUT if name in found}
 
     def _minimal_pairs(self, arm: Arm, seed: int) -> dict[str, float]:
-        scorer = sentence_scores.SentenceScorer(self.model(arm.name, seed), lambda line: None)
+        scorer = minimal_pairs.SentenceScorer(self.model(arm.name, seed), lambda line: None)
         summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate()).summary()
         return {name: row["accuracy"] for name, row in summary.items()}
 

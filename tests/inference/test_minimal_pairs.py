@@ -1,5 +1,8 @@
-"""(Pseudo-)log-likelihoods of sentences, beside NumPy's of one masked token at a time."""
+"""Scores of sentences, compared with NumPy's of one masked token at a time, and minimal pairs."""
 
+import hashlib
+import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,8 @@ from support.embeddings import of_row, tiny_model
 
 from bert_jax import convert, tokenization
 from bert_jax.errors import UserError
-from bert_jax.inference import sentence_scores
-from bert_jax.inference.sentence_scores import SentenceScorer
+from bert_jax.inference import minimal_pairs
+from bert_jax.inference.minimal_pairs import Pair, Scores, SentenceScorer
 
 SENTENCES = ["the cat is big.", "a dog", "dogs and cats $ 5", "blue " * 20, "the dogs is small ."]
 
@@ -81,16 +84,11 @@ def test_a_causal_model_gives_the_log_likelihood(score, tmp_path):
     assert found.tokens.tolist() == [5, 2, 7, 20, 6]
 
 
-def test_a_single_sentence_is_no_list_of_characters(score, tmp_path):
-    with pytest.raises(UserError, match="sentences is str: expected a list of them"):
-        score(make_model(tmp_path), SENTENCES[0])
-
-
 @pytest.mark.long
 def test_sentences_beyond_a_chunk(score, tmp_path, monkeypatch):
     model, done = make_model(tmp_path), []
     together = score(model, SENTENCES * 2)
-    monkeypatch.setattr(sentence_scores, "_CHUNK", 3)
+    monkeypatch.setattr(minimal_pairs, "_CHUNK", 3)
     apart = score(model, iter(SENTENCES * 2), on_done=done.append)
     np.testing.assert_allclose(apart.log_likelihoods, together.log_likelihoods, rtol=1e-5)
     assert done == [3, 6, 9, 10] and apart.tokens.tolist() == together.tokens.tolist()
@@ -100,19 +98,63 @@ def test_words_of_several_tokens():
     tokenizer = tokenization.load(Path(__file__).resolve().parents[1] / "testdata" / "bpe")
     (ids,) = tokenizer.encode_batch(["Unbelievable, (really) strange."])
     pieces = [tokenizer.spelling(token).strip() for token in ids]
-    ends = sentence_scores.word_ends(tokenizer, np.array(ids))
+    ends = minimal_pairs.word_ends(tokenizer, np.array(ids))
     words = ["".join(pieces[i:end]) for i, end in enumerate(ends) if not i or ends[i - 1] == i]
     assert words == ["Unbelievable", ",", "(", "really", ")", "strange", "."]
     assert len(pieces) > len(words)
 
 
-def test_mistakes(score, tmp_path):
-    model = make_model(tmp_path)
-    for sentences, message in (
-        (["a dog", "cat " * 50], "more tokens than the 40 positions"),
-        (["a dog", " "], "' ' has no words"),
-    ):
-        with pytest.raises(UserError, match=message):
-            score(model, sentences)
-    with pytest.raises(UserError, match="a tiny model has no masked LM head"):
-        score(tiny_model(tmp_path), ["a dog"])
+PAIRS = [
+    Pair("length", "a b", "a b c"),
+    Pair("length", "a b c", "a b"),
+    Pair("tie", "x", "y"),
+    Pair("length", "a b c d ?", "a b"),
+]
+
+
+def shorter_is_better(sentences, on_done):
+    sentences = list(sentences)
+    on_done(len(sentences))
+    lengths = np.array([len(sentence.split()) for sentence in sentences])
+    return Scores(-1.0 * lengths, lengths, np.array(["?" in sentence for sentence in sentences]))
+
+
+def test_accuracies_and_files_of_pairs(tmp_path):
+    done, path = [], tmp_path / "scores.tsv"
+    result = minimal_pairs.evaluate(shorter_is_better, PAIRS, done.append)
+    assert result.correct.tolist() == [1, 0, 0.5, 0]
+    assert result.unknown.tolist() == [False, False, False, True] and done == [8]
+    assert result.summary() == {
+        "length": {"accuracy": pytest.approx(1 / 3), "pairs": 3, "unequal": 3},
+        "tie": {"accuracy": 0.5, "pairs": 1, "unequal": 0},
+        "all": {"accuracy": 0.375, "pairs": 4, "unequal": 3},
+    }
+    result.write(str(path))
+    assert path.read_text().splitlines()[:2] == [
+        "phenomenon\tgood\tbad\tgood_score\tbad_score",
+        "length\ta b\ta b c\t-2.000000\t-3.000000",
+    ]
+    assert minimal_pairs.read(str(path)) == PAIRS
+    for content in ("", "phenomenon\tgood\tbad\n", "phenomenon\tgood\tbad\nx\t \tz\n"):
+        path.write_text(content)
+        with pytest.raises(UserError):
+            minimal_pairs.read(str(path))
+
+
+def words(sentence):
+    return sentence.removesuffix(".").lower().split()
+
+
+def test_each_generated_pair_differs_in_one_word_that_is_right_as_often_as_the_other():
+    pairs = minimal_pairs.generate()
+    assert len(set(pairs)) == len(pairs) == 606 and minimal_pairs.generate() == pairs
+    digest = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    assert digest == "8a3d3edf4021b1d2af2dd1e26514804a9a83f70e8fe71b56cccec094ce963207"
+    directions = Counter()
+    for pair in pairs:
+        differing = [(a, b) for a, b in zip(words(pair.good), words(pair.bad), strict=True) if a != b]
+        assert len(differing) == 1
+        directions[pair.phenomenon, *differing[0]] += 1
+    for (phenomenon, good, bad), count in directions.items():
+        if not phenomenon.startswith("npi_"):
+            assert directions[phenomenon, bad, good] == count, (phenomenon, good, bad)

@@ -1,0 +1,457 @@
+"""Search in a corpus by vectors, reranking of the results by a model of pairs, and hard negatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.convert import Model
+from bert_jax.convert.families.base import START_FIELDS
+from bert_jax.data import verification
+from bert_jax.errors import UserError, optional_imports
+from bert_jax.inference.embedding import Embedder, NpyWriter
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.text_files import Document
+from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import alternatives, counted
+from bert_jax.models.config import DROPOUT_FIELDS, HEAD_FIELDS, RUN_FIELDS
+from bert_jax.tasks.predictions import TablePredictions
+from bert_jax.tasks.table import Examples
+
+with optional_imports("search"):
+    from usearch import index as usearch
+
+INDEX, VECTORS, TEXTS, OFFSETS = "index.json", "vectors.npy", "texts.jsonl", "offsets.npy"
+GRAPH = "graph.usearch"
+ANEW = "make the index anew, with --corpus and --overwrite"
+CANDIDATES = 100  # documents of each query that are reranked, by default
+
+_FINGERPRINT = {"weights": str, "tokenizer": str, "pooling": str, "normalize": bool, "max_seq_length": int}
+_SCHEMA = {
+    "version": int,
+    "checkpoint": str,
+    "corpus": str,
+    "bytes": int,
+    "documents": int,
+    "prefix": str,
+    "field": str,
+    "modified": int,
+    "digests": {str: int},
+    **_FINGERPRINT,
+    "config": dict,
+}
+_VERSION = 1
+# Fields of the encoder's configuration that its states do not depend on once it is trained.
+_WITHOUT_EFFECT = {
+    *(*RUN_FIELDS, *DROPOUT_FIELDS, *HEAD_FIELDS, *START_FIELDS),
+    *("initializer_range", "model_type"),
+}
+_CHUNK = 1 << 16  # vectors that are compared at a time
+_SCORES = 1 << 24  # inner products in memory at a time, about
+_ANCHORS = 512  # anchors whose negatives are searched for at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A document and its score.
+
+    Attributes:
+        document: the document.
+        score: the inner product of the vectors, which is their cosine if they have length 1; or the score of
+            a model that read both texts.
+    """
+
+    document: Document
+    score: float
+
+
+def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the vectors with the largest inner products, the largest first; equal ones by number.
+
+    Args:
+        queries: float [Q, H].
+        vectors: float [N, H], in memory or mapped from a file.
+        most: number of vectors to find; all, if there are fewer.
+
+    Returns:
+        Numbers int64 [Q, k] and inner products float32 [Q, k], where k is the smaller of `most` and N.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    count = min(most, len(vectors))
+    numbers = np.zeros((len(queries), count), np.int64)
+    scores = np.zeros((len(queries), count), np.float32)
+    rows = max(1, _SCORES // max(1, min(_CHUNK, len(vectors))))
+    for begin in range(0, len(queries), rows):
+        some = queries[begin : begin + rows]
+        top = [(np.zeros(0, np.int64), np.zeros(0, np.float32))] * len(some)
+        for first in range(0, len(vectors), _CHUNK):
+            products = some @ np.asarray(vectors[first : first + _CHUNK], np.float32).T
+            for i, row in enumerate(products):
+                least = np.partition(row, -count)[-count] if len(row) > count else -np.inf
+                chosen = np.flatnonzero(~(row < least))
+                both = np.append(top[i][0], chosen + first), np.append(top[i][1], row[chosen])
+                order = np.argsort(-both[1], kind="stable")[:count]
+                top[i] = both[0][order], both[1][order]
+        for i, found in enumerate(top, begin):
+            numbers[i], scores[i] = found
+    return numbers, scores
+
+
+def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
+    """Returns what determines the vectors of an embedder, so that no other model searches in an index.
+
+    It is the same for every folder with the model, whichever its format, and on every platform.
+    """
+    weights, tokenizer = hashlib.sha256(), embedder.tokenizer
+    for name, x in sorted(model.params.items()):
+        if name.startswith("encoder/"):
+            weights.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
+    # Formats have different files of the same vocabulary, so the digest is not one of a file.
+    settings = [tokenizer.lower_case, tokenizer.strip_accents, tokenizer.normalizer]
+    described = [tokenizer.kind, tokenizer.tokens, settings, dataclasses.asdict(tokenizer.template)]
+    fields = embedder.config.to_dict()
+    return {
+        "weights": weights.hexdigest(),
+        "tokenizer": hashlib.sha256(json.dumps(described).encode()).hexdigest(),
+        "pooling": embedder.pooling,
+        "normalize": embedder.normalize,
+        "max_seq_length": embedder.max_seq_length,
+        "config": {name: value for name, value in fields.items() if name not in _WITHOUT_EFFECT},
+    }
+
+
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the settings in which two fingerprints differ.
+
+    Fields of the configuration that an earlier version did not record are not compared.
+    """
+    flat = [each | each["config"] for each in (dict(recorded), dict(now))]
+    names = [*_FINGERPRINT, *now["config"]]
+    return [name for name in names if name in flat[0] and flat[0][name] != flat[1][name]]
+
+
+class Index:
+    """An index in a directory, whose files are mapped into memory.
+
+    Args:
+        directory: a local directory that `make` has filled.
+        approximate: whether to search with the graph, which is much faster in large corpora, and may miss
+            some documents.
+
+    Attributes:
+        settings: the content of index.json.
+        vectors: float32 [N, H], one of each document.
+
+    Raises:
+        UserError: there is no index, a file of it is missing or differs from its digest, or it was made
+            without a graph.
+    """
+
+    def __init__(self, directory: str, approximate: bool = False):
+        self.directory = directory
+        path = os.path.join(directory, INDEX)
+        self.settings = json_files.unsealed(json_files.read(path, _SCHEMA), path)
+        if self.settings["version"] != _VERSION:
+            raise UserError(f"{directory}: an index of another version of bert-jax; {ANEW}")
+        mapped = functools.partial(np.load, mmap_mode="r")
+        self.vectors, self._offsets = self._read(VECTORS, mapped), self._read(OFFSETS, mapped)
+        self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
+        self._graph: Any = None
+        if approximate:
+            if GRAPH not in self.settings["digests"]:
+                raise UserError(f"{directory}: made without --approximate; {ANEW}")
+            self._graph = self._read(GRAPH, functools.partial(usearch.Index.restore, view=True))
+
+    def _read(self, name: str, read: Callable[[str], Any]) -> Any:
+        path = os.path.join(self.directory, name)
+        try:
+            if verification.file_digest(path) == self.settings["digests"][name]:
+                return read(path)
+        except (OSError, UserError, KeyError):
+            pass
+        raise UserError(f"{path}: missing or damaged; {ANEW}")
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def document(self, number: int) -> Document:
+        """Returns the document with a number from 0."""
+        begin, end = self._offsets[number : number + 2]
+        return Document(**json.loads(self._texts[begin:end].tobytes()))
+
+    def first_difference(self, documents: Iterable[Document]) -> int | None:
+        """Returns the number of the first document of a corpus that is not in the index; None without one."""
+        number = -1
+        for number, document in enumerate(documents):
+            if number >= len(self) or self.document(number) != document:
+                return number
+        return None if number + 1 == len(self) else number + 1
+
+    def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
+        """Yields the documents with the largest inner products for each query, the largest first.
+
+        Args:
+            queries: float32 [Q, H].
+            most: number of documents to find.
+        """
+        exact = self._graph is None
+        ranked = (
+            zip(*nearest(queries, self.vectors, most), strict=True)
+            if exact
+            else map(functools.partial(self._approximate, most=most), queries)
+        )
+        for numbers, scores in ranked:
+            yield [Result(self.document(n), score) for n, score in zip(numbers, scores.tolist(), strict=True)]
+
+    def _approximate(self, query: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+        query = np.ascontiguousarray(query, np.float32)
+        numbers = np.asarray(self._graph.search(query, most).keys, np.int64)
+        scores = np.asarray(self.vectors[numbers], np.float32) @ query
+        order = np.lexsort((numbers, -scores))
+        return numbers[order], scores[order]
+
+
+def make(
+    directory: str,
+    documents: Iterable[Document],
+    embedder: Embedder,
+    checkpoint: str,
+    corpus: str,
+    *,
+    made_by: Mapping[str, Any],
+    field: str = "text",
+    prefix: str = "",
+    graph: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+    log: Callable[[str], None] = print,
+) -> Index:
+    """Embeds a corpus, in bounded memory, and returns its index.
+
+    Args:
+        directory: a local directory, created if it does not exist. `INDEX` is written last, so that an
+            interrupted index is none. An older index stays until all vectors of the new one are made.
+        documents: the corpus.
+        embedder: makes the vectors.
+        checkpoint: the absolute path or URL of the model.
+        corpus: the absolute path or URL of the corpus; "-" for standard input.
+        made_by: the `fingerprint` of the model.
+        field: the field of the texts in it.
+        prefix: put before each document.
+        graph: whether to make a graph for approximate search, too.
+        progress: called with the number of documents that have been embedded.
+        log: called with one line at the end.
+
+    Raises:
+        UserError: the corpus has no document.
+    """
+    # Before the corpus is read, so that a change meanwhile is noticed later.
+    size, modified = corpus_bytes(corpus), corpus_modified(corpus)
+    documents = iter(documents)
+    first = next(documents, None)  # a corpus that cannot be read is reported before anything is written
+    if first is None:
+        raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
+    began, offsets = time.monotonic(), [0]
+    paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, OFFSETS, GRAPH, INDEX)}
+
+    def texts(out):
+        for document in itertools.chain([first], documents):
+            offsets.append(offsets[-1] + out.write(_line(document)))
+            yield document.text
+
+    files.make_directory(directory)
+    with atomic.replace_file(paths[TEXTS]) as out, atomic.replace_file(paths[VECTORS]) as vectors:
+        writer = NpyWriter(vectors, embedder)
+        for features in embedder.stream(texts(out), progress, prefix=prefix):
+            writer.write("", features)
+        writer.finish()
+        for name in (INDEX, GRAPH):
+            files.remove(paths[name], missing_ok=True)
+    with atomic.replace_file(paths[OFFSETS]) as file:
+        np.save(file, np.asarray(offsets, np.int64))
+    if graph:
+        _make_graph(paths[VECTORS], paths[GRAPH])
+    names = (VECTORS, TEXTS, OFFSETS, GRAPH)[: 4 if graph else 3]
+    settings = {
+        "version": _VERSION,
+        "checkpoint": checkpoint,
+        "corpus": corpus,
+        "bytes": size,
+        "documents": writer.texts,
+        "prefix": prefix,
+        "field": field,
+        "modified": modified,
+        "digests": {name: verification.file_digest(paths[name]) for name in names},
+        **made_by,
+    }
+    json_files.write(paths[INDEX], json_files.sealed(settings))
+    seconds = time.monotonic() - began
+    log(f"{directory}: {counted(writer.texts, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
+    return Index(directory, approximate=graph)
+
+
+def corpus_bytes(path: str) -> int:
+    """Returns the size of the file of a corpus; 0 for standard input, or without a file."""
+    return files.size(path) if files.is_file(path) else 0
+
+
+def corpus_modified(path: str) -> int:
+    """Returns when the file of a corpus was modified, in nanoseconds; 0 without a local file with content."""
+    return files.modified(path) if corpus_bytes(path) else 0
+
+
+def _line(document: Document) -> bytes:
+    return json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
+
+
+def _make_graph(vectors_path: str, path: str) -> None:
+    vectors = np.load(vectors_path, mmap_mode="r")
+    graph = usearch.Index(ndim=vectors.shape[1], metric="ip", dtype="f32")
+    for begin in range(0, len(vectors), 1 << 14):
+        some = np.asarray(vectors[begin : begin + (1 << 14)])
+        graph.add(np.arange(begin, begin + len(some)), some)
+    with atomic.replace_file(path) as file:
+        graph.save(file.name)
+
+
+class Reranker:
+    """Scores pairs of texts with a fine-tuned model.
+
+    Args:
+        model: a run of reranking, of late interaction, of a regression on pairs, whose number is the score,
+            or of a classification with two labels, where it is the probability of one of them.
+        candidates: number of documents of each query to order, from the first on.
+        relevant: the label of a classification that a relevant document has. By default the label that the
+            task knows as such, or the larger one of two integers.
+        log: called with a line that names this label.
+
+    Raises:
+        UserError: the run is of another kind, or the label of relevant documents is not known.
+    """
+
+    def __init__(
+        self,
+        model: Predictor,
+        candidates: int = CANDIDATES,
+        relevant: str | None = None,
+        log: Callable[[str], None] = print,
+    ):
+        self.candidates = candidates
+        task = model.task
+        if not task.scores_pairs or not task.line_names()["text_b"]:
+            raise UserError(
+                f"--rerank={model.source}: a run of {task.title}; expected reranking, late interaction, or a "
+                "regression or classification with two labels on pairs of texts"
+            )
+        self._model, self._output = model, 0
+        if task.labels:
+            label = _relevant(model, relevant)
+            log(f"--rerank={model.source}: the score is the probability of {label!r}")
+            self._output = task.labels.index(label)
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Returns the score of each pair: float32 [N]."""
+        if not pairs:
+            return np.zeros(0, np.float32)
+        first, second = map(list, zip(*pairs, strict=True))
+        ids = [str(number) for number in range(len(pairs))]
+        examples = Examples("the pairs", ids, first, second, [], list(range(1, len(pairs) + 1)))
+        predictions = self._model.predict(examples)
+        assert isinstance(predictions, TablePredictions)
+        return predictions.outputs[:, self._output].astype(np.float32)
+
+    def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
+        """Returns the candidates with the scores of this model, the largest first, and then the others."""
+        first, others = results[: self.candidates], results[self.candidates :]
+        scores = self.scores([(query, result.document.text) for result in first]).tolist()
+        scored = [Result(result.document, score) for result, score in zip(first, scores, strict=True)]
+        return [*sorted(scored, key=lambda result: -result.score), *others]
+
+
+def _relevant(model: Predictor, label: str | None) -> str:
+    labels, known = model.task.labels, model.task.spec.relevant
+    if label in labels:
+        return str(label)
+    if label is None and known in labels:
+        return known
+    if label is None and all(re.fullmatch(r"-?\d+", each) for each in labels):
+        return max(labels, key=int)
+    raise UserError(
+        f"--rerank={model.source}: expected --relevant=LABEL, the label of relevant documents, "
+        f"{alternatives(map(repr, labels))}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Mining:
+    """How negatives are chosen.
+
+    Attributes:
+        count: number of negatives of each anchor.
+        skip: number of nearest candidates that are passed over.
+        depth: number of nearest candidates to look at, including those that are passed over.
+        share: largest cosine of a negative, as a fraction of the positive's cosine (de Souza P. Moreira et
+            al. 2024, who found .95 to be best), and as far below it if that is negative; for searches
+            without a scorer.
+        margin: smallest difference of the scores of the positive and of a negative, with a scorer.
+    """
+
+    count: int = 4
+    skip: int = 0
+    depth: int = 100
+    share: float = 0.95
+    margin: float = 0.1
+
+
+def mine(
+    anchors: Sequence[str],
+    positives: Sequence[str],
+    candidates: Sequence[str],
+    vectors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    options: Mining,
+    scorer: Callable[[Sequence[tuple[str, str]]], np.ndarray] | None = None,
+) -> Iterator[list[str]]:
+    """Yields the negatives of each anchor, the nearest first; fewer than `count` if there are no more.
+
+    A text that is equal to the anchor, or to a positive of an equal anchor, is no negative.
+
+    Args:
+        anchors: N texts.
+        positives: N texts, the positive of each anchor.
+        candidates: C different texts.
+        vectors: float32 [N, H], [N, H] and [C, H], of length 1, of these.
+        options: how negatives are chosen.
+        scorer: the scores of a model that reads both texts of a pair; None to use the cosines.
+    """
+    of_anchors, of_positives, of_candidates = vectors
+    known: dict[str, set[str]] = {}
+    for anchor, positive in zip(anchors, positives, strict=True):
+        known.setdefault(anchor, {anchor}).add(positive)
+    for begin in range(0, len(anchors), _ANCHORS):
+        some = slice(begin, begin + _ANCHORS)
+        numbers, cosines = nearest(of_anchors[some], of_candidates, options.depth)
+        near: list[list[tuple[str, float]]] = []
+        for anchor, row, values in zip(anchors[some], numbers[:, options.skip :], cosines, strict=True):
+            pairs = zip((candidates[i] for i in row), values[options.skip :], strict=True)
+            near.append([(text, value) for text, value in pairs if text not in known[anchor]])
+        if scorer is None:
+            of_pairs = np.sum(of_anchors[some] * of_positives[some], axis=-1)
+            limits = of_pairs - (1 - options.share) * np.abs(of_pairs)
+        else:
+            texts = [
+                (anchor, text) for anchor, row in zip(anchors[some], near, strict=True) for text, _ in row
+            ]
+            scores = iter(np.asarray(scorer(texts)).tolist())
+            near = [[(text, next(scores)) for text, _ in row] for row in near]
+            limits = np.asarray(scorer([*zip(anchors[some], positives[some], strict=True)])) - options.margin
+        for row, limit in zip(near, limits, strict=True):
+            yield [text for text, score in row if score <= limit][: options.count]

@@ -1,0 +1,212 @@
+"""Search, indexes and their damage, reranking, and hard negatives."""
+
+import json
+import random
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fine_tuned import make_run
+from support.pretrained import vocabulary  # noqa: F401
+
+from bert_jax.errors import UserError
+from bert_jax.inference import search
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.search import Mining, Reranker, mine, nearest
+from bert_jax.inference.text_files import Document, read_documents
+
+QUERIES = np.eye(8, dtype=np.float32)
+ENTAILMENT = ("entailment", "not_entailment")
+
+
+class Embedder:
+    """Gives texts the rows of a matrix, by their last character."""
+
+    width = 8
+
+    def stream(self, texts, progress, prefix=""):
+        for text in texts:
+            yield types.SimpleNamespace(values=QUERIES[int(text[-1]) % 8] + int(text[-2:]) / 100)
+
+
+def make(directory, documents, graph=False, corpus="-", embedder=Embedder):
+    made_by = {"weights": "x", "tokenizer": "x", "pooling": "mean", "normalize": True, "max_seq_length": 9}
+    options = dict(made_by=made_by | {"config": {}}, graph=graph, log=lambda line: None)
+    return search.make(str(directory), documents, embedder(), "model", corpus, **options)
+
+
+def documents_of(prefix, count):
+    return [Document(str(number), f"{prefix} {number:02}") for number in range(count)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(0, 60),
+    queries=st.integers(0, 5),
+    most=st.integers(1, 70),
+    chunk=st.integers(1, 20),
+    values=st.sampled_from([2, 1000]),
+)
+def test_the_largest_products_in_order_and_equal_ones_by_number(count, queries, most, chunk, values):
+    rng = np.random.default_rng(count * 71 + queries)
+    vectors = rng.integers(0, values, (count, 4)).astype(np.float32)
+    asked = rng.integers(1, 3, (queries, 4)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_CHUNK", chunk)
+        patch.setattr(search, "_SCORES", 40)
+        numbers, scores = nearest(asked, vectors, most)
+    products = asked @ vectors.T
+    expected = np.argsort(-products, axis=1, kind="stable")[:, :most]
+    np.testing.assert_array_equal(numbers, expected)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, axis=1))
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["exact", "graph"])
+def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, graph):
+    if graph:
+        pytest.importorskip("usearch")
+    make(tmp_path / "index", documents_of("old", 8), graph)
+    opened = search.Index(str(tmp_path / "index"), approximate=graph)
+    new = make(tmp_path / "index", documents_of("new and longer", 5), graph)
+    for index, begin, most in ((opened, "old", 8), (new, "new and longer", 5)):
+        for number, (first, *_) in enumerate(index.search(QUERIES[:most], 3)):
+            assert first.document.text == f"{begin} {number:02}" and first.score > 0.99
+    assert opened.first_difference(documents_of("old", 8)) is None
+    differences = [documents_of("old", 7), documents_of("old", 9), documents_of("new", 8)]
+    assert [opened.first_difference(documents) for documents in differences] == [7, 8, 0]
+
+
+def test_what_is_appended_to_the_corpus_meanwhile_is_not_counted_as_indexed(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("text 00\ntext 01\n")
+
+    class Slow(Embedder):
+        def stream(self, texts, progress, prefix=""):
+            texts = list(texts)
+            with path.open("a") as file:
+                file.write("text 02\n")
+            return super().stream(texts, progress)
+
+    index = make(tmp_path / "index", read_documents(str(path)), corpus=str(path), embedder=Slow)
+    assert (len(index), index.settings["bytes"], search.corpus_bytes(str(path))) == (2, 16, 24)
+
+
+@pytest.fixture(scope="module")
+def index_folder(tmp_path_factory):
+    pytest.importorskip("usearch")
+    folder = tmp_path_factory.mktemp("index")
+    make(folder, documents_of("text", 64), graph=True)
+    return folder
+
+
+def results(folder):
+    return [[*search.Index(str(folder), graph).search(QUERIES, 5)] for graph in (False, True)]
+
+
+@pytest.mark.parametrize("name", [search.INDEX, search.VECTORS, search.OFFSETS, search.TEXTS, search.GRAPH])
+def test_no_damaged_file_is_read(index_folder, name):
+    expected, rng = results(index_folder), random.Random(0)
+    content = (index_folder / name).read_bytes()
+    places = [rng.randrange(len(content)) for _ in range(30)]
+    damaged = [content[:i] + bytes([content[i] ^ 1 << rng.randrange(8)]) + content[i + 1 :] for i in places]
+    try:
+        for wrong in (*damaged, content[: len(content) // 2], b"", content + b"\0", bytes(len(content))):
+            (index_folder / name).write_bytes(wrong)
+            try:
+                found = results(index_folder)
+            except UserError as error:
+                assert name in str(error) and "\n" not in str(error)
+            else:
+                assert name == search.INDEX and found == expected  # such as another kind of whitespace
+    finally:
+        (index_folder / name).write_bytes(content)
+    assert results(index_folder) == expected
+
+
+def make_ranker(directory, vocabulary, task, labels=None, columns=None):  # noqa: F811
+    columns = dict(text_a="query", text_b="document", label="judgment") if columns is None else columns
+    return Predictor(str(make_run(directory, vocabulary, task, labels, **columns)), log=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    "task, labels, columns, given, relevant",
+    [
+        ("qnli", ENTAILMENT, {}, None, "entailment"),
+        ("classification", ("9", "10"), None, None, "10"),
+        ("classification", ("irrelevant", "relevant"), None, "relevant", "relevant"),
+    ],
+)
+def test_the_score_is_the_probability_of_the_label_of_relevant_documents(
+    tmp_path, vocabulary, task, labels, columns, given, relevant  # noqa: F811
+):  # fmt: skip
+    ranker = make_ranker(tmp_path / "run", vocabulary, task, labels, columns)
+    reranker = Reranker(ranker, relevant=given, log=lambda line: None)
+    (score,) = reranker.scores([("the cat", "a big dog")])
+    (record,) = ranker.predict_rows(["the cat\ta big dog"])
+    assert score == pytest.approx(record["probabilities"][relevant], abs=1e-5)
+    assert score != pytest.approx(1 - score, abs=1e-3)
+    found = [search.Result(Document(text, text), 0.0) for text in ("a dog", "the red cat", "one", "two")]
+    reranker.candidates = 3
+    ranked = reranker.rerank("the cat", found)
+    scores = [result.score for result in ranked]
+    assert scores[:3] == sorted(scores[:3], reverse=True) and ranked[3] == found[3]
+
+
+@pytest.mark.parametrize(
+    "task, labels, given, message",
+    [
+        ("classification", ("match", "mismatch"), None, "expected --relevant=LABEL"),
+        ("classification", ("0", "1"), "yes", "expected --relevant=LABEL"),
+        ("multilabel", ("x", "y"), None, "a run of multilabel; expected reranking, late"),
+    ],
+)
+def test_runs_whose_score_is_not_known(tmp_path, vocabulary, task, labels, given, message):  # noqa: F811
+    ranker = make_ranker(tmp_path / "run", vocabulary, task, labels)
+    with pytest.raises(UserError, match=message):
+        Reranker(ranker, relevant=given, log=lambda line: None)
+
+
+def negatives_by_hand(anchors, positives, candidates, vectors, options, scorer):
+    for i, (anchor, positive) in enumerate(zip(anchors, positives, strict=True)):
+        right = {p for a, p in zip(anchors, positives, strict=True) if a == anchor} | {anchor}
+        cosines = vectors[2] @ vectors[0][i]
+        near = np.argsort(-cosines, kind="stable")[options.skip : options.depth]
+        cosine = vectors[0][i] @ vectors[1][i]
+        limit = cosine * (options.share if cosine > 0 else 2 - options.share)
+        chosen = []
+        for number in near:
+            text, score = candidates[number], cosines[number]
+            if scorer:
+                score, limit = scorer([(anchor, text)])[0], scorer([(anchor, positive)])[0] - options.margin
+            if text not in right and score <= limit:
+                chosen.append(text)
+        yield chosen[: options.count]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 100), count=st.integers(1, 4), skip=st.integers(0, 2), scored=st.booleans())
+def test_negatives_are_near_and_not_right(seed, count, skip, scored):
+    rng = np.random.default_rng(seed)
+    texts = {f"t{i}": rng.normal(size=4) for i in range(14)}
+    texts = {name: (x / np.linalg.norm(x)).astype(np.float32) for name, x in texts.items()}
+    anchors = [f"t{i}" for i in rng.integers(0, 6, 9)]
+    positives = [f"t{i}" for i in rng.integers(0, 14, 9)]
+    candidates = list(dict.fromkeys(positives + [f"t{i}" for i in range(10, 14)]))
+    vectors = tuple(np.stack([texts[name] for name in names]) for names in (anchors, positives, candidates))
+    options = Mining(count, skip, depth=skip + count + 4, share=0.8, margin=0.3)
+
+    def score(pairs):
+        return np.array([float(int(a[1:]) * 7 % 5 - int(b[1:]) * 3 % 4) for a, b in pairs])
+
+    scorer = score if scored else None
+    found = list(mine(anchors, positives, candidates, vectors, options, scorer))
+    assert found == list(negatives_by_hand(anchors, positives, candidates, vectors, options, scorer))
+
+
+def test_fingerprints_differ_by_name():
+    settings = {"weights": "x", "pooling": "mean", "config": {"causal": False, "old": 1}}
+    now = {"weights": "y", "pooling": "mean", "config": {"causal": True, "new": 1}}
+    assert search.differences(settings, now) == ["weights", "causal"]
+    assert search.differences(settings, json.loads(json.dumps(settings))) == []
