@@ -7,8 +7,7 @@
 # which comes from this checkout, nor a network: what else bert_jax needs may lie as wheels in a folder.
 # --small: tiny shapes, to try the script on a machine without a GPU.
 #
-#   PARTS="checks table"        also "kernels", behind the checks: a profile of the step of Base and the times of
-#                               the attention kernels in blocks of other sizes; "table" compares with PyTorch
+#   PARTS="checks table"        also "profile", of the step of Base; "table" compares with PyTorch
 #   PYTHON=python3              runs bert_jax
 #   WHEELS=.wheels              installed beside this Python for the time of the run, such as google_crc32c's and
 #                               ml_collections', made by: pip download --no-deps -d .wheels NAME...
@@ -97,10 +96,6 @@ shown() {
   done
 }
 
-if has kernels && [ -n "$memory" ]; then
-  part blocks 240 "$PYTHON" benchmarks/gpu_kernels.py blocks --output="$OUTPUT" --after="$scratch/quiet" &
-  blocks=$!
-fi
 if has checks; then
   # All at once: nothing is timed here, and most of it is compilation.
   running=()
@@ -124,22 +119,13 @@ if has checks; then
   part gradients 120 "$PYTHON" benchmarks/gpu_checks.py gradients "${small[@]}" &
   running+=($!)
   wait "${running[@]}"
-  part residual 120 "$PYTHON" benchmarks/gpu_checks.py residual "${small[@]}" # which it times
-  for name in tests demo attention gradients residual; do
+  for name in tests demo attention gradients; do
     [ -f "$OUTPUT/$name.log" ] && shown "$name"
   done
 fi
-if has kernels && [ -n "$memory" ]; then
-  of_base=("$PYTHON" benchmarks/gpu_kernels.py step base 64 512 packed:0.1:0.1:bfloat16 --output="$OUTPUT")
-  part step 120 "${of_base[@]}"
-  touch "$scratch/quiet"
-  wait "$blocks"
-  shown step blocks
-  # Whether XLA's own products in Triton, which it chooses between, pay.
-  if [ $((end - SECONDS)) -gt 60 ]; then
-    XLA_FLAGS=--xla_gpu_enable_triton_gemm=false part step-cublas $((end - SECONDS)) "${of_base[@]}" --suffix=-cublas
-    shown step-cublas
-  fi
+if has profile && [ -n "$memory" ]; then
+  part step 120 "$PYTHON" benchmarks/gpu_checks.py step base 64 512 packed:0.1:0.1:bfloat16 --output="$OUTPUT"
+  shown step
 fi
 has table || exit 0
 

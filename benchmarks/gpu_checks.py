@@ -1,23 +1,31 @@
-"""Whether a GPU computes what a CPU computes; benchmarks/gpu.sh runs this before it times anything.
+"""Checks what a GPU computes against a CPU, and profiles a pre-training step; see benchmarks/gpu.sh.
 
     python benchmarks/gpu_checks.py attention
-    python benchmarks/gpu_checks.py residual [--small]
     python benchmarks/gpu_checks.py gradients [--small]
+    python benchmarks/gpu_checks.py step base 64 512 packed:0.1:0.1:bfloat16 --output=DIR
 
-Each result is a line of JSON.
+`attention` and `gradients` print each result as a line of JSON. `step` writes the times of operations of a
+pre-training step, STEP.operations.json, and the compiled program, STEP.hlo.gz, and prints the sums by kernel.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
+import glob
+import gzip
 import json
+import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent / "compare"))  # a folder that Python runs, and no package
 import measure
+
+_STEPS = 4  # of a profile
 
 
 def emit(**result) -> None:
@@ -25,10 +33,7 @@ def emit(**result) -> None:
 
 
 def attention(args) -> None:
-    """Fused attention beside the plain one, on packed rows: results and gradients, for each kernel.
-
-    The Triton kernel also with dropout on the probabilities, whose mask is the plain one's, and in windows.
-    """
+    """cuDNN's attention beside the plain one, on packed rows: results and gradients."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -41,13 +46,10 @@ def attention(args) -> None:
         emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
         return
 
-    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-    def gradients(name, rate, window, qkv, weights, ids):
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(name, qkv, weights, ids):
         def loss(qkv):
-            options = dict(dropout_rate=rate, dropout_key=jax.random.key(2), window=window)
-            out = attend(*qkv, ids, implementation=name, **options) * (ids > 0)[:, :, None, None].astype(
-                qkv.dtype
-            )
+            out = attend(*qkv, ids, implementation=name) * (ids > 0)[:, :, None, None].astype(qkv.dtype)
             return jnp.sum((out * weights).astype(jnp.float32)), out
 
         return jax.grad(loss, has_aux=True)(qkv)
@@ -59,92 +61,13 @@ def attention(args) -> None:
         keys = jax.random.split(jax.random.key(0))
         qkv = jax.random.normal(keys[0], (3, 4, length, 12, 64), jnp.bfloat16)
         weights = jax.random.normal(keys[1], (4, length, 12, 64), jnp.bfloat16)
-        cases = [("cudnn", 0.0, 0), ("triton", 0.1, 0)]
-        for name, rate, window in cases + [("triton", 0.0, 64)] * (length > 128):
-            case = f"{name}, dropout {rate}, window {window}, {length} tokens"
-            for plain, fused in zip(
-                *(gradients(which, rate, window, qkv, weights, ids) for which in ("xla", name)), strict=True
-            ):
-                plain, fused = np.asarray(plain, np.float32), np.asarray(fused, np.float32)
-                difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
-                worst[case] = max(worst.get(case, 0.0), difference)
+        both = (gradients(name, qkv, weights, ids) for name in ("xla", "cudnn"))
+        for plain, fused in zip(*both, strict=True):
+            plain, fused = np.asarray(plain, np.float32), np.asarray(fused, np.float32)
+            difference = float(np.abs(plain - fused).max() / np.abs(plain).max())
+            case = f"{length} tokens"
+            worst[case] = max(worst.get(case, 0.0), difference)
     emit(largest_difference=worst, ok=all(value < 0.03 for value in worst.values()))
-
-
-def residual(args) -> None:
-    """The sum, dropout and norm of half a layer as a kernel beside the plain form: results, gradients, time.
-
-    With --small it also runs on a CPU, where the kernel is interpreted.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    from bert_jax.kernels import residual as kernels
-    from bert_jax.kernels.dropout import dropout
-    from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-
-    if jax.default_backend() != "gpu" and not args.small:
-        emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
-        return
-    rate, key, epsilon = 0.1, jax.random.key(3), 1e-12
-    rows, length, widths = (2, 32, (128,)) if args.small else (64, 512, (768, 1024))
-    norms = {"layernorm": layer_norm, "rmsnorm": rms_norm}
-
-    def after(name, x, h, bias, scale, offset):
-        if name == "xla":
-            return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, epsilon)
-        return kernels.residual_norm(name, x, h, bias, scale, offset, epsilon=epsilon, rate=rate, key=key)
-
-    def before(kind, name, x, h, bias, scale, offset):
-        if name == "xla":
-            return x * h + norms[kind](x, scale, offset, epsilon)
-        normed, x = kernels.norm_beside(name, kind, x, scale, offset, epsilon)
-        return x * h + normed
-
-    forms = {"end of a half": after} | {
-        f"start of a half, {kind}": functools.partial(before, kind) for kind in norms
-    }
-    for width in widths:
-        keys = jax.random.split(jax.random.key(width), 6)
-        states = [jax.random.normal(one, (rows, length, width), jnp.bfloat16) for one in keys[:3]]
-        parameters = [jax.random.normal(one, (width,)) for one in keys[3:]]
-        for name, form in forms.items():
-
-            @functools.partial(jax.jit, static_argnums=0)
-            def run(which, gradient, *arrays, form=form):
-                out, pull = jax.vjp(functools.partial(form, which), *arrays)
-                return out, *pull(gradient)
-
-            given = states[2], *states[:2], *parameters
-            (plain, slow), (fused, fast) = (_timed(run, which, *given) for which in ("xla", "triton"))
-            worst = max(map(_apart, fused, plain))
-            seconds = dict(xla=slow, triton=fast)
-            emit(
-                what=f"{name}, {rows} x {length} x {width}",
-                seconds=seconds,
-                apart=worst,
-                ok=worst < 0.03,
-            )
-
-
-def _apart(mine, theirs) -> float:
-    """Returns the distance of two arrays, relative to the length of the second one."""
-    import jax.numpy as jnp
-
-    mine, theirs = (x.astype(jnp.float32).ravel() for x in (mine, theirs))
-    return float(jnp.linalg.norm(mine - theirs) / jnp.maximum(jnp.linalg.norm(theirs), 1e-30))
-
-
-def _timed(function, *arguments, repetitions=20):
-    """Returns the results of a function, and the shortest time of several calls in seconds."""
-    import jax
-
-    results, times = jax.block_until_ready(function(*arguments)), []
-    for _ in range(repetitions):
-        began = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        times.append(time.perf_counter() - began)
-    return results, min(times)
 
 
 # (dtype, precision of float32 products, tokens a row, how far the gradient may be from the CPU's, as a part
@@ -213,16 +136,83 @@ def gradients(args) -> None:
         )
 
 
+def step(args) -> None:
+    """Times the pre-training step and profiles a few."""
+    import jax
+    import ours
+
+    from bert_jax.kernels import check, dispatch
+
+    args.output.mkdir(parents=True, exist_ok=True)
+    variant = measure.variant(args.variant)
+    name = f"{args.model.replace('/', '-')}-{args.batch}x{args.length}{args.suffix}"
+    with dispatch.record() as choices:
+        began = time.perf_counter()
+        made, of_row, _ = ours.pretraining(args, variant, ours.one_device())
+        took = time.perf_counter() - began
+    print(f"{name}: {', '.join(sorted(map(str, choices)))}")
+    for result in check.results():
+        print(f"  {result.kernel}: {result.problem or 'as XLA'}, {result.difference}, {result.seconds:.1f} s")
+    print(f"  made in {took:.1f} s, of which compiling {made.fields['compile_seconds']:.1f} s", flush=True)
+    (args.output / f"{name}.hlo.gz").write_bytes(gzip.compress(made.program.as_text().encode()))
+    seconds = measure.timed(made.call, 10, warm_up=3)
+    best, median = min(seconds), sorted(seconds)[len(seconds) // 2]
+    rate = of_row * args.batch / best / 1e12
+    peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+    program = made.fields["memory_bytes"] / 2**30
+    print(
+        f"  {best * 1e3:.2f} ms (median {median * 1e3:.2f}), {rate:.1f} TFLOP/s of the model, memory "
+        f"{program:.1f} GiB by the compiler, {peak:.1f} GiB at most in this process",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(_STEPS):
+                made.call()
+        (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        operations = _operations(jax.profiler.ProfileData.from_file(path))
+    (args.output / f"{name}.operations.json").write_text(json.dumps(operations))
+    print(f"  busy for {sum(one['us'] for one in operations) / 1e3:.2f} ms of a step:")
+    kernels: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    for one in operations:
+        kernel = re.sub(r"[_.]?\d+$", "", one["kernel"].split("(")[0][:70])
+        kernels[kernel][0] += one["us"] / 1e3
+        kernels[kernel][1] += one["calls"]
+    for kernel, (milliseconds, calls) in sorted(kernels.items(), key=lambda one: -one[1][0])[:20]:
+        print(f"  {milliseconds:8.3f} ms {calls:7.1f} x {kernel}")
+
+
+def _operations(profile) -> list[dict]:
+    """Returns what ran on the GPU in a step of a profile: the longest in all first."""
+    found: dict[tuple[str, str], dict] = {}
+    for plane in profile.planes:
+        lines = [line for line in plane.lines if "Stream" in line.name] if "GPU" in plane.name else []
+        for event in (event for line in lines for event in line.events):
+            about = {name: str(value) for name, value in event.stats if name in ("hlo_op", "tf_op", "name")}
+            key = about.get("hlo_op", ""), event.name
+            one = found.setdefault(key, dict(operation=key[0], kernel=key[1], us=0.0, calls=0.0))
+            one["us"] += event.duration_ns / 1e3 / _STEPS
+            one["calls"] += 1 / _STEPS
+            one["scope"] = about.get("tf_op") or about.get("name", "")
+    return sorted(found.values(), key=lambda one: -one["us"])
+
+
 def main() -> None:
     measure.allow_missing_packages()
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("attention")
-    for name in ("residual", "gradients"):
-        commands.add_parser(name).add_argument("--small", action="store_true")
+    commands.add_parser("gradients").add_argument("--small", action="store_true")
+    command = commands.add_parser("step")
+    command.add_argument("model")
+    command.add_argument("batch", type=int)
+    command.add_argument("length", type=int)
+    command.add_argument("variant", help="ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE")
+    command.add_argument("--suffix", default="", help="of the names of the files, such as that of a flag")
+    command.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    {"attention": attention, "residual": residual, "gradients": gradients}[args.command](args)
+    {"attention": attention, "gradients": gradients, "step": step}[args.command](args)
 
 
 if __name__ == "__main__":

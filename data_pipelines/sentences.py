@@ -1,6 +1,6 @@
 """Splits paragraphs into sentences with Wikimedia's sentencex (Rust, about 300 languages).
 
-The package was chosen by measurement (benchmarks/results/sentence-splitters.md). By itself it takes a
+The package was chosen by measurement. By itself it takes a
 quotation or a parenthesis of any length as one sentence. Therefore quotes and brackets are replaced by spaces
 before the text is split, and the boundaries are then moved so that each of these marks stays with its
 sentence. On 332 boundaries in Wikipedia, checked by hand, this makes 8 errors instead of 35. Whitespace that

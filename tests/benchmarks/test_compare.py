@@ -1,8 +1,6 @@
 """The runner that times bert_jax beside other libraries."""
 
-import dataclasses
 import importlib
-import itertools
 import json
 import os
 import subprocess
@@ -85,26 +83,6 @@ def test_sides_are_compared_round_by_round(compare):
     assert table[step, without, "**bert_jax**"][2] == "PyTorch, compiled, padded: 6.40"
 
 
-def test_less_time_is_faster(compare):
-    found = [
-        result("bert_jax", 5.0, kind="first step, cold", unit="s"),
-        result("PyTorch", 10.0, kind="first step, cold", unit="s"),
-        result("bert_jax", 4.0, 1, kind="first step, cold", unit="s"),
-        result("PyTorch", 12.0, 1, kind="first step, cold", unit="s"),
-    ]
-    table = cells(compare.tables.table(found))
-    described = "padded, float32"
-    assert table["first step, cold", described, "**bert_jax**"][0] == "4.00 (2.25) s"
-    assert table["first step, cold", described, "PyTorch"][2] == "2.00, 3.00"
-
-
-def test_the_picture_has_a_bar_for_each_case(compare, tmp_path):
-    found = [result("bert_jax", 20), result("PyTorch", 10), result("bert_jax", 3, rows="packed")]
-    compare.tables.picture(found, tmp_path / "one.png", "title")
-    compare.tables.picture(found[:1], tmp_path / "none.png", "no peer")
-    assert (tmp_path / "one.png").stat().st_size > 5_000 and not (tmp_path / "none.png").exists()
-
-
 def test_each_side_has_its_turn(made):
     groups = list(made.groups())
     turns = [turn.title for group in groups for turn in group]
@@ -125,24 +103,9 @@ def test_each_side_has_its_turn(made):
     assert {"--onnx", "8x128", "1x128", "32x128", "16x128"} <= set(folder.command)
 
 
-def test_peers_have_no_packed_rows_and_forward_passes_no_dropout(made):
-    for turn in itertools.chain(*made.groups()):
-        is_peer = turn.command[0] == "python-of-the-peer"
-        packed = [part for part in turn.command if part.startswith("packed")]
-        assert not (packed and (is_peer or "train" not in turn.title)), turn
-        if "forward" in turn.title:
-            assert "padded:0.0:0.0:float32" in turn.command and "padded:0.1:0.1:float32" not in turn.command
-
-
 @pytest.mark.parametrize("memory, halvings", [(140, 0), (75, 0), (74, 1), (40, 1), (24, 2), (0.1, 6)])
 def test_batches_shrink_with_the_memory(compare, memory, halvings):
     assert compare.plan.halvings(memory) == halvings
-
-
-def test_a_gpu_with_less_memory_has_fewer_rows(made):
-    small = dataclasses.replace(made, kinds=("train",), memory_gib=40.0)
-    ((ours, *_),) = small.groups()
-    assert ours.title == "train base, 128 x 128: bert_jax" and "128" in ours.command
 
 
 @pytest.mark.long
@@ -218,28 +181,6 @@ def test_a_side_that_is_never_ready_is_left_out(compare, tmp_path):
     while not is_over() and time.monotonic() < end:
         time.sleep(0.05)
     assert is_over()
-
-
-def test_the_work_of_others_is_what_is_not_ours(compare, monkeypatch):
-    clocks = {"monotonic": 100.0, "busy": 50.0, "own": 7.0}
-    monkeypatch.setattr(compare.turns.time, "monotonic", lambda: clocks["monotonic"])
-    monkeypatch.setattr(compare.turns.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(compare.turns, "_busy_seconds", lambda: clocks["busy"])
-    monkeypatch.setattr(compare.turns, "_own_seconds", lambda process: clocks["own"])
-    load = compare.turns.Load()
-    clocks |= {"monotonic": 110.0, "busy": 80.0, "own": 27.0}  # of 40 s, 30 s are used, 20 s by this process
-    assert load.others() == pytest.approx(0.25)
-    clocks["busy"] = None
-    assert load.others() is None
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts the time of processors there")
-def test_the_time_of_children_is_ours(compare):
-    before = compare.turns._busy_seconds(), compare.turns._own_seconds()
-    spin = "import time\nwhile time.process_time() < 1: pass"
-    subprocess.run([sys.executable, "-c", spin], check=True)
-    assert compare.turns._busy_seconds() - before[0] > 0.9 and compare.turns._own_seconds() - before[1] >= 1
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """The script for a machine with a GPU, as far as it goes without one."""
 
-import gzip
 import json
 import os
 import subprocess
@@ -36,46 +35,10 @@ def test_checks_run_without_google_crc32c(tmp_path):
     assert found == {"skipped": "no GPU: jax runs on cpu"}
 
 
-@pytest.mark.long
-def test_the_kernels_of_half_a_layer_on_the_cpu():
-    found = results("residual", "--small")
-    assert len(found) == 3 and all(one["ok"] for one in found)
-
-
 @pytest.mark.slow
 def test_gradients_on_the_cpu():
     found = results("gradients", "--small")
     assert found and all(one["ok"] for one in found)
-
-
-def run_kernels(*arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "gpu_kernels.py"), *arguments],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-@pytest.mark.long
-def test_blocks_are_timed_by_the_interpreter(tmp_path):
-    assert "('backward', 128, 0.1): us of the fastest: [64, 64, 4, 2] " in run_kernels(
-        "blocks", "--small", f"--output={tmp_path}"
-    )
-    found = json.loads((tmp_path / "blocks.json").read_text())
-    assert [one["direction"] for one in found] == ["forward", "backward"] and found[0]["us"] > 0
-
-
-@pytest.mark.slow
-def test_a_step_is_profiled_on_the_cpu(tmp_path):
-    """Of the GPU's operations there are none; the program and the time are there."""
-    variant = "packed:0.1:0.1:float32"
-    out = run_kernels("step", "tiny", "4", "64", variant, "--suffix=-one", f"--output={tmp_path}")
-    assert out.startswith("tiny-4x64-one: ")
-    assert "attention: xla (cpu has no fused kernel), residual: xla" in out
-    assert "TFLOP/s of the model" in out and "busy for 0.00 ms" in out
-    assert b"HloModule" in gzip.decompress((tmp_path / "tiny-4x64-one.hlo.gz").read_bytes())
-    assert json.loads((tmp_path / "tiny-4x64-one.operations.json").read_text()) == []
 
 
 @pytest.mark.slow
