@@ -22,14 +22,12 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.settings import config_files, experiment_names, experiments
-from bert_jax.settings.experiments import Experiment
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import cli, convert, tokenization
     from bert_jax.parallel import compiler_options
-    from bert_jax.runs.experiment import report, runner
+    from bert_jax.runs import sweep
 
 
 def define_flags(define: Define) -> None:
@@ -64,32 +62,32 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    experiment = _resolve(config_files.load_experiment(flags.experiment), flags)
+    experiment = _resolve(sweep.load_experiment(flags.experiment), flags)
     if flags.model:
         convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
     compiler_options.enable_compilation_cache()
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
-    inputs = runner.Inputs(records, dict(map(_named, flags.data)), flags.model)
+    inputs = sweep.Inputs(records, dict(map(_named, flags.data)), flags.model)
     if flags.table:
-        print(report.write(runner.Runner(experiment, flags.workdir, inputs, runs=False)))
+        print(sweep.write_report(sweep.Sweep(experiment, flags.workdir, inputs, runs=False)))
         return 0
     needed = [records[name] for name in experiment.records_of(flags.arms)]
     if not (flags.input or all(map(files.exists, needed))):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
-    work = runner.Runner(experiment, flags.workdir, inputs)
+    work = sweep.Sweep(experiment, flags.workdir, inputs)
     with work.held():
         if code := _make_records(experiment, flags, records):
             return code
         try:
             work.run(flags.arms)
         except BaseException:
-            report.write(work)
+            sweep.write_report(work)
             raise
-        print(report.write(work))
+        print(sweep.write_report(work))
     return 0
 
 
-def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment:
+def _resolve(experiment: sweep.Experiment, flags: absl_flags.FlagValues) -> sweep.Experiment:
     """Returns the experiment with what the flags change."""
     if flags.seeds is not None and flags.seeds < 1:
         raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
@@ -102,12 +100,12 @@ def _resolve(experiment: Experiment, flags: absl_flags.FlagValues) -> Experiment
         raise UserError(
             f"--{next(iter(given))}: the experiment {flags.experiment} does not pre-train; leave it out"
         )
-    budget = experiments.Budget(**given) if given else experiment.budget
+    budget = sweep.Budget(**given) if given else experiment.budget
     for arm in flags.arms:
-        experiment_names.check_known("--arms:", arm, [one.name for one in experiment.arms])
+        sweep.check_known("--arms:", [arm], [one.name for one in experiment.arms])
     measures = experiment.measures
     for name in flags.measures:
-        experiment_names.check_known("--measures:", name, [one.name for one in measures])
+        sweep.check_known("--measures:", [name], [one.name for one in measures])
     if flags.measures:
         measures = [one for one in measures if one.name in flags.measures]
     return dataclasses.replace(
@@ -125,7 +123,7 @@ def _named(text: str) -> tuple[str, str]:
     return name, folder
 
 
-def _make_records(experiment: Experiment, flags: absl_flags.FlagValues, records: dict[str, str]) -> int:
+def _make_records(experiment: sweep.Experiment, flags: absl_flags.FlagValues, records: dict[str, str]) -> int:
     """Makes the vocabulary and the records that do not exist yet, and returns the exit code."""
     if not flags.input:
         return 0

@@ -7,10 +7,9 @@ folder.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import runpy
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,9 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import closest
-from bert_jax.settings.experiments import Experiment, Run
 
 # An example config for each command that has its own configs.
 _EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
-
-_EXPERIMENTS = "experiments"  # the folder of the experiments
 
 
 def example(command: str) -> str:
@@ -140,51 +136,13 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
             config is of the other kind of training.
     """
     group = _group(command) if command else ""
-    config = _call(given, "config", "get_config", ml_collections.ConfigDict, group)
+    config = call(given, "config", "get_config", ml_collections.ConfigDict, group)
     if command:
         _check_kind(config, given, command)
     return config
 
 
-@dataclasses.dataclass(frozen=True)
-class ArmConfig:
-    """A function (run) that returns a config with some fields changed, for `experiments.Pretraining`.
-
-    Attributes:
-        name: the name of the config, as in `load`.
-        fields: the fields that are changed, by their dotted names.
-    """
-
-    name: str
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __call__(self, run: Run) -> ml_collections.ConfigDict:
-        """Returns the config."""
-        loaded = load(self.name)
-        loaded.update_from_flattened_dict(self.fields)
-        return loaded
-
-    @property
-    def explicit(self) -> tuple[str, ...]:
-        """Returns the fields of `config.model` that are changed; see `experiments.Pretraining`."""
-        return tuple(name.removeprefix("model.") for name in self.fields if name.startswith("model."))
-
-
-def load_experiment(given: str) -> Experiment:
-    """Returns the experiment that --experiment=NAME[:ARG] or --experiment=PATH[:ARG] names.
-
-    Args:
-        given: the name of an installed experiment, with or without "experiments/" before it, or a file.
-
-    Raises:
-        UserError: there is no such file, it raised an error, or it does not return an experiment.
-    """
-    installed = f"{_EXPERIMENTS}/{split(given)[0]}" in names()
-    given = f"{_EXPERIMENTS}/{given}" if installed else given
-    return _call(given, "experiment", "get_experiment", Experiment, _EXPERIMENTS)
-
-
-def _call(given: str, flag: str, function: str, kind: type[Any], group: str) -> Any:
+def call(given: str, flag: str, function: str, kind: type[Any], group: str) -> Any:
     """Returns what a function of a config file returns.
 
     Args:
@@ -217,10 +175,7 @@ def _call(given: str, flag: str, function: str, kind: type[Any], group: str) -> 
         where = f"{path}, line {lines[-1]}: " if lines else f"{path}: "
         raise UserError(f"{where}{type(error).__name__}: {text}") from error
     if not isinstance(found, kind):
-        raise UserError(
-            f"{path}: its {function}() returned {type(found).__name__}, expected "
-            f"{'an ml_collections.ConfigDict' if kind is ml_collections.ConfigDict else 'an Experiment'}"
-        )
+        raise UserError(f"{path}: its {function}() returned {type(found).__name__}, expected {kind.__name__}")
     return found
 
 

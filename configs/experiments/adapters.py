@@ -4,7 +4,7 @@
         --data=glue=glue
 """
 
-from bert_jax.settings.experiments import SST_2, Arm, Comparison, Experiment, finetuning
+from bert_jax.runs.sweep import SST_2, Arm, Comparison, Experiment, finetuning
 
 ARMS = {
     "full": {},

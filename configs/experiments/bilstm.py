@@ -5,7 +5,7 @@
 The BiLSTMs use the word embeddings of the checkpoint, those of the paper GloVe.
 """
 
-from bert_jax.settings.experiments import SST_2, Arm, Comparison, Experiment, finetuning
+from bert_jax.runs.sweep import SST_2, Arm, Comparison, Experiment, finetuning
 
 LSTM = {"encoder_size": 384, "optimizer.learning_rate": 1e-3, "epochs": 4.0}
 PAIRS = ("MRPC", "STS-B", "RTE")

@@ -8,8 +8,7 @@ The students have half of its layers.
 """
 
 from bert_jax import convert
-from bert_jax.settings import config_files
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     SST_2,
     Arm,
     Budget,
@@ -19,6 +18,7 @@ from bert_jax.settings.experiments import (
     Pretraining,
     finetuning,
 )
+from bert_jax.settings import config_files
 
 TEACHER = "teacher"
 

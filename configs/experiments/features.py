@@ -6,7 +6,7 @@
 The model has 6 layers in place of the 12 of BERT-Base.
 """
 
-from bert_jax.settings.experiments import Arm, Comparison, Experiment, finetuning
+from bert_jax.runs.sweep import Arm, Comparison, Experiment, finetuning
 
 FROZEN = {"frozen": True, "head": "bilstm", "head_size": 256, "optimizer.learning_rate": 1e-3, "epochs": 6.0}
 ARMS = {

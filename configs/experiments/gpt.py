@@ -7,10 +7,10 @@ pretrain/hour is trained by masked LM and by causal LM. The causal model is fine
 from the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     SST_2,
     Arm,
+    ArmConfig,
     Budget,
     Comparison,
     Experiment,

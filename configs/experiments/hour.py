@@ -7,10 +7,10 @@ The first arms lead from BERT's pre-training to pretrain/hour, and each of the o
 pretrain/hour. The controls are models with random weights, and with trained embeddings below random layers.
 """
 
-from bert_jax.settings import config_files
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     SST_2,
     Arm,
+    ArmConfig,
     Budget,
     Experiment,
     HeldOut,
@@ -18,6 +18,7 @@ from bert_jax.settings.experiments import (
     Pretraining,
     finetuning_small,
 )
+from bert_jax.settings import config_files
 
 SHARED = (  # the same in all models: sizes and initialization
     "num_hidden_layers",
@@ -30,12 +31,12 @@ TASKS = ("STS-B", SST_2, "CoNLL-2003")
 SCRATCH = {"from_scratch": True}
 
 
-hour = config_files.ArmConfig("pretrain/hour")
+hour = ArmConfig("pretrain/hour")
 
 
 def changed(fields):
     """Returns the config of an arm with other values of some fields of pretrain/hour."""
-    return config_files.ArmConfig("pretrain/hour", fields)
+    return ArmConfig("pretrain/hour", fields)
 
 
 def bert(run):

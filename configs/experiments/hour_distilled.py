@@ -11,8 +11,8 @@ distillation.
 import math
 
 from bert_jax import convert
+from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, Pretraining, finetuning_small
 from bert_jax.settings import config_files
-from bert_jax.settings.experiments import Arm, Budget, Experiment, Pretraining, finetuning_small
 
 
 def distilled(run):
@@ -31,7 +31,7 @@ def get_experiment():
         "Distillation in a small budget",
         arms=[
             Arm("distilled", Pretraining(distilled, "rows")),
-            Arm("masked LM", Pretraining(config_files.ArmConfig("pretrain/hour"), "rows")),
+            Arm("masked LM", Pretraining(ArmConfig("pretrain/hour"), "rows")),
             Arm("random weights", start="masked LM", tune={"*": {"from_scratch": True}}),
         ],
         measures=[

@@ -6,10 +6,10 @@
 All models are pretrain/hour with two layers and with BERT's token types and heads.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     SST_2,
     Arm,
+    ArmConfig,
     Budget,
     Comparison,
     Experiment,

@@ -7,9 +7,9 @@ Each arm is pretrain/hour with one mix of [MASK], the same token and a random to
 the mix of the first arm, and with [MASK] alone, as in fill-mask.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     Arm,
+    ArmConfig,
     Budget,
     Comparison,
     Experiment,

@@ -6,9 +6,9 @@
 Each of two models is trained on one kind of pairs and evaluated on both kinds.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     Arm,
+    ArmConfig,
     Budget,
     Comparison,
     Experiment,

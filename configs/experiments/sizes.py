@@ -3,8 +3,7 @@
 bert-jax sweep --experiment=sizes --workdir=runs/sizes --input='wiki/*' --input_format=wikiextractor
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, MinimalPairs, Pretraining
+from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, HeldOut, MinimalPairs, Pretraining
 
 SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 

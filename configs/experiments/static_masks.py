@@ -8,10 +8,10 @@ same masks every time, one cycles through 10 sets of masks as BERT's records do,
 time.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import (
+from bert_jax.runs.sweep import (
     SST_2,
     Arm,
+    ArmConfig,
     Budget,
     Comparison,
     Experiment,

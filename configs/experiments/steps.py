@@ -6,8 +6,7 @@
 Each arm is a run of pretrain/hour with a complete learning rate schedule.
 """
 
-from bert_jax.settings.config_files import ArmConfig
-from bert_jax.settings.experiments import Arm, Budget, Experiment, HeldOut, Pretraining, finetuning_small
+from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, HeldOut, Pretraining, finetuning_small
 
 
 def get_experiment():

@@ -1,1 +1,0 @@
-"""Runs experiments: trains and evaluates their arms, and writes one table and its pictures."""
