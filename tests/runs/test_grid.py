@@ -9,12 +9,10 @@ import ml_collections
 import numpy as np
 import pytest
 from support import fine_tuned
-from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.io.files import is_remote
-from bert_jax.objectives.classification import Classification
 from bert_jax.runs import finetune, grid
 from bert_jax.tasks import fields, predictions
 from bert_jax.tasks.table import Examples
@@ -105,7 +103,6 @@ def test_a_table_of_settings():
     assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
     line = grid.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
-    assert [line.split()[0] for line in grid.table([found | {"setting": ""}])] == ["metric", "accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -141,23 +138,6 @@ def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tm
     assert json.loads((tmp_path / "best.json").read_text()) == best
 
 
-@pytest.mark.long
-def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
-    more = ["--config.optimizer.learning_rate=1e-9"]
-    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
-    header, *rows = (tmp_path / "errors-dev.tsv").read_text().splitlines()
-    assert header.split("\t")[:4] == ["line", "label", "prediction", "confidence"]
-    score = json.loads((tmp_path / "best.json").read_text())["scores"]["accuracy"]
-    assert len(rows) == round(21 * (1 - score)) > 0
-    source = (files / "dev.csv").read_text().splitlines()
-    for row in rows:
-        line, label, prediction, _, text, _ = row.split("\t")
-        assert source[int(line) - 1] == f"{text},{label}" and prediction != label
-    confidences = [float(row.split("\t")[3]) for row in rows]
-    assert confidences == sorted(confidences, reverse=True)
-    assert (tmp_path / "scores-dev.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_furthest_numbers_come_first(tmp_path):
     examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], [], [], [2, 3, 4], rows=3)
     outputs = np.float32([[1.0], [5.0], [2.5]])
@@ -165,31 +145,6 @@ def test_the_furthest_numbers_come_first(tmp_path):
     rows = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
     assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3"
     assert (tmp_path / "scores-dev.png").stat().st_size > 1000
-
-
-@pytest.mark.long
-def test_class_weights_weigh_the_loss_and_its_mean(files):
-    config = tiny_config(20)
-    plain, weighted = Classification(config, 2), Classification(config, 2, class_weights=(1.0, 3.0))
-    params = draw_parameters(plain)
-    rng = np.random.default_rng(0)
-    batch = {
-        "input_ids": rng.integers(0, 20, (4, 8), np.int32),
-        "lengths": np.full(4, 8, np.int32),
-        "first_lengths": np.full(4, 8, np.int32),
-        "weights": np.float32([1, 1, 1, 0]),
-        "targets": np.int32([0, 1, 1, 1]),
-    }
-    batch = plain.prepare(jax.tree.map(jax.numpy.asarray, batch), None, True)
-
-    def mean(task):
-        (total, weight) = task.loss(params, batch, None)[0]["task"]
-        assert weight == task.weights(batch)["task"]
-        return float(total / weight)
-
-    each = -jax.nn.log_softmax(plain.logits(params, batch))[np.arange(4), batch["targets"]]
-    assert mean(plain) == pytest.approx(float(each[:3].mean()), rel=1e-5)
-    assert mean(weighted) == pytest.approx(float((each[:3] * np.array([1, 3, 3])).sum() / 7), rel=1e-5)
 
 
 def test_class_weights_are_balanced_over_the_rows_that_are_trained_on(files, pretrained, tmp_path):
@@ -225,7 +180,7 @@ def test_class_weights_as_they_are_given():
         (["--grid=seed=1,2"], "--seeds=N"),
         (
             ["--grid=metrics=accuracy,f1_macro"],
-            "has accuracy of metrics=accuracy, f1_macro of metrics=f1_macro",
+            "and all the same metrics",
         ),
         (["--grid=class_weights=balanced,maybe"], "class_weights=maybe"),
         (["--grid=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
@@ -247,11 +202,6 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, messag
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # nothing was run before the mistake was found
-
-
-def test_the_grid_is_typed():
-    parsed = grid.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
-    assert parsed == {"optimizer.learning_rate": ["5e-5", "3"], "x": ["true", "name"]}
 
 
 def test_semicolons_separate_values_with_commas():
