@@ -21,7 +21,7 @@ from absl import app, flags
 from bert_jax import tokenization
 from bert_jax.data import loader, packed, records, tfrecord
 from data_pipelines import readers, sentences, sorted_runs
-from data_pipelines.stages import packing, pairs
+from data_pipelines.stages import packed_rows, pairs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input", "", "Text to make rows of.")
@@ -91,7 +91,7 @@ def stages(paths: list[str]) -> None:
             ],
         )
         most = packed.default_sequences_per_row(length)
-        rows = timed("pack", lambda: list(packing.pack(sequences, length, most, random.Random(0))))
+        rows = timed("pack", lambda: list(packed_rows.pack(sequences, length, most, random.Random(0))))
         timed("write records", lambda: tfrecord.write_records(path, map(packed.encode_row, rows)))
     print(f"| **all** | {total:.2f} | {megabytes / total:.2f} |")
     timed(

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import bert_jax
@@ -15,19 +15,18 @@ from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import Preempted, UserError, file_error, is_full
 from bert_jax.io import atomic, files, json_files
-from bert_jax.io.progress import Progress, log
+from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
-from data_pipelines import cleaning, languages, outputs_apart, pools, readers
-from data_pipelines.cleaning import duplicates, minhash
-from data_pipelines.output_lock import SETTINGS, UNFINISHED, claimed, finished, move_records
-from data_pipelines.recorded_settings import digest, resolve
-from data_pipelines.settings import Options
+from data_pipelines import cleaning, languages, pools, readers
+from data_pipelines.cleaning import duplicates
+from data_pipelines.output import UNFINISHED, claimed, finished, move_records
+from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
 
 _RANGE_BYTES = (16 << 20, 256 << 20)
 _SHARD_BYTES = 128 << 20
 
-_Parts = dict[str, list[tuple[str, pools.Result]]]  # by split: the record file and the counts of each bucket
+_Rows = dict[str, list[tuple[str, pools.Result]]]  # by split: the record file and the counts of each bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,6 @@ def build(
     progress: Progress | None = None,
     beam_args: str | None = None,
     overwrite: bool = False,
-    warn: Callable[[str], None] | None = None,
 ) -> Built:
     """Builds a record directory, or resumes an interrupted build.
 
@@ -58,40 +56,38 @@ def build(
         beam_args: the arguments of Apache Beam pipelines that run the build; None for local processes.
         overwrite: whether records with other settings in the directory are replaced, once the new ones are
             made.
-        warn: called before the build with a line for each sign that the text has another format.
 
     Raises:
-        UserError: there is no text, an input finds the vocabulary or what is written, the corpus is one
-            document, the vocabulary lacks a special token, the directory is not writable or holds other
-            records, ...
+        UserError: there is no text, the vocabulary is one of the input files, the corpus is one document, the
+            vocabulary lacks a special token, the directory is not writable or holds other records, ...
         StorageError: a disk is full or fails.
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
-    outputs_apart.check(options)
     tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:
-        paths = readers.list_inputs(options.input, options.tfds_data_dir)
-        outputs_apart.check_text(options, paths)
-        format = readers.check_flags(paths, options.input_format, options.fields, options.tfds_data_dir)
+        paths = readers.list_inputs(options.input, options.tfds_data_dir, options.output)
+        own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
+        own_paths = set(map(readers.identity, own)).intersection(map(readers.identity, paths))
+        if own_paths:
+            raise UserError(f"{own_paths.pop()} is a file of --input and of --vocab, and not text")
+        format = readers.resolve_format(paths, options.input_format, options.fields)
         options = dataclasses.replace(options, input_format=format)
         pool: pools.Pool = pools.LocalPool(workers)
         if beam_args is not None:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
         with progress, pool:
-            return _Build(options, tokenizer, paths, pool, progress).run(overwrite, warn)
+            return _Build(options, tokenizer, paths, pool, progress).run(overwrite)
     except OSError as error:
-        mend = "; make room, and the same command goes on from what is done" if is_full(error) else ""
-        message = f"{error.filename or options.output}: {error.strerror or error}{mend}"
+        remedy = "; make room and run the same command again to resume" if is_full(error) else ""
+        message = f"{error.filename or options.output}: {error.strerror or error}{remedy}"
         raise file_error(message, error) from error
     except (KeyboardInterrupt, Preempted) as stop:
         unfinished = os.path.join(options.output, UNFINISHED)
         if not files.is_directory(unfinished):
             raise
-        how = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped"
-        kept = f"{how}; what is done is kept in {unfinished}; run the same command to go on"
-        raise type(stop)(kept) from None
+        raise type(stop)(f"stopped; run the same command again to resume from {unfinished}") from None
 
 
 class _Made(NamedTuple):
@@ -119,37 +115,34 @@ class _Build:
         self.cleaning = options.cleaning_settings()
         self.languages: list[languages.Language] = []
         if options.sampling_exponent is not None:
-            self.languages = languages.divide(options.input, options.tfds_data_dir)
+            self.languages = languages.divide(options.input, options.tfds_data_dir, options.output)
         self.sentence_languages = options.sentence_languages(paths, self.languages)
         self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
         self.buckets: collections.Counter[str] = collections.Counter()  # the number of them in each split
         self.unfinished = ""
         self.peak_memory = 0
 
-    def run(self, overwrite: bool, warn: Callable[[str], None] | None) -> Built:
+    def run(self, overwrite: bool) -> Built:
+        options = self.options
         sizes = [readers.file_size(path) for path in self.paths]
         self.progress.start("reading", sum(sizes), "MB", 1e-6)
         digests = self.pool.run(
-            readers.checked_digest,
-            [(None, (path, self.options.fields)) for path in self.paths],
+            readers.file_digest,
+            [(None, (path, options.input_format, options.fields)) for path in self.paths],
             lambda i, result: self.progress.advance(sizes[i]),
         )
-        self.settings = resolve(self.options, self.tokenizer, self.paths, digests, self.languages)
-        if done := finished(self.options.output, self.settings, overwrite):
+        self.settings = resolve(options, self.tokenizer, self.paths, digests, self.languages)
+        if done := finished(options.output, self.settings, overwrite):
             return Built(done, True, 0)
-        with claimed(self.options.output, self.settings, overwrite) as self.unfinished:
+        with claimed(options.output, self.settings, overwrite) as self.unfinished:
             try:
-                if warning := self.options.rules_warning(self.paths, self.languages):
-                    log(warning)
-                if warn is not None:
-                    for line in readers.early_suspicions(self.paths, self.options.input_format):
-                        warn(line)
                 manifest = self._make(sum(sizes))
-            except UserError as error:
-                done = [name for name in files.names(self.unfinished) if name.endswith(".json")]
-                if done != [SETTINGS] or type(error) is not UserError:  # a full disk can be mended
-                    raise
-                raise self._refusal(str(error)) from None
+            except UserError:  # the same command would fail again
+                files.remove_tree(self.unfinished)
+                if not files.is_remote(options.output):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(options.output)
+                raise
             files.remove_tree(self.unfinished)
         return Built(manifest, False, self.peak_memory)
 
@@ -157,39 +150,26 @@ class _Build:
         """Makes the records of inputs of `size` bytes; returns their manifest."""
         groups = self._grouped_ranges(size)
         tokenized = self._tokenize(groups)
-        if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
+        if self.cleaning and self.cleaning.finds_duplicates:
             tokenized = duplicates.drop(tokenized, self.cleaning, self._path, self._run)
         for result in tokenized:
             result["runs"] = [self._path(name) for name in result["runs"]]
             result["histogram"] = self._path(result["histogram"])
         documents = sum(result["documents"] for result in tokenized)
-        if not documents and self.cleaning:
-            counts = cleaning.merge_counts([result["cleaning"] for result in tokenized])
-            if counts["documents"]:
-                raise self._refusal(cleaning.nothing_left(counts))
+        if not documents and self.cleaning and sum(one["cleaning"]["documents"] for one in tokenized):
+            raise UserError(f"--clean={self.options.clean} drops all documents")
         if not documents:
-            raise self._refusal(readers.no_text(self.paths, self.options.input_format))
+            raise UserError(readers.no_text(self.paths, self.options.input_format))
         if documents == 1 and self.settings["nsp"] == "next":
-            raise self._refusal(
-                "the corpus is one document, and next-sentence prediction draws sentences of others: give "
-                "more documents (in text, a blank line ends one), or --nsp=none"
+            raise UserError(
+                "the corpus is one document, and next-sentence prediction needs others: give more documents "
+                "(in text, a blank line ends one), or --nsp=none"
             )
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
         if self.languages:
             self._check_documents([sum(one["documents"] for one in found) for found in by_language])
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))
-
-    def _refusal(self, message: str) -> UserError:
-        """Removes the unfinished work and returns an error.
-
-        It is for errors that running the same command again cannot fix.
-        """
-        files.remove_tree(self.unfinished)
-        if not files.is_remote(self.options.output):
-            with contextlib.suppress(OSError):
-                os.rmdir(self.options.output)
-        return UserError(message)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.unfinished, name)
@@ -219,7 +199,10 @@ class _Build:
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
         ranges = readers.split_ranges(self.paths, target, self.options.input_format)
-        divided = languages.grouped(self.languages, ranges) if self.languages else [ranges]
+        owners = {path: number for number, one in enumerate(self.languages) for path in one.paths}
+        divided: list[list[readers.Range]] = [[] for _ in self.languages or [None]]
+        for range_ in ranges:
+            divided[owners.get(range_.path, 0)].append(range_)
         return [readers.group_ranges(of_language, target) for of_language in divided]
 
     def _tokenize(self, by_language: Sequence[Sequence[tuple[readers.Range, ...]]]) -> list[dict[str, Any]]:
@@ -243,7 +226,7 @@ class _Build:
         sizes = [sum(range_.size for range_ in group) for group, _ in groups]
         return self._run("tokenizing", tokenizing.tokenize, tasks, sizes=sizes)
 
-    def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Parts:
+    def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Rows:
         """Returns the record files of the buckets of each split, and their counts."""
         runs = [tuple(run for result in results for run in result["runs"]) for results in by_language]
         plans = [buckets.plan(results, self.settings["eval_fraction"]) for results in by_language]
@@ -251,18 +234,15 @@ class _Build:
         made = self._make_buckets("making rows", once, runs)
         train = [one for one in made if one.bucket.split == "train"]
         if sum(one.result["documents"] for one in train) < self._fewest:
-            field = self.options.id_field
-            together = f", since those of one --id_field={field} are held out together" if field else ""
-            remedy = "leave that flag out, or give" if field else "give more documents, or"
-            raise self._refusal(
-                f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on"
-                f"{together}: {remedy} a smaller fraction"
+            raise UserError(
+                f"--eval_fraction={self.settings['eval_fraction']} leaves under two training documents: give "
+                "a smaller fraction, or more documents, with other values of --id_field"
             )
         if self.languages:
             made += self._repeat(train, runs)
         for run in itertools.chain.from_iterable(runs):
-            minhash.remove(run)
-        parts: _Parts = {}
+            duplicates.remove(run)
+        parts: _Rows = {}
         for one in made:
             if self.languages:
                 one.result["language"] = self.languages[one.owner].name
@@ -330,13 +310,12 @@ class _Build:
     def _check_documents(self, counts: Sequence[int]) -> None:
         for language, count in zip(self.languages, counts, strict=True):
             if count < self._fewest:
-                raise self._refusal(
-                    f"--nsp={self.settings['nsp']} trains on {counted(self._fewest, 'document')} or more of "
-                    f"a language, and {language.name} has {count}: give more of its text, or leave its "
-                    "--input out"
+                raise UserError(
+                    f"{language.name} has {counted(count, 'document')}: --nsp={self.settings['nsp']} needs "
+                    f"at least {self._fewest} of each language"
                 )
 
-    def _make_shards(self, parts: _Parts) -> dict[str, Any]:
+    def _make_shards(self, parts: _Rows) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""
         tasks = {split: self._shard_tasks(split, parts) for split in parts}
         all_tasks = list(itertools.chain(*tasks.values()))
@@ -351,7 +330,7 @@ class _Build:
             splits[split]["files"] = files_of[split]
         return splits
 
-    def _shard_tasks(self, split: str, parts: _Parts) -> list[shards.ShardTask]:
+    def _shard_tasks(self, split: str, parts: _Rows) -> list[shards.ShardTask]:
         rows = [(path, result["rows"]) for path, result in parts[split]]
         # Rows to evaluate on are read in order, and a run may read only the first ones.
         mixed = bool(self.languages) and split == "eval"
@@ -364,15 +343,12 @@ class _Build:
         names = (shards.file_name(split, place, number) for place in range(number))
         return [shards.ShardTask(share, self._path(name)) for share, name in zip(shares, names, strict=True)]
 
-    def _shards(self, split: str, parts: _Parts) -> int:
+    def _shards(self, split: str, parts: _Rows) -> int:
         rows = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
         if not (wanted := self.options.num_shards):
             return -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)
         if wanted > rows["train"]:
-            raise self._refusal(
-                f"--num_shards={wanted}, and the text gives only {counted(rows['train'], 'row')}: ask "
-                "for fewer"
-            )
+            raise UserError(f"--num_shards={wanted}: expected at most the number of rows, {rows['train']}")
         return max(1, wanted * rows[split] // rows["train"])
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:

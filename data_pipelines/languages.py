@@ -1,8 +1,8 @@
 """Divides a corpus of several languages, and determines how often the documents of each are used.
 
-The share of a language in what is learned is proportional to n ** exponent, where n is its size (Devlin et
-al. 2019, multilingual BERT: 0.7; Conneau et al. 2020, XLM-R: 0.3). The documents of small languages are
-repeated, and nothing is left out.
+The fraction of a language in the training rows is proportional to n ** exponent, where n is its size (Devlin
+et al. 2019, multilingual BERT: 0.7; Conneau et al. 2020, XLM-R: 0.3). Documents of small languages are
+repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Language:
     """One --input of a corpus whose languages are sampled.
 
     Attributes:
-        name: the part of the input that differs from the other inputs: `de` of `wiki/de/*`.
+        name: the text in which the input differs from the other inputs: `de` of `wiki/de/*`.
         paths: its files.
     """
 
@@ -33,38 +33,33 @@ class Language:
     paths: tuple[str, ...]
 
 
-def check_exponent(exponent: float | None) -> None:
-    """Raises UserError for an exponent that is out of range; None is for no sampling."""
-    if exponent is not None and not 0 < exponent <= 1:
-        raise UserError(f"--sampling_exponent={exponent}: expected over 0, and at most 1")
+def is_exponent(exponent: float | None) -> bool:
+    """Returns True for a valid exponent, or None for no sampling."""
+    return exponent is None or 0 < exponent <= 1
 
 
-def divide(inputs: Sequence[str], tfds_data_dir: str = "") -> list[Language]:
-    """Returns the languages of a corpus, one for each input.
+def divide(inputs: Sequence[str], tfds_data_dir: str = "", exclude: str = "") -> list[Language]:
+    """Returns the languages of a corpus, one for each input; for the arguments see `readers.list_inputs`.
 
     Raises:
-        UserError: there is one input only, an input has no text, or a file is in two of them.
+        UserError: there is only one input, an input has no text, or a file is in two of them.
     """
     if len(inputs) == 1:
-        raise UserError(
-            f"--sampling_exponent divides a corpus by language, and there is only --input={inputs[0]}; give "
-            "an --input for each language"
-        )
+        raise UserError(f"--sampling_exponent needs an --input for each language, not only {inputs[0]}")
     owners: dict[str, str] = {}
     languages = []
-    for name, given in zip(_names(inputs), inputs, strict=True):
-        paths = readers.list_inputs([given], tfds_data_dir)
+    for name, pattern in zip(_names(inputs), inputs, strict=True):
+        paths = readers.list_inputs([pattern], tfds_data_dir, exclude)
         for path in paths:
-            one = readers.identity(path)
-            if one in owners:
-                raise UserError(f"{path} is in --input={owners[one]} and in --input={given}; give it once")
-            owners[one] = given
+            owner = owners.setdefault(readers.identity(path), pattern)
+            if owner != pattern:
+                raise UserError(f"{path} is in --input={owner} and in --input={pattern}; expected one")
         languages.append(Language(name, tuple(paths)))
     return languages
 
 
 def rules_of(name: str) -> str:
-    """Returns the code of `sentences.LANGUAGES` that the name of a language says; "" if it says none, or two.
+    """Returns the code of `sentences.LANGUAGES` in the name of a language; "" if there is none, or several.
 
     It is a word of the name (`de` of `20230601.de`), or the beginning of a wiki's (`de` of `dewiki-latest`).
     """
@@ -74,29 +69,28 @@ def rules_of(name: str) -> str:
 
 
 def _names(inputs: Sequence[str]) -> list[str]:
-    """Returns the inputs without the beginning and the end that all of them have, which are whole words."""
-    heads = _without_shared([_WORDS_AND_SEPARATORS.findall(given) for given in inputs])
+    """Returns the inputs without the beginning and the end that they have in common, in whole words."""
+    heads = _without_shared([_WORDS_AND_SEPARATORS.findall(each) for each in inputs])
     names = ["".join(reversed(words)) for words in _without_shared([words[::-1] for words in heads])]
     return names if len(set(names)) == len(names) and all(names) else list(inputs)
 
 
 def _without_shared(lists: Sequence[list[str]]) -> list[list[str]]:
-    """Returns lists without the elements with which all of them begin."""
     shared = len(os.path.commonprefix(lists))  # noqa: RUF071 (of lists)
     return [one[shared:] for one in lists]
 
 
 def times(text: Sequence[int], written: Sequence[int], exponent: float) -> list[float]:
-    """Returns how often the documents of each language are used; 1 for one language, and more for the others.
+    """Returns how often the documents of each language are used; the least is 1.
 
     Args:
         text: the number of tokens n in the training documents of each language.
         written: the number of tokens in the rows of one pass over them. It depends on the special tokens, and
             on how much text is cut off and repeated in pairs, which differs between languages.
-        exponent: the shares of the rows are proportional to n ** exponent.
+        exponent: the fractions of the rows are proportional to n ** exponent.
     """
-    wanted = [size**exponent / tokens for size, tokens in zip(text, written, strict=True)]
-    return [one / min(wanted) for one in wanted]
+    targets = [size**exponent / tokens for size, tokens in zip(text, written, strict=True)]
+    return [one / min(targets) for one in targets]
 
 
 def described(
@@ -123,12 +117,3 @@ def written(made: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         for name in names:
             counts[name] += result[name]
     return found
-
-
-def grouped(languages: Sequence[Language], ranges: Sequence[readers.Range]) -> list[list[readers.Range]]:
-    """Returns the ranges of each language, in their order."""
-    owners = {path: number for number, one in enumerate(languages) for path in one.paths}
-    groups: list[list[readers.Range]] = [[] for _ in languages]
-    for range_ in ranges:
-        groups[owners[range_.path]].append(range_)
-    return groups

@@ -1,22 +1,65 @@
-"""Defines the flags of `bert-jax data` that determine the records."""
+"""Defines the flags of `bert-jax data`, and the settings that the manifest of records has."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from bert_jax import tokenization
-from bert_jax.data import google, packed
+from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError
 from bert_jax.io import progress
-from bert_jax.io.wording import some
 from bert_jax.tokenization import templates
 from data_pipelines import cleaning, languages, readers, sentences
-from data_pipelines.flags import REQUIRED, CorpusOptions, flag
 from data_pipelines.stages import pairs
 
 # The flags that choose the text of a row without a second segment.
 _SINGLE_SEGMENTS = ("full_sentences", "doc_sentences", "full_rows")
+_GOOGLE_ONLY = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
+REQUIRED = dataclasses.MISSING  # the default of a field that has to be given
+
+
+def flag(default: Any, text: str, **metadata: Any) -> Any:
+    """Returns a dataclass field that a command offers as a flag; see `Define.options` of bert_jax."""
+    return dataclasses.field(default=default, metadata={"flag": text, **metadata})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """The options of commands that read a corpus; see `readers.list_inputs`."""
+
+    input: tuple[str, ...] = flag(
+        REQUIRED,
+        "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a prepared data set. May be "
+        "repeated; commas separate several, unless a file has the comma in its name.",
+        required="'DIR/*', the text to read",
+    )
+    input_format: str = flag(
+        readers.AUTO,
+        "auto: the format of the suffix, .txt (text), .jsonl, .ndjson, .json, .csv, .tsv or .xml "
+        "(wikipedia_xml); text: one sentence per line, a blank line after each document; paragraphs: one "
+        "paragraph per line, a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: "
+        "a MediaWiki dump; "
+        "books: one book per file; jsonl: one JSON object per line; csv: a table, or for .tsv one with tabs. "
+        "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
+    )
+    text_field: str = flag("text", "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text.")
+    id_field: str = flag(
+        "",
+        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document; those with the same "
+        "value are held out together. Default: its file and its position there.",
+    )
+    tfds_data_dir: str = flag(
+        "", "Directory of the tfds data sets. Default: $TFDS_DATA_DIR, or ~/tensorflow_datasets."
+    )
+
+    @property
+    def fields(self) -> readers.Fields:
+        """The fields to read of text that has fields."""
+        return readers.Fields(self.text_field, self.id_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,13 +160,6 @@ class Options(CorpusOptions):
     max_document_characters: int | None = flag(
         None, "Drop longer documents, with --clean=length. Default: 5,000,000."
     )
-    min_passage_characters: int | None = flag(
-        None, "Drop shorter sentences and paragraphs, with --clean=length. Default: 3."
-    )
-    max_passage_characters: int | None = flag(
-        None, "Drop longer sentences and paragraphs, with --clean=length. Default: 100,000."
-    )
-    max_word_characters: int | None = flag(None, "Remove longer words, with --clean=length. Default: 100.")
     near_duplicate_threshold: float | None = flag(
         None,
         "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
@@ -137,18 +173,14 @@ class Options(CorpusOptions):
     )
 
     def cleaning_settings(self) -> cleaning.Settings | None:
-        """Returns how documents are cleaned, or None for no cleaning.
-
-        Raises:
-            UserError: as in `cleaning.parse`.
-        """
+        """Returns how documents are cleaned, or None for no cleaning."""
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
 
     def tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary, with the template of the rows.
 
         Raises:
-            UserError: the vocabulary is not valid, or its file has another template.
+            UserError: the vocabulary is not valid, its file has another template, or rows are too short.
         """
         template = templates.NAMED.get(self.template)
         tokenizer = tokenization.load(
@@ -162,13 +194,10 @@ class Options(CorpusOptions):
         if tokenizer.states_template and template not in (None, stated):
             raise UserError(
                 f"--template={self.template}: {tokenizer.path} has rows {stated.pair!r}, and these would be "
-                f"{tokenizer.template.pair!r}; leave the flag out"
+                f"{tokenizer.template.pair!r}; omit the flag"
             )
         if self.max_seq_length < (least := pairs.shortest(tokenizer.template)):
-            raise UserError(
-                f"--max_seq_length={self.max_seq_length}: expected at least {least}, for the special tokens "
-                f"of a row, {tokenizer.template.pair!r}, and a token each of A and B"
-            )
+            raise UserError(f"--max_seq_length={self.max_seq_length}: expected at least {least}")
         return tokenizer
 
     def sentence_languages(
@@ -190,38 +219,16 @@ class Options(CorpusOptions):
             if self.sentence_language:
                 raise UserError(
                     f"--sentence_language={self.sentence_language}: the lines of --input_format="
-                    f"{self.input_format} are sentences, and none is split; leave the flag out, or give "
-                    "--input_format=paragraphs"
+                    f"{self.input_format} are sentences, which are not split"
                 )
             return ["en"] * max(1, len(divided))
-        named = [languages.rules_of(one.name) for one in divided] or [""]
-        return [self._rules_for_all or code or "en" for code in named]
-
-    def rules_warning(self, paths: Sequence[str], divided: Sequence[languages.Language]) -> str:
-        """Returns a warning if English rules of sentences stand in for those of sampled languages, or "".
-
-        Args:
-            paths: the input files.
-            divided: the languages, if they are sampled.
-        """
-        without = [one.name for one in divided if not languages.rules_of(one.name)]
-        if not without or self._rules_for_all or readers.presplit(paths, self.input_format):
-            return ""
-        return (
-            f"warning: English rules split the text of {some(without)} into sentences, since no language "
-            "with rules is in the name: if there is one, give --sentence_language, or name the files or the "
-            "folder of that --input by its code, such as de"
-        )
-
-    @property
-    def _rules_for_all(self) -> str:
-        """The language by whose rules all text is split; "" if no flag names one that has rules."""
-        known = (code for code in (self.sentence_language, self.language) if code in sentences.LANGUAGES)
-        return next(known, "")
+        common = next((c for c in (self.sentence_language, self.language) if c in sentences.LANGUAGES), "")
+        codes = [languages.rules_of(one.name) for one in divided] or [""]
+        return [common or code or "en" for code in codes]
 
     @property
     def fills_rows(self) -> bool:
-        """Returns whether each row is one sequence, of text that goes on over the ends of documents."""
+        """Whether each row is one sequence, of text that continues over the ends of documents."""
         return self.full_sentences or self.full_rows
 
     def check(self) -> None:
@@ -231,70 +238,127 @@ class Options(CorpusOptions):
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
             ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
             ("max_seq_length", self.max_seq_length < 1 << 16, "under 65,536"),
-            (
-                "max_sequences_per_row",
-                0 <= self.max_sequences_per_row <= 1 << 16,
-                "1 to 65,536, or 0 to choose by the length",
-            ),
+            ("max_sequences_per_row", 0 <= self.max_sequences_per_row <= 1 << 16, "0 to 65,536"),
             ("template", self.template in ("", *templates.NAMED), f"one of {', '.join(templates.NAMED)}"),
             ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
             ("dupe_factor", self.dupe_factor is None or self.dupe_factor >= 1, "at least 1"),
             ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "over 0 and under 1"),
             ("max_predictions_per_seq", 1 <= self.max_predictions_per_seq <= 1 << 16, "1 to 65,536"),
             ("seed", -(1 << 63) <= self.seed < 1 << 63, "a number of 64 bits"),
-            ("max_ngram", self.max_ngram >= 0, "at least 1 word, or 0 for no n-grams"),
-            ("eval_fraction", 0 <= (self.eval_fraction or 0) <= 0.5, "0 (hold nothing out) to 0.5"),
-            ("num_shards", self.num_shards >= 0, "at least 1, or 0 to choose by the size"),
-            (
-                "sentence_language",
-                self.sentence_language in ("", *sentences.LANGUAGES),
-                f"one of {', '.join(sentences.LANGUAGES)}, or a related one of them",
-            ),
-        ]
-        for name, sound, expected in rules:
-            if not sound:
-                raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
-        languages.check_exponent(self.sampling_exponent)
-        self._check_schema()
-        self._check_single_segments()
-        self.cleaning_settings()
-        if not self.output:
-            raise UserError("--output is missing: where should the records go?")
-
-    def _check_single_segments(self) -> None:
-        """Raises UserError for a flag that contradicts the one that chooses the text of a row."""
-        given = [name for name in _SINGLE_SEGMENTS if getattr(self, name)]
-        if not given:
-            return
-        if len(given) > 1:
-            raise UserError(f"--{given[0]} --{given[1]}: expected at most one of the two")
-        if self.nsp != "none":
-            raise UserError(
-                f"--{given[0]} with --nsp={self.nsp}: such rows have no second segment; give --nsp=none too"
-            )
-        if self.short_seq_prob != Options.short_seq_prob:
-            raise UserError(
-                f"--{given[0]} with --short_seq_prob={self.short_seq_prob:g}: such rows are never shortened; "
-                "leave one of the two out"
-            )
-        if self.fills_rows and self.max_sequences_per_row > 1:
-            raise UserError(
-                f"--{given[0]} with --max_sequences_per_row={self.max_sequences_per_row}: such a row is one "
-                "sequence; leave one of the two out"
-            )
-
-    def _check_schema(self) -> None:
-        """Raises UserError for a flag that does not apply to the schema."""
-        if self.schema == packed.SCHEMA:
-            others = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
-            remedy = (
-                "whose masks are drawn in training: set masking.* of the run's config, or --schema=google"
-            )
-        else:
-            others = ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
-            remedy = "which has a next-sentence pair in each row: use --schema=packed"
+            ("max_ngram", self.max_ngram >= 0, "at least 0"),
+            ("eval_fraction", 0 <= (self.eval_fraction or 0) <= 0.5, "0 to 0.5"),
+            ("num_shards", self.num_shards >= 0, "at least 0"),
+            ("sentence_language", self.sentence_language in ("", *sentences.LANGUAGES),
+             f"one of {', '.join(sentences.LANGUAGES)}"),
+            ("sampling_exponent", languages.is_exponent(self.sampling_exponent), "over 0, and at most 1"),
+            ("output", bool(self.output), "a directory"),
+        ]  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name in others:
-            if getattr(self, name) != defaults[name]:
-                value = str(getattr(self, name)).lower()
-                raise UserError(f"--{name}={value} is not for --schema={self.schema}, {remedy}")
+        others = (
+            _GOOGLE_ONLY
+            if self.schema == packed.SCHEMA
+            else ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
+        )
+        rules += [
+            (name, getattr(self, name) == defaults[name], f"no such flag with --schema={self.schema}")
+            for name in others
+        ]
+        if chosen := [name for name in _SINGLE_SEGMENTS if getattr(self, name)]:
+            rules += [
+                (chosen[0], len(chosen) == 1, f"no --{chosen[-1]} as well"),
+                (chosen[0], self.nsp == "none", "--nsp=none as well"),
+                ("short_seq_prob", self.short_seq_prob == Options.short_seq_prob, f"none with --{chosen[0]}"),
+                ("max_sequences_per_row", not self.fills_rows or self.max_sequences_per_row <= 1,
+                 f"none with --{chosen[0]}"),
+            ]  # fmt: skip
+        for name, valid, expected in rules:
+            if not valid:
+                raise UserError(f"--{name}={str(getattr(self, name)).lower()}: expected {expected}")
+        self.cleaning_settings()
+
+
+# Settings that were added in later versions, with the value that applies to records without them.
+_LATER: dict[str, Any] = {
+    "nsp": "next",
+    "full_sentences": False,
+    "doc_sentences": False,
+    "full_rows": False,
+    "cleaning": None,
+    "sampling_exponent": None,
+    "sentence_language": "en",
+}
+
+
+def resolve(
+    options: Options,
+    tokenizer: tokenization.Tokenizer,
+    paths: Sequence[str],
+    digests: Sequence[dict[str, Any]],
+    divided: Sequence[languages.Language] = (),
+) -> dict[str, Any]:
+    """Returns the settings that determine the records, as the manifest stores them.
+
+    Args:
+        options: the options of the build.
+        tokenizer: the tokenizer of `options.vocab`.
+        paths: the input files.
+        digests: the result of `readers.file_digest` for each input file.
+        divided: the languages, if they are sampled.
+    """
+    length = options.max_seq_length
+    if options.schema == packed.SCHEMA:
+        dupe_factor, eval_fraction = 1, 0.01
+        per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
+        own: dict[str, Any] = {"full_sentences": options.full_sentences}
+        own |= {name: True for name in ("doc_sentences", "full_rows") if getattr(options, name)}
+    else:  # the defaults of the reference
+        dupe_factor, eval_fraction, per_row = 10, 0.0, 1
+        own = {name: getattr(options, name) for name in _GOOGLE_ONLY}
+    if readers.has_fields(paths, options.input_format):
+        own |= {"text_field": options.text_field, "id_field": options.id_field}
+    if clean := options.cleaning_settings():
+        own["cleaning"] = clean.described()
+    if divided:
+        own["sampling_exponent"] = options.sampling_exponent
+    codes = options.sentence_languages(paths, divided)
+    if set(codes) != {"en"}:
+        names = [one.name for one in divided]
+        own["sentence_language"] = codes[0] if len(set(codes)) == 1 else dict(zip(names, codes, strict=True))
+    owners = {path: {"language": one.name} for one in divided for path in one.paths}
+    return own | {
+        "schema": options.schema,
+        "version": manifests.VERSIONS[packed.SCHEMA],
+        "max_seq_length": length,
+        "max_sequences_per_row": 1 if options.fills_rows else per_row,
+        "nsp": options.nsp,
+        "seed": options.seed,
+        "short_seq_prob": 0.0 if options.fills_rows or options.doc_sentences else options.short_seq_prob,
+        "dupe_factor": dupe_factor if options.dupe_factor is None else options.dupe_factor,
+        "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
+        "num_shards": options.num_shards,
+        "input_format": options.input_format,
+        "vocabulary": tokenizer.settings() | {"file": tokenization.KINDS[tokenizer.kind].file},
+        "sources": [
+            {"name": name, "bytes": digest["bytes"], "sha256": digest["sha256"]} | owners.get(path, {})
+            for name, path, digest in zip(readers.short_names(paths), paths, digests, strict=True)
+        ],
+    }
+
+
+def digest(settings: dict[str, Any]) -> str:
+    """Returns the SHA-256 of the settings, which identifies records made with them."""
+    settings = {name: value for name, value in settings.items() if _LATER.get(name) != value}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
+    """Returns a description of the settings that differ, or "" if none does."""
+    different = [
+        (name, value, other)
+        for name, value in (_LATER | settings).items()
+        if value != (other := others.get(name, _LATER.get(name)))
+    ]
+    return ", ".join(
+        f"another {name}" if isinstance(value, dict | list) else f"{name} {other!r}, not {value!r}"
+        for name, value, other in different
+    )

@@ -52,13 +52,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.beam_args and flags.runner != "beam":
         raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")
     beam_args = flags.beam_args if flags.runner == "beam" else None
-    early: list[str] = []
-
-    def warn(line: str) -> None:
-        early.append(line)
-        print(f"warning: {line}", file=sys.stderr, flush=True)
-
-    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite, warn=warn)
+    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite)
     if built.already_done:
         print(f"{flags.output} already holds these records; nothing to do")
         return 0
@@ -68,7 +62,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
         print(f"  examples: {os.path.join(flags.output, cleaning.REPORT)}")
-    for line in warnings(built.manifest, of_format=not early):
+    for line in warnings(built.manifest):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
     where = "Beam's workers" if flags.runner == "beam" else counted(processes, "worker")
@@ -123,13 +117,8 @@ def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
     return f"{split['random_next_share']:.1%} {names[manifest['nsp']]}"
 
 
-def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
-    """Returns warnings about the records.
-
-    Args:
-        manifest: the manifest of the records.
-        of_format: whether to warn if the text seems to have another format.
-    """
+def warnings(manifest: dict[str, Any]) -> list[str]:
+    """Returns warnings about the records."""
     text, found = manifest["text"], []
     if unknown := inspection.many_unknown(text["unknown_tokens"] / text["tokens"]):
         found.append(unknown)
@@ -141,9 +130,7 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
             f"{counted(text['undecodable'], 'place')} of the text cannot be decoded, and the words there are "
             f"garbled: {remedy}"
         )
-    found += readers.left_out(text)
-    if of_format:
-        found += readers.suspicions(text)
+    found += readers.skipped(text) + readers.suspicions(text)
     for name, split in manifest["splits"].items():
         unusual = inspection.unusual_labels(manifest["nsp"], split["random_next_share"], split["sequences"])
         found += [f"{name}: {unusual}"] if unusual else []

@@ -35,8 +35,8 @@ with epy.lazy_imports():
     from bert_jax.models import config as model_config
     from bert_jax.plots import records
     from bert_jax.workdir import run_directory
-    from data_pipelines import flags as pipeline_flags
     from data_pipelines import inspect_corpus, readers
+    from data_pipelines import settings as pipeline_settings
 
 
 _KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
@@ -57,7 +57,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
     )
-    define.options(pipeline_flags.CorpusOptions, *_OF_TEXT)
+    define.options(pipeline_settings.CorpusOptions, *_OF_TEXT)
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "

@@ -1,6 +1,6 @@
 """Cleans documents for `bert-jax data --clean=unicode,length,...`, and reports what it did."""
 
-from data_pipelines.cleaning.report import REPORT, lines, merge_counts, nothing_left, without_examples
+from data_pipelines.cleaning.report import REPORT, lines, without_examples
 from data_pipelines.cleaning.settings import FLAG_STEPS, STEPS, Settings, parse
 from data_pipelines.cleaning.steps import Cleaner, folded_text
 
@@ -12,8 +12,6 @@ __all__ = [
     "Settings",
     "folded_text",
     "lines",
-    "merge_counts",
-    "nothing_left",
     "parse",
     "without_examples",
 ]

@@ -1,49 +1,201 @@
-"""Drops duplicate documents of a corpus of any size: the steps `exact` and `near` of `bert-jax data --clean`.
+"""Drops duplicate documents of a corpus of any size: the steps `exact` and `near` of --clean.
 
-1. `tokenizing.tokenize` writes hashes and MinHash signatures of documents beside its runs (module `minhash`).
+1. `tokenizing.tokenize` writes .npy files next to each run of documents (module `sorted_runs`): marks, one
+   row per document in the order of the run; the hashes of the texts, sorted; the MinHash signatures, in the
+   order of the run; the hashes of their bands, sorted.
 2. `find_exact` finds the documents that repeat another one, for one range of the hashes of all runs.
-3. `find_near` finds pairs of documents that share a band and whose signatures agree, for one range of the
-   band hashes of all runs; `unite` joins the pairs to connected groups.
-4. `mark_dropped` writes a mask beside each run that hides the dropped documents from
+3. `find_near` finds documents that share a band and whose signatures agree, for one range of the band hashes
+   of all runs; `unite` joins the results of all ranges to groups.
+4. `mark_dropped` writes a mask next to each run that hides the dropped documents from
    `sorted_runs.read_documents`.
-Of each group the document with the smallest key is kept; among equal keys, the first one in the corpus. So
-the result depends neither on the workers nor on the ranges into which the corpus was split.
+
+The document with the smallest key of each group is kept; among equal keys, the first one in the corpus. So
+the result does not depend on the workers or on the ranges into which the corpus was split.
 """
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
+import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import optional_imports
-from bert_jax.io import files
+from bert_jax.io import atomic, files
 from data_pipelines import sorted_runs
-from data_pipelines.cleaning import minhash, report
+from data_pipelines.cleaning import report
 from data_pipelines.cleaning.settings import Settings
+from data_pipelines.cleaning.steps import folded_text
+from data_pipelines.readers import Document
 from data_pipelines.sorted_runs import save_array
 
-# The import is lazy also because every worker of every build imports this module, and scipy takes 30 MB.
+# Imported at the first use also because every worker imports this module, and scipy takes 30 MB.
 with optional_imports("cleaning"):
+    import rensa
     from scipy import sparse
     from scipy.sparse import csgraph
 
 PARTITION_ENTRIES = 2 << 20  # hashes or band hashes in the memory of one task, about 200 MB
-_COMPARED = 64  # each document is compared with this many that follow it in its band, ordered by key
+PERMUTATIONS = 126  # number of values in a signature; it is divisible by many band sizes
+_SEED = 1
+_SHINGLE_WORDS = 5
+_RECALL = 0.98  # minimum fraction of pairs with a similarity equal to the threshold that share a band
+_NEIGHBORS = 64  # each document is compared with this many that follow it in its band, ordered by key
 _PAIRS_AT_ONCE = 1 << 16
-_EDGES_AT_ONCE = 1 << 20
-_PLACE_BITS = 32
+_POSITION_BITS = 32
 _REASONS = {"exact": "duplicate", "near": "near duplicate"}
 
-# A document's id holds the number of its run and, in the low 32 bits, its position in the run.
-_DROP = np.dtype([("document", "<u8"), ("kept", "<u8")])
-_EDGE = np.dtype([("first_key", "<u8"), ("first", "<u8"), ("second_key", "<u8"), ("second", "<u8")])
+# A document's id is the number of its run and, in the low 32 bits, its position in the run.
+_MARK = np.dtype(
+    [
+        ("key", "<u8"),
+        ("tokens", "<u4"),
+        ("sentences", "<u4"),
+        ("unknown_tokens", "<u4"),
+        ("bytes", "<u4"),
+        ("document", "<u4"),  # number of the document in its task; all parts of a long one have the same
+        ("name_end", "<u8"),  # offset in the file of names at which the name of this document ends
+    ]
+)
+_HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("key", "<u8"), ("position", "<u4")])
+_BAND = np.dtype([("band", "<u8"), ("signature", "<u8"), ("key", "<u8"), ("position", "<u4")])
+_PAIR = np.dtype([("key", "<u8"), ("id", "<u8"), ("other_key", "<u8"), ("other", "<u8")])
 
 RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
+
+# A word, or one character of a script without spaces between words.
+_WORDS = re.compile(
+    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+"
+)
+
+
+def shingles(folded: str) -> list[str]:
+    """Returns all sequences of five consecutive words of a text; the whole text if it has fewer words."""
+    words = (re.findall(r"\w+", folded) if folded.isascii() else _WORDS.findall(folded)) or [folded]
+    return [
+        " ".join(words[start : start + _SHINGLE_WORDS])
+        for start in range(max(1, len(words) - _SHINGLE_WORDS + 1))
+    ]
+
+
+def signature(folded: str) -> np.ndarray:
+    """Returns the MinHash signature of a text, uint32 [PERMUTATIONS].
+
+    The fraction of equal values in two signatures estimates the Jaccard similarity of their sets of shingles
+    (Broder, On the resemblance and containment of documents, 1997), with a standard error of at most
+    1 / (2 sqrt(PERMUTATIONS)) = 0.045.
+    """
+    minhash = rensa.RMinHash(PERMUTATIONS, _SEED)
+    minhash.update(shingles(folded))
+    return np.array(minhash.digest(), np.uint32)
+
+
+@functools.cache
+def band_rows(threshold: float) -> int:
+    """Returns the largest number of values in a band that finds 98% of the pairs at the threshold."""
+    return max(
+        rows
+        for rows in range(1, PERMUTATIONS + 1)
+        if rows == 1 or 1 - (1 - threshold**rows) ** (PERMUTATIONS // rows) >= _RECALL
+    )
+
+
+def band_hashes(signatures: np.ndarray, rows: int) -> np.ndarray:
+    """Returns 64-bit hashes of the bands of signatures; equal values in different bands differ.
+
+    Args:
+        signatures: uint32 [n, PERMUTATIONS].
+        rows: the number of values in a band.
+
+    Returns:
+        uint64 [n, PERMUTATIONS // rows].
+    """
+    bands = PERMUTATIONS // rows
+    values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows).astype(np.uint64)
+    state = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), values.shape[:2])
+    for row in range(rows):  # one step of SplitMix64 (Steele, Lea and Flood, 2014) and its finalizer
+        state = (state ^ values[..., row]) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return state
+
+
+class Writer:
+    """Collects the hashes and signatures of a run's documents, in the order in which they are added to it.
+
+    Attributes:
+        size: the approximate memory of what was collected, in bytes.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._exact, self._near = "exact" in settings.steps, "near" in settings.steps
+        self._marks: list[tuple] = []
+        self._hashes: list[bytes] = []
+        self._signatures: list[np.ndarray] = []
+        self._names: list[bytes] = []
+        self.size = 0
+
+    def add(self, key: int, document: Document, number: int, counts: tuple[int, int, int]) -> None:
+        """Adds a document, or a part of one, that was added to the run.
+
+        Args:
+            key: the key of the document.
+            document: the document.
+            number: the number of the document in its task, the same for all its parts.
+            counts: its numbers of tokens, of sentences and of [UNK].
+        """
+        folded = folded_text(document.passages)
+        if self._exact:
+            encoded = folded.encode("utf-8", "surrogatepass")
+            self._hashes.append(hashlib.blake2b(encoded, digest_size=16).digest())
+        if self._near:
+            self._signatures.append(signature(folded))
+        most = report.EXAMPLE_CHARACTERS
+        begin = "\n".join(passage[:most] for passage in document.passages[:most])[:most]
+        self._names.append(json.dumps([document.key, begin]).encode())
+        self._marks.append((key, *counts, document.size, number, 0))
+        self.size += 2 * _MARK.itemsize + 4 * PERMUTATIONS * self._near + len(self._names[-1])
+
+    def write(self, run: str) -> None:
+        """Writes the files next to a run."""
+        marks = np.array(self._marks, _MARK)
+        order = np.argsort(marks["key"], kind="stable")  # the order of the documents in the run
+        marks = marks[order]
+        names = [self._names[i] for i in order]
+        marks["name_end"] = np.cumsum([len(name) for name in names])
+        if self._exact:
+            hashes = np.empty(len(marks), _HASH)
+            content = np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2)[order]
+            hashes["high"], hashes["low"] = content[:, 0], content[:, 1]
+            hashes["key"], hashes["position"] = marks["key"], np.arange(len(marks))
+            save_array(f"{run}.hashes", hashes[np.argsort(hashes["high"], kind="stable")])
+        if self._near:
+            signatures = np.array(self._signatures, "<u4")[order]
+            bands = band_hashes(signatures, band_rows(self._settings.near_duplicate_threshold))
+            entries = np.empty(bands.shape, _BAND)
+            entries["band"] = bands
+            entries["signature"] = band_hashes(signatures, PERMUTATIONS)
+            entries["key"], entries["position"] = marks["key"][:, None], np.arange(len(marks))[:, None]
+            save_array(f"{run}.bands", np.sort(entries.ravel(), order="band", kind="stable"))
+            save_array(f"{run}.signatures", signatures)
+        with atomic.replace_file(f"{run}.names") as file:
+            file.writelines(names)
+        save_array(f"{run}.marks", marks)
+
+
+def remove(run: str) -> None:
+    """Deletes a run and all files next to it."""
+    for suffix in ("", ".marks", ".names", ".hashes", ".signatures", ".bands", ".dropped"):
+        files.remove(run + suffix, missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,20 +213,18 @@ class FindTask:
 class UniteTask:
     """The arguments of `unite`."""
 
-    edges: tuple[str, ...]
+    pairs: tuple[str, ...]
     output: str
 
 
 @dataclasses.dataclass(frozen=True)
 class MarkTask:
-    """The arguments of `mark_dropped`: runs[first:end] are those of one task of `tokenizing.tokenize`."""
+    """The arguments of `mark_dropped`: runs[first:end] belong to one task of `tokenizing.tokenize`."""
 
     runs: tuple[str, ...]
     first: int
     end: int
-    exact: tuple[str, ...]  # files that `find_exact` wrote
-    near: tuple[str, ...]  # files that `unite` wrote
-    steps: tuple[str, ...]
+    pairs: dict[str, tuple[str, ...]]  # the files that `find_exact` and `unite` wrote, by step
     output: str
 
 
@@ -109,45 +259,35 @@ def drop(
             for number, (low, high) in enumerate(itertools.pairwise(edges))
         ]
 
-    exact: list[str] = []
+    pairs: dict[str, tuple[str, ...]] = {}
     if "exact" in settings.steps:
         tasks = partitions("exact", documents)
         run_stage("finding duplicates", find_exact, tasks)
-        exact = [task.output for task in tasks]
-    near: list[str] = []
+        pairs["exact"] = tuple(task.output for task in tasks)
     if "near" in settings.steps:
-        bands = minhash.PERMUTATIONS // minhash.band_rows(threshold)
-        tasks = partitions("near", documents * bands)
+        tasks = partitions("near", documents * (PERMUTATIONS // band_rows(threshold)))
         run_stage("finding near duplicates", find_near, tasks)
         union = UniteTask(tuple(task.output for task in tasks), path("near-groups"))
         run_stage("grouping near duplicates", unite, [union])
-        near = [union.output]
+        pairs["near"] = (union.output,)
     ends = list(itertools.accumulate(len(result["runs"]) for result in tokenized))
-    tasks = [
-        MarkTask(
-            runs,
-            end - len(result["runs"]),
-            end,
-            tuple(exact),
-            tuple(near),
-            settings.steps,
-            path(f"kept-{number:06d}"),
-        )
+    marks = [
+        MarkTask(runs, end - len(result["runs"]), end, pairs, path(f"kept-{number:06d}"))
         for number, (end, result) in enumerate(zip(ends, tokenized, strict=True))
     ]
-    marked = run_stage("dropping duplicates", mark_dropped, tasks)
+    marked = run_stage("dropping duplicates", mark_dropped, marks)
     return [_reduced(result, mark) for result, mark in zip(tokenized, marked, strict=True)]
 
 
 def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
-    """Returns the result of a task of `tokenizing.tokenize` without what `mark_dropped` dropped."""
+    """Returns the result of a task of `tokenizing.tokenize` without the documents that were dropped."""
     counts = {name: result[name] - count for name, count in marked["dropped"].items()}
     steps = {step: dict(one) for step, one in result["cleaning"]["steps"].items()}
     for step, found in marked["steps"].items():
         for name in ("documents_dropped", "bytes_dropped"):
             steps[step][name] += found[name]
         if found["documents_dropped"]:
-            steps[step]["reasons"] = steps[step]["reasons"] | found["reasons"]
+            steps[step]["reasons"] = steps[step]["reasons"] | {_REASONS[step]: found["documents_dropped"]}
     return (
         result
         | counts
@@ -171,230 +311,197 @@ def merged_report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return report.with_shares(merged)
 
 
-def find_exact(task: FindTask) -> dict[str, Any]:
-    """Finds exact duplicates: writes the documents whose hash a document with a smaller key has too.
-
-    Among equal keys the smaller id is kept. The written documents are sorted by id.
-    """
-    entries, ids = _entries(task, "hashes", "high")
-    order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
-    firsts = minhash.first_of_each(entries[["high", "low"]][order])
-    repeated = firsts != np.arange(len(order))
-    _write_drops(task.output, ids[order][repeated], ids[order][firsts[repeated]])
-    return {"entries": len(entries)}
-
-
 def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the entries of all runs in the range of a task, and the ids of their documents."""
-    parts = [minhash.read_range(run, kind, field, task.low, task.high) for run in task.runs]
-    entries = np.concatenate(parts)
-    numbers = np.repeat(np.arange(len(parts), dtype=np.uint64), [len(part) for part in parts])
-    return entries, (numbers << np.uint64(_PLACE_BITS)) | entries["place"].astype(np.uint64)
+    ranges = []
+    for run in task.runs:
+        entries = files.load_array(f"{run}.{kind}")
+        # np.searchsorted would copy the whole field first.
+        first = bisect.bisect_left(entries[field], task.low)
+        last_range = task.high >> sorted_runs.KEY_BITS
+        end = len(entries) if last_range else bisect.bisect_left(entries[field], task.high)
+        ranges.append(np.array(entries[first:end]))
+    found = np.concatenate(ranges)
+    numbers = np.repeat(np.arange(len(ranges), dtype=np.uint64), list(map(len, ranges)))
+    return found, (numbers << np.uint64(_POSITION_BITS)) | found["position"].astype(np.uint64)
 
 
-def _write_drops(name: str, documents: np.ndarray, kept: np.ndarray) -> None:
-    drops = np.empty(len(documents), _DROP)
-    drops["document"], drops["kept"] = documents, kept
-    save_array(name, drops[np.argsort(drops["document"])])
+def _first_of_each(*sorted_columns: np.ndarray) -> np.ndarray:
+    """Returns, for each row of sorted columns, the index of the first row that is equal to it."""
+    new = np.ones(len(sorted_columns[0]), bool)
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in sorted_columns])
+    return np.flatnonzero(new)[np.cumsum(new) - 1] if len(new) else np.zeros(0, np.int64)
+
+
+def _pairs(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, others: np.ndarray) -> np.ndarray:
+    pairs = np.empty(len(others), _PAIR)
+    pairs["key"], pairs["id"] = keys[firsts], ids[firsts]
+    pairs["other_key"], pairs["other"] = keys[others], ids[others]
+    return pairs
+
+
+def find_exact(task: FindTask) -> dict[str, Any]:
+    """Writes pairs of documents with the same hash, the kept one first; they are sorted by the other one."""
+    entries, ids = _entries(task, "hashes", "high")
+    order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
+    entries, ids = entries[order], ids[order]
+    firsts = _first_of_each(entries["high"], entries["low"])
+    others = np.flatnonzero(firsts != np.arange(len(firsts)))
+    save_array(task.output, np.sort(_pairs(entries["key"], ids, firsts[others], others), order="other"))
+    return {"pairs": len(others)}
 
 
 def find_near(task: FindTask) -> dict[str, Any]:
-    """Writes the pairs of documents that share a band and whose estimated similarity reaches the threshold.
+    """Finds the documents that share a band and whose estimated similarity reaches the threshold.
 
     Documents with the same signature are paired without a comparison, and only the first of them is compared
     with others. The documents of a band are sorted by key, which is a random order, and each is compared with
     the next 64. This covers all pairs of a band of up to 65 documents, and bounds the work where a site
-    repeats a template a million times. If there are very many pairs, they are replaced by a spanning forest:
-    pairs that connect the same groups, one fewer per group than it has documents.
+    repeats a template a million times. The pairs that are written form a spanning forest of all pairs.
     """
     entries, ids = _entries(task, "bands", "band")
     order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
     entries, ids = entries[order], ids[order]
-    firsts = minhash.first_of_each(entries[["band", "signature"]])
+    firsts = _first_of_each(entries["band"], entries["signature"])
     twins = np.flatnonzero(firsts != np.arange(len(entries)))
-    edges = [_edges(entries["key"], ids, firsts[twins], twins)]
-    alone = firsts == np.arange(len(entries))
-    entries, ids = entries[alone], ids[alone]
+    forest = _spanning_forest(_pairs(entries["key"], ids, firsts[twins], twins))
+    unique = firsts == np.arange(len(entries))
+    entries, ids = entries[unique], ids[unique]
     order = np.lexsort((ids, entries["key"], entries["band"]))
     bands, keys, ids = entries["band"][order], entries["key"][order], ids[order]
-    compared = held = 0
-    most = _EDGES_AT_ONCE
-    for distance in range(1, _COMPARED + 1):
-        together = np.flatnonzero(bands[distance:] == bands[:-distance])
-        if not len(together):
+    compared = 0
+    for distance in range(1, _NEIGHBORS + 1):
+        neighbors = np.flatnonzero(bands[distance:] == bands[:-distance])
+        if not len(neighbors):
             break
-        pairs = _edges(keys, ids, together, together + distance)
-        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
-            some = pairs[start : start + _PAIRS_AT_ONCE]
-            compared += len(some)
-            edges.append(some[_similarities(task.runs, some) >= task.threshold])
-            held += len(edges[-1])
-            if held > most:
-                edges = [_spanning(np.concatenate(edges))]
-                held = len(edges[0])
-                most = max(_EDGES_AT_ONCE, 2 * held)
-    found = np.concatenate(edges)
-    found = found[np.lexsort((found["second"], found["first"]))]
-    found = found[minhash.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
-    save_array(task.output, found)
-    return {"entries": len(order), "compared": compared, "pairs": len(found)}
-
-
-def _edges(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    edges = np.empty(len(firsts), _EDGE)
-    edges["first_key"], edges["first"] = keys[firsts], ids[firsts]
-    edges["second_key"], edges["second"] = keys[seconds], ids[seconds]
-    return edges
-
-
-def _spanning(edges: np.ndarray) -> np.ndarray:
-    """Returns the fewest pairs that connect the same groups of documents."""
-    both = np.concatenate((edges["first"], edges["second"]))
-    ids, own, places = np.unique(both, return_index=True, return_inverse=True)
-    keys = np.concatenate((edges["first_key"], edges["second_key"]))[own]
-    first, second = places[: len(edges)], places[len(edges) :]
-    links = sparse.coo_array((np.ones(len(edges), bool), (first, second)), (len(ids), len(ids)))
-    groups = csgraph.connected_components(links, directed=False)[1]
-    order = np.argsort(groups, kind="stable")
-    firsts = minhash.first_of_each(groups[order])
-    others = np.flatnonzero(firsts != np.arange(len(order)))
-    return _edges(keys[order], ids[order], firsts[others], others)
+        pairs = _pairs(keys, ids, neighbors, neighbors + distance)
+        compared += len(pairs)
+        similar = [
+            some[_similarities(task.runs, some) >= task.threshold]
+            for start in range(0, len(pairs), _PAIRS_AT_ONCE)
+            if len(some := pairs[start : start + _PAIRS_AT_ONCE])
+        ]
+        forest = _spanning_forest(np.concatenate([forest, *similar]))
+    save_array(task.output, forest)
+    return {"compared": compared, "pairs": len(forest)}
 
 
 def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
-    """Returns the share of equal values in the two signatures of each pair, float [n]."""
-    ids, places = np.unique(np.concatenate((pairs["first"], pairs["second"])), return_inverse=True)
-    signatures = np.empty((len(ids), minhash.PERMUTATIONS), np.uint32)
-    numbers = ids >> np.uint64(_PLACE_BITS)
+    """Returns the fraction of equal values in the two signatures of each pair, float [n]."""
+    ids, places = np.unique(np.concatenate((pairs["id"], pairs["other"])), return_inverse=True)
+    signatures = np.empty((len(ids), PERMUTATIONS), np.uint32)
+    numbers = ids >> np.uint64(_POSITION_BITS)
     for number in np.unique(numbers):
-        own = numbers == number
-        rows = (ids[own] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
-        signatures[own] = minhash.load(runs[int(number)], "signatures")[rows]
-    first, second = places[: len(pairs)], places[len(pairs) :]
-    return (signatures[first] == signatures[second]).mean(axis=1)
+        of_run = numbers == number
+        rows = (ids[of_run] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
+        signatures[of_run] = files.load_array(f"{runs[int(number)]}.signatures")[rows]
+    return (signatures[places[: len(pairs)]] == signatures[places[len(pairs) :]]).mean(axis=1)
+
+
+def _spanning_forest(pairs: np.ndarray) -> np.ndarray:
+    """Returns pairs that connect the same groups: the smallest key of each with every other one."""
+    ids, rows, places = np.unique(
+        np.concatenate((pairs["id"], pairs["other"])), return_index=True, return_inverse=True
+    )
+    keys = np.concatenate((pairs["key"], pairs["other_key"]))[rows]
+    edges = places[: len(pairs)], places[len(pairs) :]
+    graph = sparse.coo_array((np.ones(len(pairs), bool), edges), (len(ids), len(ids)))
+    groups = csgraph.connected_components(graph, directed=False)[1] if len(ids) else np.zeros(0, np.int32)
+    order = np.lexsort((ids, keys, groups))
+    firsts = _first_of_each(groups[order])
+    others = np.flatnonzero(firsts != np.arange(len(order)))
+    return _pairs(keys[order], ids[order], firsts[others], others)
 
 
 def unite(task: UniteTask) -> dict[str, Any]:
-    """Finds near duplicates: writes the documents connected by pairs with a document of a smaller key.
+    """Writes pairs of near duplicates, the kept one first; they are sorted by the other one.
 
-    Among equal keys the smaller id is kept. The written documents are sorted by id. The memory is about 40
-    bytes for each document that is in a pair.
+    The memory is about 100 bytes for each document with a near duplicate.
     """
-    ids = np.zeros(0, np.uint64)
-    for edges in _read_edges(task.edges):
-        ids = np.union1d(ids, np.concatenate((edges["first"], edges["second"])))
-    keys = np.zeros(len(ids), np.uint64)
-    groups = np.arange(len(ids), dtype=np.int32)
-    for edges in _read_edges(task.edges):
-        first, second = np.searchsorted(ids, edges["first"]), np.searchsorted(ids, edges["second"])
-        keys[first], keys[second] = edges["first_key"], edges["second_key"]
-        links = sparse.coo_array(
-            (np.ones(len(edges), bool), (groups[first], groups[second])), (len(ids), len(ids))
-        )
-        groups = csgraph.connected_components(links, directed=False)[1][groups]
-    order = np.lexsort((ids, keys, groups))
-    firsts = minhash.first_of_each(groups[order])
-    others = firsts != np.arange(len(order))
-    _write_drops(task.output, ids[order][others], ids[order][firsts[others]])
-    return {"documents": len(ids), "dropped": int(others.sum())}
-
-
-def _read_edges(names: Sequence[str]) -> Iterator[np.ndarray]:
-    for name in names:
-        edges = files.load_array(name)
-        for start in range(0, len(edges), _EDGES_AT_ONCE):
-            yield np.array(edges[start : start + _EDGES_AT_ONCE])
+    forest = np.zeros(0, _PAIR)
+    for name in task.pairs:
+        forest = _spanning_forest(np.concatenate([forest, files.load_array(name)]))
+    save_array(task.output, np.sort(forest, order="other"))
+    return {"dropped": len(forest)}
 
 
 def mark_dropped(task: MarkTask) -> dict[str, Any]:
-    """Writes the masks of dropped documents beside the runs of one task.
+    """Writes the masks of dropped documents next to the runs of one task.
 
     A document that repeats another one exactly is counted for the step `exact` only.
 
     Returns:
-        `documents`, `histogram` and `smallest_keys` of what remains, as `tokenizing.tokenize` returns them;
-        `dropped`, the counts of what was dropped; `steps`, the counts and examples of each step.
+        `documents`, `histogram` and `smallest_keys` of the remaining documents, as `tokenizing.tokenize`
+        returns them; `dropped`, the counts of the dropped ones; `steps`, the counts and examples of steps.
     """
-    left = sorted_runs.new_histogram()
+    histogram = sorted_runs.new_histogram()
     dropped_counts = dict.fromkeys(("sentences", "tokens", "unknown_tokens"), 0)
     smallest: list[int] = []
     left_numbers = [np.zeros(0, np.uint32)]
-    steps = {step: _StepFound(reason) for step, reason in _REASONS.items() if step in task.steps}
+    steps: dict[str, dict[str, Any]] = {
+        step: {"documents_dropped": 0, "bytes_dropped": 0, "examples": []} for step in task.pairs
+    }
     for number in range(task.first, task.end):
         run = task.runs[number]
-        marks = np.array(minhash.load(run, "marks"))
+        marks = np.array(files.load_array(f"{run}.marks"))
         dropped = np.zeros(len(marks), bool)
-        for step, names in (("exact", task.exact), ("near", task.near)):
-            if step in steps:
-                places, kept = _dropped(marks[step], number, names)
-                new = ~dropped[places]
-                dropped[places] = True
-                steps[step].add(task.runs, number, marks, places[new], kept[new])
+        for step, names in task.pairs.items():
+            pairs = _of_run(names, number)
+            positions = (pairs["other"] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
+            new = ~dropped[positions]
+            dropped[positions] = True
+            found, positions = steps[step], positions[new]
+            found["documents_dropped"] += len(positions)
+            found["bytes_dropped"] += int(marks["bytes"][positions].sum(dtype=np.int64))
+            examples = [
+                (int(marks["key"][place]), _example(task.runs, run, place, kept, _REASONS[step]))
+                for place, kept in zip(
+                    positions[: report.MOST_EXAMPLES].tolist(), pairs["id"][new].tolist(), strict=False
+                )
+            ]
+            found["examples"] = sorted([*found["examples"], *examples], key=lambda item: item[0])
+            del found["examples"][report.MOST_EXAMPLES :]
         for name in dropped_counts:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
-        left_numbers.append(np.unique(marks["document"][~dropped]))
-        keys, tokens = marks["key"][~dropped], marks["tokens"][~dropped]
-        bins = (keys >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
-        np.add.at(left[:, 0], bins, 1)
-        np.add.at(left[:, 1], bins, tokens)
-        smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are sorted by key
+        left = marks[~dropped]
+        left_numbers.append(np.unique(left["document"]))
+        bins = (left["key"] >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
+        np.add.at(histogram[:, 0], bins, 1)
+        np.add.at(histogram[:, 1], bins, left["tokens"])
+        smallest = sorted([*smallest, *left["key"][:2].tolist()])[:2]  # the marks are sorted by key
         save_array(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
-    sorted_runs.write_histogram(f"{task.output}.histogram", left)
+    sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     return {
         "dropped": dropped_counts,
-        "documents": len(np.unique(np.concatenate(left_numbers))),  # parts of one may lie in several runs
+        "documents": len(np.unique(np.concatenate(left_numbers))),  # parts of one may be in several runs
         "smallest_keys": smallest,
         "histogram": files.name(f"{task.output}.histogram"),
-        "steps": {step: found.result() for step, found in steps.items()},
+        "steps": steps,
     }
 
 
-def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions of a run's dropped documents, sorted, and the ids of those kept instead.
-
-    Args:
-        local: for each position, that of the document of this run that it repeats, or itself.
-        number: the number of the run.
-        names: the files that `find_exact` or `unite` wrote, each sorted by id.
-    """
-    base = number << _PLACE_BITS
-    kept = local.astype(np.uint64) | np.uint64(base)
+def _of_run(names: Sequence[str], number: int) -> np.ndarray:
+    """Returns the pairs whose dropped document is in a run, sorted by its position."""
+    low, high = (run << _POSITION_BITS for run in (number, number + 1))
+    found = [np.zeros(0, _PAIR)]
     for name in names:
-        drops = files.load_array(name)
-        first = bisect.bisect_left(drops["document"], base)
-        end = bisect.bisect_left(drops["document"], base + (1 << _PLACE_BITS))
-        kept[(drops["document"][first:end] - np.uint64(base)).astype(np.int64)] = drops["kept"][first:end]
-    own = np.arange(len(local))
-    kept = np.where(local == own, kept, kept[local])  # the kept one of this run may itself be dropped
-    places = np.flatnonzero(kept != (own.astype(np.uint64) | np.uint64(base)))
-    return places, kept[places]
+        pairs = files.load_array(name)
+        places = bisect.bisect_left(pairs["other"], low), bisect.bisect_left(pairs["other"], high)
+        found.append(np.array(pairs[slice(*places)]))
+    return np.sort(np.concatenate(found), order="other")
 
 
-class _StepFound:
-    """Counts what a step dropped, and keeps the examples with the smallest keys."""
+def _example(runs: Sequence[str], run: str, position: int, kept: int, reason: str) -> dict[str, str]:
+    name, begin = _read_name(run, position)
+    kept_run, kept_position = runs[kept >> _POSITION_BITS], kept & ((1 << _POSITION_BITS) - 1)
+    return report.example(name, reason, begin) | {"kept": _read_name(kept_run, kept_position)[0]}
 
-    def __init__(self, reason: str):
-        self._reason = reason
-        self._documents = self._bytes = 0
-        self._examples: list[tuple[int, dict[str, str]]] = []
 
-    def add(
-        self, runs: Sequence[str], number: int, marks: np.ndarray, places: np.ndarray, kept: np.ndarray
-    ) -> None:
-        self._documents += len(places)
-        self._bytes += int(marks["bytes"][places].sum(dtype=np.int64))
-        for place, other in list(zip(places.tolist(), kept.tolist(), strict=True))[: report.MOST_EXAMPLES]:
-            name, begin = minhash.read_name(runs[number], marks, place)
-            run, other_place = runs[other >> _PLACE_BITS], other & ((1 << _PLACE_BITS) - 1)
-            other_name, _ = minhash.read_name(run, minhash.load(run, "marks"), other_place)
-            shown = report.example(name, self._reason, begin) | {"kept": other_name}
-            self._examples.append((int(marks["key"][place]), shown))
-        self._examples = sorted(self._examples, key=lambda item: item[0])[: report.MOST_EXAMPLES]
-
-    def result(self) -> dict[str, Any]:
-        return {
-            "documents_dropped": self._documents,
-            "bytes_dropped": self._bytes,
-            "reasons": {self._reason: self._documents},
-            "examples": self._examples,
-        }
+def _read_name(run: str, position: int) -> tuple[str, str]:
+    """Returns the name of the document at a position of a run, and the beginning of its text."""
+    marks = files.load_array(f"{run}.marks")
+    start = int(marks["name_end"][position - 1]) if position else 0
+    with files.open_read(f"{run}.names") as file:
+        file.seek(start)
+        name, begin = json.loads(file.read(int(marks["name_end"][position]) - start))
+    return name, begin

@@ -41,16 +41,6 @@ def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def nothing_left(counts: dict[str, Any]) -> str:
-    """Returns the error message for a corpus whose documents were all dropped."""
-    steps = counts["steps"]
-    most = max(steps, key=lambda step: steps[step]["documents_dropped"])
-    return (
-        f"--clean={','.join(steps)} leaves no document: {most} dropped {steps[most]['documents_dropped']} "
-        f"({', '.join(steps[most]['reasons'])}): leave a step out, or change its bounds"
-    )
-
-
 def with_shares(counts: dict[str, Any]) -> dict[str, Any]:
     """Returns the report: the counts, and each step's share of the documents and bytes that were read."""
     documents, total = max(1, counts["documents"]), max(1, counts["bytes"])

@@ -16,9 +16,17 @@ with optional_imports("cleaning"):
     from py3langid import langid
 
 STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
-# Raised after a change of the text that a step leaves; records of versions before the first change have none.
+# Raised when a step changes; records of versions before the first change have none.
 _VERSIONS = {"mojibake": 2, "unicode": 2, "length": 2}
 PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
+
+# The flags of `bert-jax data` that belong to --clean, and the step of each.
+FLAG_STEPS = {
+    "min_document_characters": "length",
+    "max_document_characters": "length",
+    "near_duplicate_threshold": "near",
+    "language": "language",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,35 +57,28 @@ class Settings:
 
     @property
     def controls(self) -> Controls:
-        """What becomes of control characters while the text is read."""
+        """How control characters are treated while the text is read."""
         return Controls(spaces="unicode" in self.steps, keep_c1="mojibake" in self.steps)
+
+    @property
+    def finds_duplicates(self) -> bool:
+        """Whether a step compares documents with each other."""
+        return not {"exact", "near"}.isdisjoint(self.steps)
 
     def described(self) -> dict[str, Any]:
         """Returns the settings on which the steps depend, as the manifest stores them."""
         described: dict[str, Any] = {"steps": list(self.steps)}
-        for name, step in FLAG_STEPS.items():
-            if step in self.steps:
-                described[name] = getattr(self, name)
+        for field in dataclasses.fields(self)[1:]:
+            if FLAG_STEPS.get(field.name, "length") in self.steps:
+                described[field.name] = getattr(self, field.name)
         for step in ("mojibake", "language"):
             if step in self.steps:
                 described[PACKAGES[step]] = importlib.metadata.version(PACKAGES[step])
         described |= {f"{step}_version": _VERSIONS[step] for step in self.steps if step in _VERSIONS}
         if "near" in self.steps:
-            # The signatures depend on the version of the algorithm, not on that of the package.
+            # The signatures depend on the version of the algorithm, not of the package.
             described["minhash"] = rensa.RMinHash.ALGORITHM_VERSION
         return described
-
-
-# The flags of `bert-jax data` that belong to --clean, and the step of each.
-FLAG_STEPS = {
-    "min_document_characters": "length",
-    "max_document_characters": "length",
-    "min_passage_characters": "length",
-    "max_passage_characters": "length",
-    "max_word_characters": "length",
-    "near_duplicate_threshold": "near",
-    "language": "language",
-}
 
 
 def parse(clean: str, values: dict[str, Any]) -> Settings | None:
@@ -88,33 +89,22 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
         values: the values of the flags in FLAG_STEPS; None for a flag that is not given.
 
     Raises:
-        UserError: a name is empty, a step is unknown, a flag is given without its step, a value is invalid,
-            or a package is not installed.
+        UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
+            not installed.
     """
     names = set(comma_lists.names(clean, "--clean"))
-    unknown = sorted(names.difference(STEPS))
-    if unknown:
-        raise UserError(
-            f"--clean={clean}: there is no step {unknown[0]!r}; expected some of {','.join(STEPS)}"
-        )
-    given = {name: value for name, value in values.items() if value is not None}
-    for name, value in given.items():
+    if not names <= set(STEPS):
+        raise UserError(f"--clean={clean}: expected some of {','.join(STEPS)}")
+    flags = {name: value for name, value in values.items() if value is not None}
+    for name, value in flags.items():
         if FLAG_STEPS[name] not in names:
-            raise UserError(
-                f"--{name}={value} is for the step {FLAG_STEPS[name]!r}: name it in --clean, as "
-                f"--clean={','.join(step for step in STEPS if step in names | {FLAG_STEPS[name]})}"
-            )
+            raise UserError(f"--{name}={value} needs the step {FLAG_STEPS[name]!r} in --clean")
     if not names:
         return None
-    settings = Settings(tuple(step for step in STEPS if step in names), **given)
-    for name in ("document", "passage"):
-        low, high = (getattr(settings, f"{bound}_{name}_characters") for bound in ("min", "max"))
-        if not 0 <= low <= high:
-            raise UserError(
-                f"--min_{name}_characters={low} and --max_{name}_characters={high}: expected 0 <= min <= max"
-            )
-    if settings.max_word_characters < 1:
-        raise UserError(f"--max_word_characters={settings.max_word_characters}: expected at least 1")
+    settings = Settings(tuple(step for step in STEPS if step in names), **flags)
+    low, high = settings.min_document_characters, settings.max_document_characters
+    if not 0 <= low <= high:
+        raise UserError(f"--min_document_characters={low}: expected 0 to --max_document_characters={high}")
     if not 0.3 <= settings.near_duplicate_threshold <= 1:
         raise UserError(
             f"--near_duplicate_threshold={settings.near_duplicate_threshold}: expected 0.3 to 1, such as 0.8"
@@ -124,8 +114,7 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
             check_installed(PACKAGES[step], "cleaning", f"--clean={step}")
     if "language" in settings.steps and settings.language not in language_identifier().labels:
         raise UserError(
-            f"--language={settings.language}: --clean=language keeps one language; expected the "
-            "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
+            f"--language={settings.language}: expected an ISO 639-1 code that py3langid knows, such as en, de"
         )
     return settings
 

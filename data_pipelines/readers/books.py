@@ -8,8 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipelines.readers.documents import Controls, Document, Fields, Passages, Range, clean
-from data_pipelines.readers.lines import open_lines
+from data_pipelines.readers.documents import Controls, Document, Fields, Passages, Range, clean, open_lines
 
 _HEAD_LINES = 1200  # the project's header, if there is one, ends in these lines
 _BLOCK_LINES = 2000  # longer blocks lack their blank lines and are split

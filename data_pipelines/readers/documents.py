@@ -1,13 +1,36 @@
-"""Defines documents and ranges of documents, and cleans and splits the passages of documents."""
+"""Defines documents and ranges of files, and reads and cleans the lines of a range."""
 
 import collections
+import contextlib
 import dataclasses
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from bert_jax.errors import UserError
+from bert_jax.io.compression import opened
 
 MAX_LINE_BYTES = 1 << 20  # longer lines are split, so that one line cannot fill the memory
 MAX_DOCUMENT_BYTES = 8 << 20  # longer documents, which often lack their blank lines, are split too
+HEAD_BYTES = 512  # of a file that `check_head` needs
+_BOM = b"\xef\xbb\xbf"
+# The first bytes of files that are not text.
+_MAGIC = {
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"PK\x03\x04": "a zip archive",
+    b"%PDF-": "PDF",
+    b"PAR1\x15": "Parquet",
+    b"ARROW1\0\0": "Arrow",
+}
+_TAR = slice(257, 262), b"ustar"  # position and magic bytes of a tar header (POSIX.1)
+_WHITESPACE = [c for c in map(chr, range(0x3001)) if c.isspace()]
+_WHITESPACE_BYTES = bytes({byte for c in _WHITESPACE for byte in c.encode()})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +52,7 @@ class Document:
 
     @property
     def whole_key(self) -> str:
-        """The key of the document of which this is a part."""
+        """The key of the document to which this part belongs."""
         return self.key.removesuffix(f"#{self.part}") if self.part else self.key
 
     @property
@@ -44,13 +67,13 @@ def utf8_size(text: str) -> int:
 
 
 class Beginnings:
-    """Recognizes where documents begin in a stream of their parts, of which any may have been dropped."""
+    """Recognizes where documents begin in a stream of their parts, any of which may have been dropped."""
 
     def __init__(self) -> None:
         self._key, self._part = "", 0
 
     def begins(self, document: Document) -> bool:
-        """Returns whether this is the first part of its document in the stream."""
+        """Returns True for the first part of a document in the stream."""
         key, part = self._key, self._part
         self._key, self._part = document.whole_key, document.part
         return document.part <= part or document.whole_key != key
@@ -58,32 +81,10 @@ class Beginnings:
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """The names of the fields to read of `jsonl`, Parquet and Arrow files and TFDS data sets.
-
-    Attributes:
-        text: the field of the text.
-        id: the field that names the document; "" names it by its position in the file.
-    """
+    """The fields to read of JSON lines, tables and TFDS data sets; an empty `id` means the position."""
 
     text: str = "text"
     id: str = ""
-
-
-def not_text(path: str, field: str, found: str, others: Iterable[str]) -> str:
-    """Returns the message that a field or column holds something else than text.
-
-    Args:
-        path: the file.
-        field: the field or column.
-        found: what it holds, such as "a list".
-        others: the fields or columns of the file, for the advice.
-    """
-    names = [name for name in others if name != field]
-    choice = f"choose another of {', '.join(names)}, or " if names else ""
-    return (
-        f"--text_field={field}: in {path} it holds {found}, expected text; {choice}write the file again with "
-        "the parts of each document joined to one text"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Range:
 
     Attributes:
         path: the file, or a TFDS data set as `bert_jax.io.tfds.find` names it.
-        name: a short name of the file that does not depend on where the corpus is; part of document keys.
+        name: a short name that does not depend on the folder of the corpus; part of document keys.
         start: the first byte; of a TFDS data set, Parquet or Arrow, the first record.
         end: the byte or record after the last one; None for a compressed file that is one range.
         size: the size of the range in the file, in bytes.
@@ -105,8 +106,7 @@ class Range:
     size: int
 
 
-# Control characters that are no whitespace, and those that are, for each value of `Controls.keep_c1`; tab,
-# newline and carriage return are neither.
+# Control characters that are not whitespace, and those that are, by the value of `Controls.keep_c1`.
 _CONTROLS = {
     False: re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+"),
     True: re.compile("[\x00-\x08\x0e-\x1b\x7f]+"),
@@ -115,18 +115,17 @@ _SPACING_CONTROLS = {
     False: re.compile("[\x0b\x0c\x1c-\x1f\x85]"),
     True: re.compile("[\x0b\x0c\x1c-\x1f]"),
 }
-_WHITESPACE_BUT_C1 = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and c != "\x85")
+_WHITESPACE_BUT_C1 = "".join(c for c in _WHITESPACE if c != "\x85")
 
 
 @dataclasses.dataclass(frozen=True)
 class Controls:
-    """What becomes of the control characters of a text; tab, newline and carriage return are none here.
+    """How control characters are treated; tab, newline and carriage return do not count as such.
 
     Attributes:
         spaces: whether those that are whitespace, such as a form feed, become spaces. They are dropped
             otherwise, as in google-research/bert.
-        keep_c1: whether U+0080 to U+009F stay. Without them, text that was decoded as Latin-1 in place of
-            UTF-8 cannot be repaired.
+        keep_c1: whether U+0080 to U+009F are kept, so that mojibake of Latin-1 can be repaired.
     """
 
     spaces: bool = False
@@ -146,19 +145,16 @@ class Controls:
         return cleaned, len(text) - len(kept) + spacing
 
 
-_HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")
+_HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")  # for which html.unescape raises an error
 
 
 def unescape(text: str) -> str:
-    """Returns `html.unescape(text)`, with U+FFFD for a number of 1,000 digits or more.
-
-    `html.unescape` raises ValueError for a number of over 4,300 digits.
-    """
+    """Returns `html.unescape(text)`, with U+FFFD for numbers of 1,000 digits or more."""
     return html.unescape(_HUGE_REFERENCE.sub("\ufffd", text))
 
 
 def decode(data: bytes, counts: collections.Counter[str]) -> str:
-    """Decodes UTF-8; undecodable bytes become U+FFFD."""
+    """Decodes UTF-8; undecodable bytes become U+FFFD and are counted."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -182,16 +178,8 @@ def clean(text: str, counts: collections.Counter[str], controls: Controls) -> st
     return text
 
 
-def plain_paragraphs(text: str, counts: collections.Counter[str], controls: Controls) -> Iterator[str]:
-    """Yields the lines of a text, cleaned, without blank lines; lines of over MAX_LINE_BYTES are split."""
-    for line in text.split("\n"):
-        cleaned = clean(line, counts, controls)
-        counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
-        yield from short_parts(cleaned, MAX_LINE_BYTES)
-
-
-def short_parts(line: str, most: int) -> Iterator[str]:
-    """Yields a line in parts of at most `most` characters, divided at spaces where there are any."""
+def split_long(line: str, most: int) -> Iterator[str]:
+    """Splits a line into strings of at most `most` characters, at spaces where possible."""
     start, end = 0, len(line)
     while end - start > most:
         place = line.rfind(" ", start, start + most) + 1 or start + most
@@ -208,19 +196,16 @@ def text_document(
 ) -> Iterator[Document]:
     """Yields the document of a text whose lines are paragraphs, in parts if it is long."""
     passages = Passages(key, False, counts)
-    for paragraph in plain_paragraphs(text, counts, controls):
-        yield from passages.add(paragraph, len(paragraph))
+    for line in text.split("\n"):
+        cleaned = clean(line, counts, controls)
+        counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
+        for paragraph in split_long(cleaned, MAX_LINE_BYTES):
+            yield from passages.add(paragraph, len(paragraph))
     yield from passages.rest()
 
 
 class Passages:
-    """Collects the passages of one document, and splits it into parts if it is too long.
-
-    Args:
-        key: the key of the document.
-        presplit: whether the passages are sentences.
-        counts: updated with "long_documents".
-    """
+    """Collects the passages of one document, and splits it into parts if it is too long."""
 
     def __init__(self, key: str, presplit: bool, counts: collections.Counter[str]):
         self._key, self._presplit, self._counts = key, presplit, counts
@@ -241,3 +226,101 @@ class Passages:
             key = f"{self._key}#{self._part}" if self._part else self._key
             yield Document(key, tuple(self._passages), self._presplit, self._part)
             self._passages, self._size, self._part = [], 0, self._part + 1
+
+
+def check_head(head: bytes, path: str) -> None:
+    """Raises UserError if the first HEAD_BYTES of a file, decompressed, are not those of text in UTF-8."""
+    kinds = [kind for magic, kind in _MAGIC.items() if head.startswith(magic)]
+    place, magic = _TAR
+    if head[place] == magic:
+        kinds.append("a tar archive")
+    if kinds:
+        raise UserError(
+            f"{path} is {kinds[0]}; expected text in UTF-8, or the suffix of its format in its name"
+        )
+
+
+@contextlib.contextmanager
+def open_lines(
+    range_: Range, counts: collections.Counter[str], longest: int = MAX_LINE_BYTES
+) -> Iterator["Lines"]:
+    """Opens the lines of a range; on exit, adds the number of bytes read to `counts`."""
+    with opened(range_.path) as file:
+        lines = Lines(file, range_, counts, longest)
+        yield lines
+        counts["bytes"] += lines.offset - lines.first
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """A line, or a section of a line that is too long; `begins` and `ends` tell which end of it is here."""
+
+    offset: int  # in the file, in bytes
+    data: bytes
+    begins: bool
+    ends: bool
+
+
+class Lines:
+    """Iterates over the lines that begin at or after the start of a range, until the end of the file."""
+
+    def __init__(self, file: BinaryIO, range_: Range, counts: collections.Counter[str], longest: int):
+        self._file, self._counts, self._longest = file, counts, longest
+        head = file.read(HEAD_BYTES)
+        check_head(head, range_.path)
+        self.data_start = len(_BOM) if head.startswith(_BOM) else 0
+        self.first = self.offset = self._seek_line(max(range_.start, self.data_start))
+        self._carry = b""
+
+    def _seek_line(self, offset: int) -> int:
+        """Moves to the first line that begins at or after an offset, and returns its offset."""
+        if offset == self.data_start:
+            self._file.seek(offset)
+            return offset
+        offset -= 1
+        self._file.seek(offset)
+        while data := self._file.readline(MAX_LINE_BYTES):
+            offset += len(data)
+            if data.endswith(b"\n"):
+                break
+        return offset
+
+    def previous_is_blank(self) -> bool:
+        """Returns True if the line before the first one is blank or missing; call it before any is read."""
+        here, end = self.offset, self.offset - 1
+        blank, tail, step = True, b"", 256
+        while blank and end > self.data_start and b"\n" not in tail and len(tail) <= MAX_LINE_BYTES:
+            begin, step = max(self.data_start, end - step), 2 * step
+            self._file.seek(begin)
+            tail = self._file.read(end - begin) + tail
+            # A byte that is not part of whitespace ends the search, which in most files happens right away.
+            blank = not tail.rpartition(b"\n")[2].translate(None, _WHITESPACE_BYTES)
+            end = begin
+        self._file.seek(here)
+        line = tail.rpartition(b"\n")[2]
+        return blank and len(line) < MAX_LINE_BYTES and not line.decode("utf-8", "replace").strip()
+
+    def __iter__(self) -> Iterator[Line]:
+        begins = True
+        while data := self._carry + self._file.readline(self._longest - len(self._carry)):
+            self._carry = b""
+            ends = data.endswith(b"\n") or len(data) < self._longest
+            if not ends:
+                data, self._carry = _cut_bytes(data)
+                self._counts["long_lines"] += begins
+            offset = self.offset
+            self.offset += len(data)
+            yield Line(offset, data, begins, ends)
+            begins = ends
+
+
+def _cut_bytes(data: bytes) -> tuple[bytes, bytes]:
+    """Cuts a long line near its end: after a space if there is one, and never inside a character."""
+    place = data.rfind(b" ", len(data) - 4096) + 1
+    if not place:
+        place = len(data)
+        while place > len(data) - 4 and data[place - 1] & 0xC0 == 0x80:
+            place -= 1
+        if place > len(data) - 4 and data[place - 1] & 0xC0 == 0xC0:
+            place -= 1
+    return data[:place], data[place:]

@@ -1,4 +1,4 @@
-"""Defines the formats of a corpus, and the signs that a text has another format."""
+"""Defines the formats of a corpus, and recognizes signs that a text has another format."""
 
 import collections
 import dataclasses
@@ -6,36 +6,57 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression, files, json_files
+from bert_jax.io import columnar, compression, files, json_files, tfds
 from bert_jax.io.wording import counted
-from data_pipelines.readers import books, csv_rows, jsonl, text, wikiextractor, wikipedia_xml
-from data_pipelines.readers.documents import Controls, Document, Fields, Range
+from data_pipelines.readers import books, tables, text, wikipedia
+from data_pipelines.readers.documents import (
+    HEAD_BYTES,
+    Controls,
+    Document,
+    Fields,
+    Range,
+    check_head,
+)
 
-_MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences, and of some abbreviations
+_SENTENCE_ENDS = (". ", "! ", "? ", "।", "。", "！", "？")  # also of some abbreviations
 _LONG_LINE_WORDS = 60  # on average; a sentence has about 20
 _SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
-_FEW_LINES = 20  # below this number a corpus is not judged
-# The beginnings of lines of other formats, by the count of those that have them.
-_BEGINNINGS = {"page_lines": "<page>", "json_lines": '{"'}
+_FEW_LINES = 20  # a corpus with fewer lines is not judged
+_BEGINNINGS = {"page_lines": "<page>", "json_lines": '{"'}  # of lines of other formats, by their counts
+_HIGH_SKIPPED_FRACTION = 0.01  # of the records; some corpora have a few without text
 AUTO = "auto"
-_OF_SUFFIXES = {
+_BY_SUFFIX = {
     ".txt": "text",
     ".csv": "csv",
     ".tsv": "csv",
     ".xml": "wikipedia_xml",
     **dict.fromkeys(json_files.LINES_SUFFIXES, "jsonl"),
 }
-_HIGH_LEFT_OUT_SHARE = 0.01  # of the records; some corpora have a few without text
+
+# The counts of `read_documents` in addition to "documents" and "bytes".
+COUNTS: tuple[str, ...] = (
+    *"undecodable control_characters long_lines long_documents unclosed outside doc_lines".split(),
+    *"page_lines json_lines text_lines".split(),
+    *"sentence_lines sentence_line_words inner_sentence_ends other_namespaces redirects".split(),
+    *"disambiguations broken_pages latin_1_books boilerplate headings bad_lines without_text".split(),
+)
+
+
+def _check_text(path: str, fields: Fields) -> None:
+    if files.size(path):
+        with compression.opened(path) as file:
+            check_head(file.read(HEAD_BYTES), path)
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One value of --input_format.
+    """One format of a corpus.
 
     Attributes:
         read: yields the documents that start in a range, and updates the counts.
-        whole: whether a file is one document and cannot be split.
-        streams: whether a .bz2 file of several streams may be split where a stream begins.
+        check: raises UserError if the beginning of a file shows that it has another format.
+        splits: the unit at which a file can be split: "bytes", "records", or "" for none.
+        bzip2_streams: whether a .bz2 file of several streams may be split where a stream begins.
         has_fields: whether `Fields` determine what is read.
         blank_line_ends: whether a blank line ends a document.
         sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
@@ -43,47 +64,120 @@ class Format:
     """
 
     read: Callable[[Range, collections.Counter[str], Fields, Controls], Iterator[Document]]
-    whole: bool = False
-    streams: bool = False
+    check: Callable[[str, Fields], None] = _check_text
+    splits: str = "bytes"
+    bzip2_streams: bool = False
     has_fields: bool = False
     blank_line_ends: bool = False
     sentence_lines: bool = False
     doc_elements: bool = False
 
 
+# By the value of --input_format.
 FORMATS: dict[str, Format] = {
     "text": Format(text.read, blank_line_ends=True, sentence_lines=True),
     "paragraphs": Format(functools.partial(text.read, presplit=False), blank_line_ends=True),
-    "wikiextractor": Format(wikiextractor.read, doc_elements=True),
-    "wikipedia_xml": Format(wikipedia_xml.read, streams=True),
-    "books": Format(books.read, whole=True),
-    "jsonl": Format(jsonl.read, has_fields=True),
-    "csv": Format(csv_rows.read, whole=True, has_fields=True),
+    "wikiextractor": Format(wikipedia.read_extracted, doc_elements=True),
+    "wikipedia_xml": Format(wikipedia.read_xml, bzip2_streams=True),
+    "books": Format(books.read, splits=""),
+    "jsonl": Format(tables.read_jsonl, has_fields=True),
+    "csv": Format(tables.read_csv, splits="", has_fields=True),
 }
+_COLUMNS = Format(tables.read_columns, tables.check_columns, "records", has_fields=True)
+_TFDS = Format(tables.read_tfds, tables.check_tfds, "records", has_fields=True)
 
 
-def named(name: str) -> Format:
-    """Returns the format with this name.
+def format_of(path: str, name: str) -> Format:
+    """Returns the format of a path: `name`, unless the path is a Parquet or Arrow file or a TFDS data set.
 
     Raises:
-        UserError: the format is unknown.
+        UserError: the name is unknown.
     """
+    if path.startswith(tfds.PREFIX):
+        return _TFDS
+    if columnar.is_columnar(path):
+        return _COLUMNS
     if name not in FORMATS:
         raise UserError(f"--input_format={name}: expected {AUTO} or one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
-def count_signs(
-    document: Document, format: Format, counts: collections.Counter[str], of_lines: bool = True
-) -> None:
-    """Updates the counts that `suspicions` uses with a document.
+def has_fields(paths: Sequence[str], name: str) -> bool:
+    """Returns True if the documents of any of the inputs depend on `Fields`."""
+    return any(format_of(path, name).has_fields for path in paths)
+
+
+def presplit(paths: Sequence[str], name: str) -> bool:
+    """Returns True if all lines of the inputs are sentences, so that nothing is split."""
+    return FORMATS[name].sentence_lines and not has_fields(paths, name)
+
+
+def resolve_format(paths: Sequence[str], name: str, fields: Fields) -> str:
+    """Returns the format in which the inputs are read: `name`, or for AUTO the one that the suffixes imply.
+
+    Raises:
+        UserError: the suffixes do not imply one format, or `fields` has no effect on the inputs.
+    """
+    if name == AUTO:
+        others = [path for path in paths if not (path.startswith(tfds.PREFIX) or columnar.is_columnar(path))]
+        suffixes = {files.suffix(compression.strip_suffix(path)): path for path in others}
+        names = {_BY_SUFFIX.get(suffix) for suffix in suffixes} or {"text"}
+        if len(names) > 1 or None in names:
+            raise UserError(
+                f"the suffixes of {', '.join(list(suffixes.values())[:5])} do not imply one format; give "
+                f"--input_format={'|'.join(FORMATS)}"
+            )
+        name = str(names.pop())
+    format_of("", name)
+    if fields != Fields() and not has_fields(paths, name):
+        raise UserError(
+            f"--text_field={fields.text} and --id_field={fields.id} have no effect with --input_format={name}"
+        )
+    return name
+
+
+def no_text(paths: Sequence[str], name: str) -> str:
+    """Returns the error message for files without text in their format."""
+    return f"no text in {counted(len(paths), 'file')}, {paths[0]} first: is --input_format={name} right?"
+
+
+def read_documents(
+    range_: Range,
+    format: str,
+    counts: collections.Counter[str] | None = None,
+    fields: Fields = Fields(),  # noqa: B008 (frozen)
+    controls: Controls = Controls(),  # noqa: B008 (frozen)
+) -> Iterator[Document]:
+    """Yields the documents that start in a range, in file order.
+
+    The memory is at most that of one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
 
     Args:
-        document: the document.
-        format: the format in which it was read.
-        counts: updated.
-        of_lines: whether the passages are the lines of a file, not of a row or a record.
+        range_: a range that `split_ranges` returned for the same format.
+        format: one of FORMATS; it is ignored for Parquet and Arrow files and TFDS data sets.
+        counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
+            became U+FFFD); "control_characters" that were dropped or replaced; "long_lines" and
+            "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
+            lines outside <doc> elements (a lower bound: the split into ranges can hide some); the pages,
+            lines and paragraphs that were dropped; and the counts that `suspicions` uses.
+        fields: the fields to read of records.
+        controls: how control characters are treated.
+
+    Raises:
+        UserError: the format is unknown, or a file does not have the type or the format that it should have.
+        OSError: the file cannot be read.
     """
+    counts = collections.Counter() if counts is None else counts
+    kind, named = format_of(range_.path, format), format_of("", format)
+    for document in kind.read(range_, counts, fields, controls):
+        _count_signs(document, named, counts, kind is named)
+        counts["documents"] += document.part == 0
+        yield document
+
+
+def _count_signs(
+    document: Document, format: Format, counts: collections.Counter[str], of_lines: bool
+) -> None:
     if not format.doc_elements:
         counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
     if of_lines and format.blank_line_ends:
@@ -94,85 +188,36 @@ def count_signs(
         counts["sentence_lines"] += len(document.passages)
         for passage in document.passages:
             counts["sentence_line_words"] += passage.count(" ") + 1
-            counts["inner_sentence_ends"] += sum(passage.count(mark, 0, -1) for mark in _MARKS)
-
-
-def resolve(given: str, paths: Sequence[str]) -> str:
-    """Returns the name of the format of a corpus: `given`, or for AUTO the one that the suffixes imply.
-
-    Args:
-        given: AUTO or one of FORMATS.
-        paths: the files of text; the suffix of a compression is ignored. Without any, AUTO is "text".
-
-    Raises:
-        UserError: the format is unknown, a suffix does not imply one, or the suffixes imply several.
-    """
-    if given != AUTO:
-        named(given)
-        return given
-    found: dict[str, str] = {}
-    for path in paths:
-        suffix = files.suffix(compression.strip_suffix(path))
-        if suffix not in _OF_SUFFIXES:
-            raise UserError(
-                f"{path}: its suffix does not imply a format; give --input_format={'|'.join(FORMATS)}"
-            )
-        found.setdefault(_OF_SUFFIXES[suffix], path)
-    if len(found) > 1:
-        several = ", ".join(f"{path} ({name})" for name, path in found.items())
-        raise UserError(f"the inputs have several formats: {several}; give --input_format or fewer inputs")
-    return next(iter(found), "text")
+            counts["inner_sentence_ends"] += sum(passage.count(end, 0, -1) for end in _SENTENCE_ENDS)
 
 
 def suspicions(counts: Mapping[str, int]) -> list[str]:
     """Returns messages about signs that the text has another format, with the flag to give."""
-    doc_lines, page_lines, json_lines, text_lines, lines, words, ends = (
-        counts.get(name, 0)  # records of an older version lack some of them
-        for name in (
-            *("doc_lines", "page_lines", "json_lines", "text_lines"),
-            *("sentence_lines", "sentence_line_words", "inner_sentence_ends"),
-        )
-    )
-    found = []
-    if doc_lines:
-        found.append(
-            f"{counted(doc_lines, 'line of the text begins', 'lines of the text begin')} with <doc: are the "
-            "files WikiExtractor's? give --input_format=wikiextractor"
-        )
-    if page_lines:
-        found.append(
-            f"{counted(page_lines, 'line of the text begins', 'lines of the text begin')} with <page>: is it "
-            "a dump of MediaWiki? give --input_format=wikipedia_xml"
-        )
-    if 2 * json_lines > text_lines:
-        found.append(
-            f'{json_lines:,} of the {counted(text_lines, "line")} of the text begin with {{": are they JSON '
-            "objects? give --input_format=jsonl --text_field=NAME"
-        )
-    # The lines of other formats are often long, too, and they are no paragraphs.
-    if lines >= _FEW_LINES and not found:
-        words, sentences = words / lines, 1 + ends / lines
-        if words > _LONG_LINE_WORDS or sentences >= _SEVERAL_SENTENCES:
-            found.append(
-                f"a line of the text has {words:.0f} words and {sentences:.1f} sentences on average, where "
-                "one sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
-            )
-    return found
+    counts = collections.Counter(counts)  # records of an older version lack some of them
+    for name, format in (("doc_lines", "wikiextractor"), ("page_lines", "wikipedia_xml")):
+        if counts[name]:
+            return [f"{counts[name]:,} lines look like the format {format}: give --input_format={format}?"]
+    if 2 * counts["json_lines"] > counts["text_lines"]:
+        return ["most lines look like JSON objects: give --input_format=jsonl --text_field=NAME?"]
+    lines = counts["sentence_lines"]
+    if lines < _FEW_LINES:
+        return []
+    words, sentences = counts["sentence_line_words"] / lines, 1 + counts["inner_sentence_ends"] / lines
+    if words <= _LONG_LINE_WORDS and sentences < _SEVERAL_SENTENCES:
+        return []
+    return [
+        f"a line of the text has {words:.0f} words and {sentences:.1f} sentences on average, where one "
+        "sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
+    ]
 
 
-def left_out(counts: Mapping[str, int]) -> list[str]:
-    """Returns a message if over 1% of the records (lines of JSON, rows of a table) were left out."""
+def skipped(counts: Mapping[str, int]) -> list[str]:
+    """Returns a message if over 1% of the records (lines of JSON, rows of a table) were skipped."""
     bad, without = (counts.get(name, 0) for name in ("bad_lines", "without_text"))
     records = counts.get("documents", 0) + bad + without
-    if bad + without <= _HIGH_LEFT_OUT_SHARE * records:
+    if bad + without <= _HIGH_SKIPPED_FRACTION * records:
         return []
-    reasons = []
-    if bad:
-        reasons.append(
-            f"{counted(bad, 'bad line')} (no JSON object, over 32 MB, or another number of fields than the "
-            "first row): mend the file"
-        )
-    if without:
-        reasons.append(f"{counted(without, 'record')} without text in its field: is --text_field right?")
-    share = (bad + without) / records
-    return [f"{share:.1%} of the {counted(records, 'record')} were left out: {'; '.join(reasons)}"]
+    return [
+        f"{(bad + without) / records:.1%} of the {counted(records, 'record')} were skipped: {bad:,} are "
+        f"damaged or too long, and {without:,} have no text in --text_field"
+    ]

@@ -1,63 +1,29 @@
-"""Finds and names the input files of a corpus, and splits them into ranges."""
+"""Finds the input files of a corpus, and splits them into ranges."""
 
 from __future__ import annotations
 
+import bisect
+import glob
 import hashlib
 import itertools
 import os
 import pathlib
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
-from bert_jax.errors import UserError
-from bert_jax.io import comma_lists, compression, files
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import columnar, comma_lists, compression, files, remote, tfds
+from bert_jax.io.progress import log
+from data_pipelines.readers import tables
 from data_pipelines.readers.documents import Fields, Range
-from data_pipelines.readers.formats import named
-from data_pipelines.readers.listing import aliases_for, finds, matches
-from data_pipelines.readers.sources import source_of
+from data_pipelines.readers.formats import format_of
 
-_REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
-
-
-def split_patterns(globs: str | Sequence[str]) -> list[str]:
-    """Returns the patterns of inputs, from patterns or from strings of patterns separated by commas.
-
-    A local path or pattern with a comma that finds something is one pattern.
-
-    Raises:
-        UserError: a folder of a pattern cannot be read.
-    """
-    patterns = [globs] if isinstance(globs, str) else list(globs)
-    return [path for text in patterns for path in comma_lists.paths(text, finds)]
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
+_LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
 
 
-def pattern_for(path: str, globs: str | Sequence[str], inside: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Returns the first pattern that finds a path, a folder that it lies in, or a file in it.
-
-    Args:
-        path: a local path or a URL, which need not exist yet.
-        globs: see `list_inputs`.
-        inside: relative paths of files in the path, which need not exist yet.
-
-    Returns:
-        The pattern, and the file in the path that it finds, or "" for the path or a folder that it lies in;
-        None if no pattern finds anything.
-    """
-    for pattern in split_patterns(globs):
-        aliases = aliases_for(path, pattern)
-        for name in ("", *inside):
-            if any(_is_found(os.path.join(alias, name), pattern) for alias in aliases):
-                return pattern, name
-    return None
-
-
-def _is_found(path: str, pattern: str) -> bool:
-    """Returns whether a pattern finds an absolute path or a folder that it lies in."""
-    folders = itertools.accumulate(path.rstrip("/").split("/"), "{}/{}".format)
-    return any(matches(folder, files.absolute(pattern)) for folder in folders)
-
-
-def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:
+def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "", exclude: str = "") -> list[str]:
     """Returns the files that match the patterns, sorted and without duplicates.
 
     Args:
@@ -65,76 +31,141 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
             folder stands for all files under it that are not hidden. A pattern is a local path or a URL
             (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
         tfds_data_dir: the directory of these data sets; "" for the default of tensorflow-datasets.
+        exclude: a file or a folder that the command writes, and whose files are not text.
 
     Raises:
-        UserError: a pattern matches no file, all files are empty, or a file has an unsupported type.
+        UserError: a pattern matches no file, or all files are empty.
     """
-    patterns = split_patterns(globs)
-    if not patterns:
-        raise UserError("no input given; expected files or patterns such as --input='corpus/*.txt'")
-    paths: set[str] = set()
-    known: set[str] = set()  # one file may be given by several spellings of its path
+    patterns = [globs] if isinstance(globs, str) else globs
+    patterns = [path for text in patterns for path in comma_lists.paths(text, lambda path: bool(_glob(path)))]
+    paths: dict[str, str] = {}  # by identity, since one file may be given by several spellings of its path
     for pattern in patterns:
-        given = sorted(source_of(pattern).find(tfds_data_dir), reverse=True)
-        found = {identity(path): path for path in given}
-        paths.update(path for one, path in found.items() if one not in known)
-        known |= found.keys()
-    for path in sorted(paths):
+        for path in sorted(_find(pattern, tfds_data_dir, exclude)):
+            paths.setdefault(identity(path), path)
+    if not paths:
+        raise UserError("no input; expected files or patterns such as --input='corpus/*.txt'")
+    for path in paths.values():
         if not files.is_remote(path) and pathlib.Path(path).is_fifo():
             raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
-        if path.endswith(_REFUSED):
-            raise UserError(
-                f"can't read {path}; expected plain text, .gz, .bz2, .xz or .zst: unpack it first"
-            )
-    if not any(file_size(path) for path in paths):
-        several = f"all {len(paths)} input files are empty, {min(paths)} first"
-        raise UserError(f"{several if len(paths) > 1 else f'{min(paths)} is empty'}; expected text")
-    return sorted(paths)
+    if not any(map(file_size, paths.values())):
+        raise UserError(f"all {len(paths)} input files are empty, {min(paths.values())} first; expected text")
+    return sorted(paths.values())
+
+
+def _find(pattern: str, tfds_data_dir: str, exclude: str) -> list[str]:
+    if pattern.startswith(tfds.PREFIX):
+        return [tfds.find(pattern, tfds_data_dir)]
+    try:
+        if files.is_remote(pattern):
+            paths = _remote_files(pattern)
+        else:
+            paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
+    except OSError as error:
+        raise file_error(f"--input={pattern}: cannot be read ({error.strerror or error})", error) from error
+    own = f"{identity(exclude)}/" if exclude else ""
+    paths = [path for path in paths if not own or not f"{identity(path)}/".startswith(own)]
+    if not paths:
+        raise UserError(f"--input={pattern} matches no file; expected text files")
+    return paths
+
+
+def _glob(pattern: str) -> list[str]:
+    """Returns the local paths that match a pattern; its longest beginning that exists is taken literally."""
+    beginning = pattern
+    while beginning and not os.path.exists(beginning):
+        beginning = os.path.dirname(beginning)
+    return glob.glob(glob.escape(beginning) + pattern[len(beginning) :], recursive=True)
+
+
+def _files_under(path: str) -> list[str]:
+    """Returns the files in a folder and in the folders and links in it, each once; of a file, itself."""
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    visited: set[str] = set()
+    pending = [path]
+    while pending:
+        folder = pending.pop()
+        if (real := os.path.realpath(folder)) in visited:
+            continue
+        visited.add(real)
+        with os.scandir(folder) as entries:
+            entries = [entry for entry in entries if not entry.name.startswith(".")]
+        folders = [entry for entry in entries if entry.is_dir()]
+        found += [entry.path for entry in entries if not entry.is_dir()]
+        links = [entry.path for entry in folders if entry.is_symlink()]  # followed last
+        pending = sorted(links) + pending + sorted(entry.path for entry in folders if not entry.is_symlink())
+    return found
+
+
+def _of_data_set(folder: str, paths: list[str]) -> list[str]:
+    """Returns the Parquet and Arrow files of a folder that has such files, else all of its files."""
+    data_set = columnar.of_data_set(paths)
+    others = [path for path in paths if not (columnar.is_columnar(path) or path.endswith((".json", ".md")))]
+    if data_set and others:
+        log(f"warning: of {folder}, only the Parquet and Arrow files are read, not {others[0]}")
+    return data_set or paths
+
+
+def _remote_files(pattern: str) -> list[str]:
+    system, bare = remote.file_system(pattern)
+    found = []
+    with remote.errors(pattern):
+        for path in system.glob(bare):
+            if not system.isdir(path):
+                found.append(path)
+                continue
+            under = [file for file in system.find(path) if "/." not in file[len(path) :]]
+            found += _of_data_set(path, [file for file in under if system.size(file) is not None])
+    url, place = pattern.rstrip("/"), bare.rstrip("/")
+    if place and url.endswith(place):
+        # File systems omit the scheme from their paths, and some of them the host.
+        return [f"{url.removesuffix(place)}{path}" for path in found]
+    return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
 
 
 def identity(path: str) -> str:
     """Returns what all spellings of the path of an input have in common."""
-    return path if files.is_remote(path) or not files.exists(path) else os.path.realpath(path)
+    return path if files.is_remote(path) or path.startswith(tfds.PREFIX) else os.path.realpath(path)
 
 
 def file_size(path: str) -> int:
-    """Returns the size of a file or a TFDS data set, in bytes.
+    """Returns the size of a file or a TFDS data set, in bytes."""
+    return tfds.size(path) if path.startswith(tfds.PREFIX) else files.size(path)
+
+
+def file_digest(task: tuple[str, str, Fields]) -> dict[str, Any]:
+    """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set.
+
+    Args:
+        task: the path, the name of its format, and the fields to read.
 
     Raises:
-        OSError: it cannot be read.
+        UserError: as far as its beginning and its columns show, it has another format or lacks the fields.
     """
-    return source_of(path).size()
-
-
-def file_digest(path: str) -> dict[str, Any]:
-    """Returns the size and the SHA-256 of a file, or of the concatenated files of a TFDS data set."""
+    path, format, fields = task
+    format_of(path, format).check(path, fields)
     digest, size = hashlib.sha256(), 0
-    for part in source_of(path).parts():
-        with files.open_read(part) as file:
+    for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
+        with files.open_read(each) as file:
             while data := file.read(1 << 20):
                 digest.update(data)
                 size += len(data)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def checked_digest(given: tuple[str, Fields]) -> dict[str, Any]:
-    """Returns the `file_digest` of a path, after a check that it is text, or a table with the fields.
-
-    Raises:
-        UserError: it is not, as far as its beginning and its columns show. Otherwise a build would end where
-            it reads the file, and the right files would be another build, which begins anew.
-    """
-    path, fields = given
-    source_of(path).check(fields)
-    return file_digest(path)
-
-
 def short_names(paths: Sequence[str]) -> list[str]:
     """Returns the paths without the folder that they have in common; for TFDS data sets, their names."""
-    sources = [source_of(path) for path in paths]
-    folders = [names for source in sources if (names := source.folders()) is not None]
+    names = [
+        None if path.startswith(tfds.PREFIX) else files.absolute(path).replace(os.sep, "/").split("/")
+        for path in paths
+    ]
+    folders = [name[:-1] for name in names if name]
     shared = len(os.path.commonprefix(folders)) if folders else 0  # noqa: RUF071 (of lists)
-    return [source.name(shared) for source in sources]
+    return [
+        "/".join(name[shared:]) if name else tfds.builder(path).info.full_name
+        for path, name in zip(paths, names, strict=True)
+    ]
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
@@ -148,14 +179,71 @@ def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") 
         target_bytes: the size of a range.
         format: one of FORMATS, which determines the files that can be split.
     """
-    if target_bytes < 1:
-        raise ValueError(f"target_bytes must be positive, not {target_bytes}")
-    kind = named(format)
     return [
         range_
         for path, name in zip(paths, short_names(paths), strict=True)
-        for range_ in source_of(path).split(target_bytes, kind, name)
+        for range_ in _split(path, target_bytes, format, name)
     ]
+
+
+def _split(path: str, target_bytes: int, format: str, name: str) -> list[Range]:
+    size = file_size(path)
+    number = -(-size // target_bytes)
+    if not number:
+        return []
+    kind = format_of(path, format)
+    if kind.splits == "records":
+        return _split_records(path, name, size, number)
+    compressed = compression.suffix(path)
+    edges = [size * i // number for i in range(number + 1)]
+    if compressed == ".bz2" and kind.bzip2_streams and number > 1:
+        edges = _stream_edges(path, edges)
+    elif not kind.splits or compressed:
+        edges = [0, size]
+    whole = len(edges) == 2 and bool(compressed)
+    return [Range(path, name, a, None if whole else b, b - a) for a, b in itertools.pairwise(edges)]
+
+
+def _split_records(path: str, name: str, size: int, number: int) -> list[Range]:
+    """Returns about `number` ranges of records; those of a Parquet file begin with a row group."""
+    starts: list[int] = []
+    if path.startswith(tfds.PREFIX):
+        records = tfds.builder(path).info.splits[tfds.SPLIT].num_examples
+    else:
+        table = tables.table(path)
+        records, starts = len(table), table.group_starts()
+    edges = sorted({records * i // number for i in range(number + 1)}) if records else []
+    if starts and edges:
+        inside = {starts[bisect.bisect_right(starts, edge) - 1] for edge in edges[:-1]}
+        edges = sorted({*inside, records})
+    return [
+        Range(path, name, a, b, size * b // records - size * a // records)
+        for a, b in itertools.pairwise(edges)
+    ]
+
+
+def _stream_edges(path: str, edges: list[int]) -> list[int]:
+    """Moves each edge to the next start of a bzip2 stream, and drops edges without a stream soon after."""
+    found = {0, edges[-1]}
+    with files.open_read(path) as file:
+        for edge in edges[1:-1]:
+            start = _next_stream(file, edge)
+            if start is None:
+                break  # avoids searching a file of one stream from every edge
+            found.add(start)
+    return sorted(found)
+
+
+def _next_stream(file: BinaryIO, offset: int) -> int | None:
+    file.seek(offset)
+    end, tail = offset + _LONGEST_STREAM, b""
+    while offset < end and (data := file.read(1 << 20)):
+        match = _STREAM.search(tail + data)
+        if match:
+            return offset - len(tail) + match.start()
+        offset += len(data)
+        tail = (tail + data)[-9:]
+    return None
 
 
 def group_ranges(ranges: Sequence[Range], target_bytes: int) -> list[tuple[Range, ...]]:
@@ -169,16 +257,3 @@ def group_ranges(ranges: Sequence[Range], target_bytes: int) -> list[tuple[Range
         groups[-1].append(range_)
         size += range_.size
     return [tuple(group) for group in groups]
-
-
-def place(key: str, range_: Range) -> str:
-    """Describes where a document begins: the name of the input, and the line, byte, row or record in it.
-
-    Args:
-        key: the key of the document, which is returned unchanged unless it is a file name and an offset.
-        range_: the range of the document.
-    """
-    name, _, offset = key.partition("#")[0].rpartition(":")
-    if name != range_.name or not offset.isdigit():
-        return key
-    return f"{name}, {source_of(range_.path).place(int(offset))}"

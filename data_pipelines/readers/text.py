@@ -1,13 +1,17 @@
-"""Reads the formats `text` and `paragraphs`.
-
-There is one sentence or one paragraph per line, and a blank line between documents.
-"""
+"""Reads the formats `text` and `paragraphs`: a passage on each line, a blank line between documents."""
 
 import collections
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Controls, Document, Fields, Passages, Range, decode_line
-from data_pipelines.readers.lines import open_lines
+from data_pipelines.readers.documents import (
+    Controls,
+    Document,
+    Fields,
+    Passages,
+    Range,
+    decode_line,
+    open_lines,
+)
 
 
 def read(
@@ -23,7 +27,7 @@ def read(
         range_: the range.
         counts: updated with what was read; see `readers.read_documents`.
         fields: not used.
-        controls: what becomes of control characters.
+        controls: how control characters are treated.
         presplit: whether a line is a sentence, as in the files that google-research/bert reads, or a
             paragraph.
     """

@@ -1,14 +1,20 @@
-"""Makes rows of the packed schema."""
+"""Makes rows of the packed schema: sequences are packed into rows by best fit, in a bounded window."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.data import packed, tfrecord
+from bert_jax.data.best_fit import best_fit
+from bert_jax.data.packed import PackedSequence
 from data_pipelines import sorted_runs
-from data_pipelines.stages import buckets, packing, pairs
+from data_pipelines.stages import buckets, pairs
+
+WINDOW = 1 << 15
+_FULL_ENOUGH = 0.98
 
 
 def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
@@ -24,7 +30,7 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     counts["documents"] = len(documents)
     counts["text_tokens"] = sum(document.size for document in documents)
 
-    def sequences() -> Iterator[packed.PackedSequence]:
+    def sequences() -> Iterator[PackedSequence]:
         layout = tokenizer.layout
         if settings["full_sentences"] or settings.get("full_rows"):
             room = layout.room(length, pair=False)
@@ -38,12 +44,12 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
             second = pair.second or None
             ids = layout.row(pair.first, second).astype(dtype)
             first_length = layout.first_length(len(pair.first), second is not None)
-            yield packed.PackedSequence(ids, first_length, pair.label)
+            yield PackedSequence(ids, first_length, pair.label)
 
     def rows() -> Iterator[bytes]:
         # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
         order = task.rng("/rows")
-        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
+        for row in pack(sequences(), length, settings["max_sequences_per_row"], order):
             size = sum(len(sequence.ids) for sequence in row)
             if task.most_tokens is not None and counts["tokens"] + size / 2 > task.most_tokens:
                 return
@@ -67,3 +73,47 @@ def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random
         if number:
             rng.shuffle(documents)
         yield from documents
+
+
+def pack(
+    sequences: Iterable[PackedSequence],
+    max_seq_length: int,
+    max_sequences: int,
+    rng: random.Random,
+    window: int = WINDOW,
+) -> Iterator[list[PackedSequence]]:
+    """Packs each sequence into exactly one row.
+
+    Args:
+        sequences: the sequences, each of at most `max_seq_length` tokens.
+        max_seq_length: the maximum number of tokens in a row.
+        max_sequences: the maximum number of sequences in a row.
+        rng: shuffles the rows of a window, which would otherwise be sorted by their longest sequence.
+        window: the number of sequences that are packed together. Up to half as many sequences, from rows that
+            are less than 98% full, are packed again in the next window.
+
+    Yields:
+        The sequences of each row.
+    """
+    sequences = iter(sequences)
+    waiting: list[PackedSequence] = []
+    while True:
+        taken = list(itertools.islice(sequences, window))
+        last = len(taken) < window
+        full: list[list[PackedSequence]] = []
+        sparse: list[list[PackedSequence]] = []
+        held = waiting + taken
+        for places in best_fit([len(sequence.ids) for sequence in held], max_seq_length, max_sequences):
+            row = [held[place] for place in places]
+            tokens = sum(len(sequence.ids) for sequence in row)
+            (full if last or tokens >= _FULL_ENOUGH * max_seq_length else sparse).append(row)
+        waiting = []
+        for row in reversed(sparse):  # the rows packed last are the emptiest
+            if len(waiting) + len(row) <= window // 2:
+                waiting.extend(row)
+            else:
+                full.append(row)
+        rng.shuffle(full)
+        yield from full
+        if last:
+            return

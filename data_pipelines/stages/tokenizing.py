@@ -12,7 +12,7 @@ from bert_jax import tokenization
 from bert_jax.data import packed
 from bert_jax.io import files
 from data_pipelines import cleaning, readers, sentences, sorted_runs
-from data_pipelines.cleaning import minhash
+from data_pipelines.cleaning import duplicates
 
 _RUN_TOKENS = 32 << 20
 _RUN_DOCUMENTS = 1 << 19
@@ -39,9 +39,7 @@ class TokenizeTask:
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
     """Tokenizes the documents of some byte ranges, writes them as sorted runs, and counts them.
 
-    A text of over 10,000 tokens, which is not a real sentence, is split into sentences of that length,
-    because a segment is built from whole sentences, and truncating it would drop most of such a text one
-    token at a time.
+    A sentence of over 10,000 tokens is split, since truncating a pair takes time for each token.
 
     Returns:
         The counts; `smallest_keys`, the two smallest keys of documents; `runs` and `histogram`, the names of
@@ -57,7 +55,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     runs: list[str] = []
     writer, marks = sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
-    def flush() -> tuple[sorted_runs.RunWriter, minhash.Writer | None]:
+    def flush() -> tuple[sorted_runs.RunWriter, duplicates.Writer | None]:
         path = f"{task.output}-{len(runs):04d}"
         runs.append(files.name(path))
         writer.write(path)
@@ -85,10 +83,11 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         counts["documents"] += beginnings.begins(document)
         counts["sentences"] += len(encoded)
         counts["tokens"] += tokens
-        counts["unknown_tokens"] += sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
+        unknown = sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
+        counts["unknown_tokens"] += unknown
         writer.add(key, encoded)
         if marks:
-            marks.add(key, document, counts["documents"], encoded, tokenizer.unk_id)
+            marks.add(key, document, counts["documents"], (tokens, len(encoded), unknown))
         full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
         if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
             writer, marks = flush()
@@ -106,10 +105,8 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     }
 
 
-def _new_marks(settings: cleaning.Settings | None) -> minhash.Writer | None:
-    if settings and not {"exact", "near"}.isdisjoint(settings.steps):
-        return minhash.Writer(settings.steps, settings.near_duplicate_threshold)
-    return None
+def _new_marks(settings: cleaning.Settings | None) -> duplicates.Writer | None:
+    return duplicates.Writer(settings) if settings and settings.finds_duplicates else None
 
 
 def _encoded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax import tokenization
-from data_pipelines.flags import REQUIRED, CorpusOptions, flag
+from data_pipelines.settings import REQUIRED, CorpusOptions, flag
 
 LEAST_COVERAGE = 0.999
 

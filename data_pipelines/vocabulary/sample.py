@@ -88,22 +88,16 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         progress: shows how much has been read; the caller closes it.
 
     Raises:
-        UserError: there is no text, a file is in two of the inputs, or an input finds the output, which
-            would be text of the next command.
+        UserError: there is no text, or a file is in two of the inputs.
     """
-    if found := readers.pattern_for(options.output, options.input):
-        raise UserError(
-            f"--output={options.output} would be a file of --input={found[0]}, which is read as text; choose "
-            "another folder, or a narrower pattern"
-        )
     exponent = options.sampling_exponent
     if exponent == 1:
-        paths = readers.list_inputs(options.input, options.tfds_data_dir)
+        paths = readers.list_inputs(options.input, options.tfds_data_dir, options.output)
         divided = [languages.Language(", ".join(options.input), tuple(paths))]
     else:
-        divided = languages.divide(options.input, options.tfds_data_dir)
+        divided = languages.divide(options.input, options.tfds_data_dir, options.output)
     every = [path for one in divided for path in one.paths]
-    format = readers.check_flags(every, options.input_format, options.fields, options.tfds_data_dir)
+    format = readers.resolve_format(every, options.input_format, options.fields)
     options = dataclasses.replace(options, input_format=format)
     sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
     weights = [size**exponent for size in sizes]

@@ -32,7 +32,7 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
 
     def folded() -> Iterator[str]:
         for line in lines:
-            yield from readers.short_parts(normalize(line), _LONGEST // 4)  # a character has up to 4 bytes
+            yield from readers.split_long(normalize(line), _LONGEST // 4)  # a character has up to 4 bytes
         progress.start("learning tokens")
 
     try:

@@ -154,6 +154,7 @@ def _check(options: Options) -> None:
             f"{LEAST_COVERAGE} to 1",
         ),
         "min_frequency": (options.min_frequency >= 1, "at least 1"),
+        "sampling_exponent": (languages.is_exponent(options.sampling_exponent), "over 0, and at most 1"),
         "normalizer": (options.normalizer in ("bert", "albert"), "bert or albert"),
         "special_tokens": (
             options.special_tokens in byte_bpe.FAMILIES,
@@ -163,7 +164,6 @@ def _check(options: Options) -> None:
     for name, (good, expected) in rules.items():
         if not good:
             raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
-    languages.check_exponent(options.sampling_exponent)
     trainer = TRAINERS[options.kind]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name in trainer.unused:

@@ -18,7 +18,7 @@ from bert_jax import cli, tokenization
 from bert_jax.data import records
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe_files, templates
-from data_pipelines import build, output_lock, readers, sorted_runs
+from data_pipelines import build, output, readers, sorted_runs
 from data_pipelines.stages import buckets, tokenizing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,16 +221,7 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
     assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert not os.path.exists(os.path.join(options.output, output_lock.UNFINISHED))
-
-
-def test_results_are_small_however_many_documents_there_are(options, monkeypatch):
-    """The process that plans holds those of all tasks."""
-    results = []
-    plan = buckets.plan
-    monkeypatch.setattr(buckets, "plan", lambda found, share: (results.extend(found), plan(found, share))[1])
-    build.build(options)
-    assert results and max(len(value) for one in results for value in one.values() if type(value) is list) < 3
+    assert not os.path.exists(os.path.join(options.output, output.UNFINISHED))
 
 
 def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path, monkeypatch):

@@ -15,10 +15,9 @@ from unittest import mock
 import pytest
 from support.builds import contents, interrupted
 
-import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe_files, templates
-from data_pipelines import build, output_lock
+from data_pipelines import build, output
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,55 +45,13 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
         with pytest.raises(KeyboardInterrupt):
             build.build(options)
     others = dataclasses.replace(options, seed=8)
-    left = Path(options.output) / output_lock.UNFINISHED / "left"
+    left = Path(options.output) / output.UNFINISHED / "left"
     left.write_text("of seed 7")
     with pytest.raises(UserError, match=r"unfinished work .*seed 7, not 8.*--overwrite to begin"):
         build.build(others)
     assert left.exists()
     assert not build.build(others, overwrite=True).already_done
     assert not left.parent.exists() and build.build(others).already_done
-
-
-def test_nothing_of_replaced_records_stays(options):
-    build.build(dataclasses.replace(options, clean="exact"))
-    assert "cleaning.json" in os.listdir(options.output)
-    build.build(options, overwrite=True)
-    assert "cleaning.json" not in os.listdir(options.output)
-    directory = Path(options.output)
-    (directory / "manifest.json").unlink()  # as if killed while the files are moved
-    (directory / "unfinished").mkdir()
-    (directory / "unfinished" / "settings.json").write_text('{"seed": 99}')
-    (directory / "train-00001-of-00003.tfrecord").write_text("old")
-    build.build(options, overwrite=True)
-    assert "train-00001-of-00003.tfrecord" not in os.listdir(directory)
-
-
-def test_records_stay_when_those_that_would_replace_them_cannot_be_made(options):
-    build.build(options)
-    before = contents(options.output)
-    with pytest.raises(UserError, match="no text in"):
-        build.build(dataclasses.replace(options, input_format="wikiextractor"), overwrite=True)
-    assert contents(options.output) == before and build.build(options).already_done
-
-
-def test_work_that_is_to_replace_records_is_kept_beside_them(options):
-    build.build(options)
-    before = contents(options.output)
-    others = dataclasses.replace(options, seed=8)
-    with interrupted(3):
-        build.build(others, overwrite=True)
-    unfinished = Path(options.output) / output_lock.UNFINISHED
-    done = contents(unfinished)
-    assert len(done) > 2 and before.items() <= contents(options.output).items()
-    assert build.build(options).already_done
-    with pytest.raises(UserError, match="holds other records"):
-        build.build(others)
-    assert contents(unfinished) == done
-    third = dataclasses.replace(options, seed=9)
-    with interrupted(1):
-        build.build(third, overwrite=True)
-    assert before.items() <= contents(options.output).items()
-    assert build.build(third, overwrite=True).manifest["seed"] == 9
 
 
 @pytest.fixture
@@ -169,30 +126,6 @@ def test_killed_while_it_replaces_records_it_goes_on(about_to_replace, tmp_path)
     assert contents(options.output) == contents(expected.output)
 
 
-@pytest.mark.long
-def test_killed_while_it_drops_unfinished_work_either_run_goes_on(about_to_replace, tmp_path):
-    options, restore, _ = about_to_replace
-    others = dataclasses.replace(options, seed=8)
-    wanted = []
-    for one in (options, others):
-        made = dataclasses.replace(one, output=str(tmp_path / f"expected-{one.seed}"))
-        build.build(made)
-        wanted.append(contents(made.output))
-
-    def moving():
-        """Leaves unfinished work whose first files are already in the output directory."""
-        restore()
-        assert stopped(11, lambda: build.build(options, overwrite=True))
-        assert not os.path.exists(os.path.join(options.output, "manifest.json"))
-
-    for moment in range(0, 24, 3):
-        for one, expected in zip((options, others), wanted, strict=True):
-            moving()
-            assert stopped(moment, lambda: build.build(others, overwrite=True))
-            build.build(one, overwrite=True)
-            assert contents(options.output) == expected
-
-
 def test_records_that_are_not_whole_are_made_again(options):
     build.build(options)
     expected = contents(options.output)
@@ -223,49 +156,13 @@ def test_damaged_records_are_made_again_with_overwrite(options):
     assert build.build(options, overwrite=True).already_done
 
 
-def test_making_damaged_records_again_goes_on_without_overwrite(options):
-    build.build(options)
-    expected = contents(options.output)
-    damage(options)
-    with interrupted(3):
-        build.build(options, overwrite=True)
-    assert not build.build(options).already_done
-    assert contents(options.output) == expected
-
-
-def test_what_a_finished_build_left_goes_unless_another_process_has_locked_it(options):
-    build.build(options)
-    expected = contents(options.output)
-    unfinished = Path(options.output) / output_lock.UNFINISHED
-    unfinished.mkdir()
-    with open(unfinished / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert build.build(options).already_done and unfinished.exists()
-    assert build.build(options).already_done
-    assert contents(options.output) == expected and not unfinished.exists()
-
-
-def test_another_build_does_not_take_the_work_of_one_that_makes_damaged_records_again(options):
-    build.build(options)
-    damage(options)
-    with interrupted(3):
-        build.build(options, overwrite=True)
-    unfinished = Path(options.output) / output_lock.UNFINISHED
-    before = contents(unfinished)
-    with open(unfinished / "lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another `bert-jax data` is writing"):
-            build.build(options)
-    assert contents(unfinished) == before
-
-
 def test_a_changed_source_is_other_records(options, corpus, tmp_path):
     shutil.copytree(corpus, tmp_path / "copy")
     options = dataclasses.replace(options, input=(str(tmp_path / "copy" / "*"),))
     build.build(options)
     with open(tmp_path / "copy" / "1.txt", "a") as file:
         file.write("one more line.\n")
-    with pytest.raises(UserError, match=r"holds other records .other text in --input."):
+    with pytest.raises(UserError, match=r"holds other records .another sources."):
         build.build(options)
 
 
@@ -274,7 +171,7 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
     """Stops at the n-th file that is about to appear, as a kill there would."""
     expected = dataclasses.replace(options, output=str(tmp_path / "expected"))
     build.build(expected)
-    with interrupted(moment, match=r"interrupted; what is done is kept in .*unfinished; run the"):
+    with interrupted(moment, match=r"run the same command again to resume from .*unfinished"):
         build.build(options)
     assert not os.path.exists(os.path.join(options.output, "manifest.json"))
     with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
@@ -327,7 +224,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     process = subprocess.Popen(
         [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    unfinished = Path(options.output) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output.UNFINISHED
     deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
@@ -342,49 +239,10 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
 
 
 def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output) / output_lock.UNFINISHED
+    unfinished = Path(options.output) / output.UNFINISHED
     unfinished.mkdir(parents=True)
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another `bert-jax data` is writing"):
             build.build(options)
     build.build(options)
-
-
-def test_a_build_that_ended_while_another_began(options, monkeypatch):
-    build.build(options)
-    expected = contents(options.output)
-    monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
-    with pytest.raises(UserError, match=r"has just finished .* run the command again"):
-        build.build(dataclasses.replace(options, seed=99))
-    assert contents(options.output) == expected
-
-
-def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
-    lock = fcntl.flock
-    monkeypatch.setattr(
-        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / output_lock.UNFINISHED), lock(*args))
-    )
-    with (
-        pytest.raises(UserError, match="another `bert-jax data` is writing"),
-        output_lock.claimed(str(tmp_path), {}),
-    ):
-        pytest.fail("the folder is gone")
-
-
-def test_unfinished_work_of_an_earlier_form_is_refused(tmp_path):
-    path = tmp_path / output_lock.UNFINISHED / output_lock.SETTINGS
-    path.parent.mkdir()
-    path.write_text(json.dumps({"made_by": f"bert-jax {bert_jax.__version__}, form 2"}))
-    with (
-        pytest.raises(UserError, match=r"unfinished work of another run .made_by .*form 2', not "),
-        output_lock.claimed(str(tmp_path), {}),
-    ):
-        pytest.fail("it is continued")
-
-
-def test_what_was_being_written_when_killed_goes(tmp_path):
-    (tmp_path / output_lock.UNFINISHED).mkdir()
-    (tmp_path / output_lock.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
-    with output_lock.claimed(str(tmp_path), {}) as unfinished:
-        assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]

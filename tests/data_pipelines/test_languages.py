@@ -11,9 +11,7 @@ from support.builds import contents
 
 from bert_jax import cli
 from bert_jax.data import records
-from bert_jax.errors import UserError
 from data_pipelines import build, languages
-from data_pipelines.recorded_settings import difference
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -186,28 +184,6 @@ def test_the_command_and_the_inspection_show_each_language(options, capsys):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sampling_exponent": 0.0}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
-        ({"input": ("{}/lg/aa/*",)}, "give an --input for each language"),
-        ({"input": ("{}/lg/ee/*", "{}/lg/*/*")}, "ee/text.txt is in --input="),
-        ({"input": ("{}/lg/ee/*", "{}/lg/./ee/*")}, "ee/text.txt is in --input="),
-        (
-            {"nsp": "next", "input": ("{}/lg/aa/*", "{}/one.txt")},
-            "language, and one.txt has 1: give more",
-        ),
-    ],
-)
-def test_mistakes(options, corpus, changes, message):
-    (corpus / "one.txt").write_text("aa1 aa2\naa3\n")
-    if "input" in changes:
-        changes = changes | {"input": tuple(given.format(corpus) for given in changes["input"])}
-    with pytest.raises(UserError) as error:
-        build.build(dataclasses.replace(options, **changes))
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("inputs", "names"),
     [
         (["wiki/en/*", "wiki/de/*"], ["en", "de"]),
@@ -240,19 +216,3 @@ def test_names(inputs, names):
 )
 def test_rules_of_a_name(name, code):
     assert languages.rules_of(name) == code
-
-
-def _sampled(names, rules):
-    """Settings of three sources with these languages."""
-    sources = [{"name": str(number), "language": name} for number, name in enumerate(names)]
-    return {"sources": sources, "sentence_language": rules}
-
-
-def test_names_of_languages_do_not_make_other_records():
-    now = _sampled(["de", "de", "en"], {"de": "de", "en": "en"})
-    assert not difference(now, _sampled(["2.de", "2.de", "2.en"], {"2.de": "de", "2.en": "en"}))
-    assert not difference(now, _sampled(["en", "en", "de"], {"en": "de", "de": "en"}))
-    for names in (["a", "b", "b"], ["a", "a", "a"], ["a", "b", "c"], ["a", "a"]):
-        assert difference(now, _sampled(names, now["sentence_language"])) == "other text in --input"
-    others = _sampled(["2.de", "2.de", "2.en"], {"2.de": "en", "2.en": "en"})
-    assert difference(now, others) == "another sentence_language: de"

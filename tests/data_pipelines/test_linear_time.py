@@ -14,7 +14,7 @@ from bert_jax.tasks.question_answering import squad_scores
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.tagging import entities
 from data_pipelines import cleaning, inspect_corpus, readers, sentences
-from data_pipelines.cleaning import minhash, steps
+from data_pipelines.cleaning import duplicates, steps
 from data_pipelines.readers import documents as plain
 from data_pipelines.readers import wikitext
 from data_pipelines.vocabulary import byte_bpe, wordpiece
@@ -100,7 +100,7 @@ def test_cleaning_and_fingerprints():
     for unit in ("a", " ", "\u200b", "a ", "\ufffd", "http://a", "'"):
         text = line(unit, "b ", " c")
         cleaner(readers.Document("key", (text,), False))
-        minhash.shingles(text)
+        duplicates.shingles(text)
 
 
 @pytest.mark.parametrize("unit", ["<a", "&amp", "{{", "[[", "</", "&#1", "a"])
@@ -141,11 +141,11 @@ OF_ANY_TEXT = {
     "mojibake": cleaned("mojibake"),
     "language": cleaned("language"),
     "exact": cleaned("exact"),
-    "near": lambda text: minhash.signature(steps.folded_text([text])),
+    "near": lambda text: duplicates.signature(steps.folded_text([text])),
     "wikitext": wikitext.paragraphs,
     "unescape": plain.unescape,
-    "plain": lambda text: list(plain.plain_paragraphs(text, collections.Counter(), readers.Controls())),
-    "short parts": lambda text: list(plain.short_parts(text, 1000)),
+    "plain": lambda text: list(plain.text_document("", text, collections.Counter(), readers.Controls())),
+    "short parts": lambda text: list(plain.split_long(text, 1000)),
     "characters": lambda text: wordpiece.character_counts([text]),
     "long words": lambda text: byte_bpe._LONG_WORD.sub("", wordpiece._LONG_WORD.sub("", text)),
 }

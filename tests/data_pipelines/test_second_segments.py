@@ -9,7 +9,6 @@ import pytest
 
 from bert_jax.commands import data
 from bert_jax.data import inspection, records
-from bert_jax.errors import UserError
 from data_pipelines import build
 
 
@@ -46,14 +45,6 @@ def test_other_second_segments(options, fields, labels):
         assert train["sequences"] > train["rows"] and manifest["short_seq_prob"] == 0
         separators = (batch["input_ids"] == 3).sum()
         assert separators == train["sequences"]  # none of them inside a sequence
-
-
-def test_one_document_is_enough_without_next_sentences(options, tmp_path):
-    (tmp_path / "a.txt").write_text("the river walks.\nunder the stone.\n" * 9)
-    one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
-    assert build.build(one).manifest["splits"]["train"]["documents"] == 1
-    with pytest.raises(UserError, match=r"the corpus is one document.*or --nsp=none"):
-        build.build(dataclasses.replace(one, nsp="next", output=one.output + "2"))
 
 
 @pytest.mark.parametrize(

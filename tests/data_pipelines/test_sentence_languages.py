@@ -5,12 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from support.builds import contents, interrupted
+from support.builds import contents
 
 from bert_jax import cli
-from bert_jax.commands import data
-from bert_jax.errors import UserError
-from data_pipelines import build, languages, output_lock, recorded_settings, sentences
+from data_pipelines import build, languages, sentences, settings
 
 GERMAN = "Der Vertrag wurde am 3. Mai unterzeichnet. Er gilt."
 
@@ -49,19 +47,9 @@ def test_by_default_nothing_of_english_records_changes(german, tmp_path):
         "text": {"input_format": "text", "language": "de", "clean": "language"},
     }.items():
         other = dataclasses.replace(german, output=str(tmp_path / name), **changes)
-        assert "sentence_language" not in recorded_settings.resolve(
+        assert "sentence_language" not in settings.resolve(
             other, other.tokenizer(), other.input, [{"bytes": 1, "sha256": ""}]
         )
-
-
-def test_unfinished_work_of_an_earlier_version_goes_on(german):
-    with interrupted(1):
-        build.build(german)
-    path = Path(german.output) / output_lock.UNFINISHED / output_lock.SETTINGS
-    assert "sentence_language" not in json.loads(path.read_text())
-    with pytest.raises(UserError, match="sentence_language 'en', not 'de'"):
-        build.build(dataclasses.replace(german, sentence_language="de"))
-    assert build.build(german).manifest["text"]["sentences"] == 6
 
 
 def test_the_language_that_cleaning_keeps_is_the_default(german):
@@ -72,7 +60,7 @@ def test_the_language_that_cleaning_keeps_is_the_default(german):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, capsys, workers):
+def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, workers):
     for name in ("de", "ur"):
         (tmp_path / "wiki" / name).mkdir(parents=True)
         (tmp_path / "wiki" / name / "a.txt").write_text(f"{GERMAN}\n\n" * 4)
@@ -81,47 +69,12 @@ def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, 
     manifest = build.build(sampled, workers).manifest
     assert manifest["sentence_language"] == {"de": "de", "ur": "en"}
     assert manifest["text"]["sentences"] == 4 * 2 + 4 * 3
-    warning = "warning: English rules split the text of ur into sentences"
-    assert warning in capsys.readouterr().err
     before = contents(german.output)
     assert build.build(sampled).already_done and contents(german.output) == before
     one = languages.divide(inputs)
     assert dataclasses.replace(sampled, sentence_language="fi").sentence_languages([], one) == ["fi", "fi"]
     of_tfds = [languages.Language("20230601.de", ()), languages.Language("20230601.simple", ())]
     assert sampled.sentence_languages([], of_tfds) == ["de", "en"]
-
-
-def test_the_rules_of_sampled_inputs_are_named_if_they_are_english(german, tmp_path, capsys):
-    for name in ("german", "other"):
-        (tmp_path / f"{name}.txt").write_text(f"{GERMAN}\n\n" * 4)
-    inputs = tuple(str(tmp_path / f"{name}.txt") for name in ("german", "other"))
-    sampled = dataclasses.replace(german, input=inputs, sampling_exponent=0.7)
-    printed = data.summary(build.build(sampled).manifest)
-    assert "sentences: split by the rules of en" in printed
-    assert "the text of german, other into sentences" in capsys.readouterr().err
-    for name, changes in {
-        "named": {"sentence_language": "en"},
-        "lines": {"input_format": "text"},
-    }.items():
-        other = dataclasses.replace(sampled, output=str(tmp_path / name), **changes)
-        split = any("the rules of en" in line for line in data.summary(build.build(other).manifest))
-        assert split == (name == "named") and "warning" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sentence_language": "xx"}, "--sentence_language=xx: expected one of am, ar, "),
-        (
-            {"sentence_language": "de", "input_format": "text"},
-            "--sentence_language=de: the lines of --input_format=text are sentences, and none is split",
-        ),
-    ],
-)
-def test_mistakes(german, changes, message):
-    with pytest.raises(UserError) as error:
-        build.build(dataclasses.replace(german, **changes))
-    assert message in str(error.value) and not Path(german.output).exists()
 
 
 def test_the_rules_of_languages_are_their_own():

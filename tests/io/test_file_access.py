@@ -26,7 +26,7 @@ ALLOWED = {
     "bert_jax/signals.py": "the null device",
     "bert_jax/training/metrics/step_lines.py": "a log that is appended to",
     "bert_jax/workdir/lock.py": "the file that the kernel locks",
-    "data_pipelines/output_lock.py": "the file that the kernel locks",
+    "data_pipelines/output.py": "the file that the kernel locks",
     "data_pipelines/python_docs.py": "the sources of this Python",
 }
 

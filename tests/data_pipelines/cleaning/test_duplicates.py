@@ -2,9 +2,7 @@
 
 import collections
 import dataclasses
-import itertools
 import json
-import os
 import random
 import tarfile
 from pathlib import Path
@@ -15,7 +13,7 @@ from support.builds import contents, interrupted
 
 from bert_jax.errors import UserError
 from data_pipelines import build, cleaning, readers, sorted_runs
-from data_pipelines.cleaning import duplicates, minhash
+from data_pipelines.cleaning import duplicates
 from data_pipelines.stages import tokenizing
 
 pytest.importorskip("rensa")
@@ -163,19 +161,13 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(planted_options, monk
     assert contents(planted_options.output) == contents(expected.output)
 
 
-def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
-    build.build(planted_options)
-    with pytest.raises(Exception, match=r"holds other records .another cleaning"):
-        build.build(dataclasses.replace(planted_options, clean=""))
-
-
 def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_options):
     build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
     path = Path(planted_options.output) / "manifest.json"
     manifest = json.loads(path.read_text())
     assert manifest["cleaning"].pop("unicode_version") == 2
     path.write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"holds other records .another cleaning: unicode_version.: --over"):
+    with pytest.raises(UserError, match=r"holds other records .another cleaning.: --over"):
         build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
     assert cleaning.Settings(("length", "exact")).described().keys() == {
         *("steps", "min_document_characters", "max_document_characters", "min_passage_characters"),
@@ -183,47 +175,14 @@ def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_
     }
 
 
-def test_no_document_left_is_one_line(planted_options):
-    clean = dataclasses.replace(planted_options, clean="length", min_document_characters=100_000)
-    with pytest.raises(Exception, match=r"leaves no document: length dropped 104 .short document."):
-        build.build(clean)
-    assert not os.path.exists(planted_options.output)
-
-
 def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
     """Fingerprints of (key, text) as of one run."""
-    writer, run = minhash.Writer(steps, threshold), str(tmp_path / f"run-{number}")
+    settings = cleaning.Settings(steps, near_duplicate_threshold=threshold)
+    writer, run = duplicates.Writer(settings), str(tmp_path / f"run-{number}")
     for place, (key, text) in enumerate(documents):
-        writer.add(key, readers.Document(f"d{key}", (text,), True), place, [[7] * 5], 1)
+        writer.add(key, readers.Document(f"d{key}", (text,), True), place, (5, 1, 0))
     writer.write(run)
     return run
-
-
-def test_one_text_a_thousand_times_is_one_entry_of_each_run(tmp_path):
-    """So the memory of a task is bounded however often a document is repeated."""
-    text = " ".join(article(random.Random(0)))
-    runs = [write_run(tmp_path, number, [(number + 9 * i, text) for i in range(1000)]) for number in range(3)]
-    task = duplicates.FindTask(tuple(runs), 0, 1 << 64, 0.8, str(tmp_path / "found"))
-    assert duplicates.find_exact(task)["entries"] == 3
-    assert len(np.load(task.output)) == 2
-    for run in runs:
-        assert len(minhash.load(run, "hashes")) == 1
-        assert len(minhash.load(run, "bands")) == minhash.PERMUTATIONS // minhash.band_rows(0.8)
-
-
-def test_partitions_hold_a_share_of_the_entries(tmp_path):
-    rng = random.Random(1)
-    runs = tuple(
-        write_run(tmp_path, number, [(rng.getrandbits(64), f"{number} {i}") for i in range(400)])
-        for number in range(3)
-    )
-    edges = [(number << 64) // 12 for number in range(13)]
-    tasks = [
-        duplicates.FindTask(runs, low, high, 0.8, str(tmp_path / "found"))
-        for low, high in itertools.pairwise(edges)
-    ]
-    sizes = [duplicates.find_exact(task)["entries"] for task in tasks]
-    assert sum(sizes) == 1200 and max(sizes) < 160
 
 
 def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
@@ -240,26 +199,17 @@ def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
     duplicates.find_near(find)
     duplicates.unite(duplicates.UniteTask((find.output,), str(tmp_path / "groups")))
     drops = np.load(tmp_path / "groups")
-    assert sorted(int(d) >> 32 for d in drops["document"]) == [0, 1, 2, 4, 5, 6]
-    assert set(drops["kept"].tolist()) == {3 << 32}  # the one with the key 10
+    assert sorted(int(d) >> 32 for d in drops["other"]) == [0, 1, 2, 4, 5, 6]
+    assert set(drops["id"].tolist()) == {3 << 32}  # the one with the key 10
 
 
-@pytest.mark.long
-def test_a_template_of_many_documents_is_few_pairs(tmp_path, monkeypatch):
-    """So the memory of a task is bounded: of n documents that are all alike it would find 64 n pairs."""
+def test_a_template_of_many_documents_is_few_pairs(tmp_path):
+    """The memory of a task is bounded: n documents that are all alike have 64 n pairs."""
     rng = random.Random(6)
     template, count = article(rng), 150
     pages = [(number, " ".join(edited(rng, template, 0.01))) for number in range(count)]
     task = duplicates.FindTask((write_run(tmp_path, 0, pages),), 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
-    groups = []
-    for most in (1 << 20, 100):
-        monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", most)
-        monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 150)
-        pairs = duplicates.find_near(task)["pairs"]
-        assert (pairs > 20 * count) if most > 100 else (pairs < 3 * count)
-        duplicates.unite(duplicates.UniteTask((task.output,), str(tmp_path / "groups")))
-        groups.append(np.load(tmp_path / "groups"))
-    assert len(groups[0]) == count - 1 and (groups[0] == groups[1]).all()
+    assert duplicates.find_near(task)["pairs"] == count - 1
 
 
 def test_signatures_estimate_the_similarity_of_shingles():
@@ -268,9 +218,9 @@ def test_signatures_estimate_the_similarity_of_shingles():
     for share in np.linspace(0.0, 0.6, 25):
         text = article(rng, 1000)
         both = [cleaning.folded_text(t) for t in (text, edited(rng, text, share))]
-        first, second = (set(minhash.shingles(t)) for t in both)
+        first, second = (set(duplicates.shingles(t)) for t in both)
         true = len(first & second) / len(first | second)
-        errors.append((minhash.signature(both[0]) == minhash.signature(both[1])).mean() - true)
+        errors.append((duplicates.signature(both[0]) == duplicates.signature(both[1])).mean() - true)
     assert abs(np.mean(errors)) < 0.03 and np.std(errors) < 0.07
 
 
@@ -285,25 +235,18 @@ def test_signatures_estimate_the_similarity_of_shingles():
     ids=["short", "empty", "marks", "ideographs"],
 )
 def test_shingles(text, expected):
-    assert minhash.shingles(text) == expected
+    assert duplicates.shingles(text) == expected
 
 
 def test_signatures_stay_as_they_are():
     """Other ones would be other records: the version of the algorithm is in the manifest."""
-    signature = minhash.signature("the quick brown fox jumps over the lazy dog")
+    signature = duplicates.signature("the quick brown fox jumps over the lazy dog")
     assert signature.dtype == np.uint32 and signature.shape == (126,)
     assert signature[:4].tolist() == [3745571858, 3298934994, 3190686803, 3448217988]
-    assert minhash.band_hashes(signature[None], 7)[0, :2].tolist() == [
+    assert duplicates.band_hashes(signature[None], 7)[0, :2].tolist() == [
         14702099821906618742,
         5740231596612294489,
     ]
-
-
-@pytest.mark.parametrize("threshold, rows", [(0.5, 3), (0.8, 7), (0.9, 11), (1.0, 126)])
-def test_rows_of_a_band(threshold, rows):
-    found = minhash.band_rows(threshold)
-    assert 1 - (1 - threshold**found) ** (126 // found) >= 0.98
-    assert found == rows
 
 
 def test_articles_of_wikipedia_are_no_duplicates(shared_data, tmp_path, options):

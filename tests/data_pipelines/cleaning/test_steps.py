@@ -1,13 +1,11 @@
 """The cleaning of single documents, and the flags that ask for it."""
 
-import sys
 import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.errors import UserError
 from data_pipelines import cleaning, readers
 from data_pipelines.cleaning import report as reports
 from data_pipelines.cleaning import steps
@@ -99,25 +97,6 @@ def test_length_bounds():
     assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
 
 
-def test_the_bounds_of_lengths_are_inclusive():
-    settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
-
-    def stays(*texts):
-        found = steps.Length()(document(*texts), settings).document
-        return found is not None and found.passages == texts
-
-    def text(size):
-        return ("abcd " * size)[: size - 1] + "x"
-
-    assert stays(text(10)) and not stays(text(9))
-    assert stays(text(20), text(20)) and not stays(text(20), text(21))
-    assert stays("abc", text(10)) and not stays("ab", text(10))
-    assert stays(text(30)) and not stays(text(31))
-    assert stays("abcdefgh and more") and not stays("abcdefghi and more")
-    dropped = steps.Length()(document("ab", "abcdefghi", text(10), text(31)), settings).dropped
-    assert [reason for reason, _ in dropped] == ["short passage", "long word", "long passage"]
-
-
 @pytest.mark.parametrize("size, stays", [(20, True), (19, False)])
 def test_one_character_in_twenty_may_be_undecodable(size, stays):
     outcome = steps.clean_unicode(document("\ufffd" + "a" * (size - 1)), SETTINGS)
@@ -182,58 +161,8 @@ def test_repeated_passages_of_a_document():
     assert [reason for reason, _ in outcome.dropped] == ["repeated passage"]
 
 
-def test_what_is_counted():
-    cleaner = cleaning.Cleaner(cleaning.Settings(("unicode", "length"), 5))
-    kept = [cleaner(document(*texts)) for texts in [("ab\u00a0cdé",), ("abc",), ("plain text", "\ufffd")]]
-    assert [found and found.passages for found in kept] == [("ab cdé",), None, ("plain text",)]
-    report = reports.with_shares(cleaning.merge_counts([cleaner.counts, cleaner.counts]))
-    assert (report["documents"], report["documents_kept"], report["bytes"]) == (6, 4, 2 * (8 + 3 + 13))
-    unicode, length = report["steps"]["unicode"], report["steps"]["length"]
-    assert (unicode["documents_changed"], unicode["passages_dropped"], unicode["bytes_dropped"]) == (4, 2, 6)
-    assert (length["documents_dropped"], length["reasons"]) == (2, {"short document": 2})
-    assert length["documents_dropped_share"] == round(1 / 3, 6)
-    assert length["examples"] == 2 * [{"document": "a", "reason": "short document", "text": "abc"}]
-    assert any("length: 2 documents (33.33%)" in line for line in cleaning.lines(report))
-    assert "examples" not in cleaning.without_examples(report)["steps"]["length"]
-
-
 def test_no_more_bytes_are_dropped_than_read():
     cleaner = cleaning.Cleaner(cleaning.Settings(("length",), 50))
     assert cleaner(document("three", "short", "lines")) is None
     report = reports.with_shares(cleaner.counts)
     assert report["bytes"] == 15 and report["steps"]["length"]["bytes_dropped_share"] == 1
-
-
-@pytest.mark.parametrize(
-    "clean, values, message",
-    [
-        ("unicode,spelling", {}, "no step 'spelling'; expected some of mojibake,unicode"),
-        ("unicode", {"min_document_characters": 5}, "--clean=unicode,length"),
-        ("", {"language": "en"}, "--language=en is for the step 'language'"),
-        ("length", {"min_passage_characters": 9, "max_passage_characters": 8}, "expected 0 <= min <= max"),
-        ("length", {"max_word_characters": 0}, "at least 1"),
-        ("near", {"near_duplicate_threshold": 80}, "such as 0.8"),
-        ("language", {}, "such as en, de or zh"),
-        ("language", {"language": "english"}, "--language=english"),
-    ],
-)
-def test_flags_that_cannot_be(clean, values, message):
-    if clean == "language":
-        pytest.importorskip("py3langid")
-    with pytest.raises(UserError) as error:
-        cleaning.parse(clean, values)
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_nothing_is_cleaned_unless_asked_for():
-    assert cleaning.parse("", dict.fromkeys(cleaning.FLAG_STEPS)) is None
-
-
-def test_steps_run_in_their_own_order():
-    assert cleaning.parse("length, unicode", {}).steps == ("unicode", "length")
-
-
-def test_a_missing_package_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    with pytest.raises(UserError, match=r"near needs the package rensa, .*: pip install .*cleaning"):
-        cleaning.parse("near", {})

@@ -1,10 +1,7 @@
 """Paragraphs as lines, and text that is read as what it is not."""
 
 import collections
-import json
-import re
 
-import pyarrow.parquet
 import pytest
 
 from bert_jax.errors import UserError
@@ -83,7 +80,7 @@ def test_lines_that_are_paragraphs_are_noticed(tmp_path, line, expected):
 )
 def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
     def resolve(given):
-        return readers.check_flags(names, given, readers.Fields(), "")
+        return readers.resolve_format(names, given, readers.Fields())
 
     if expected in readers.FORMATS:
         assert resolve("auto") == expected
@@ -95,57 +92,3 @@ def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
 
 PAGE = "<page>\n<ns>0</ns>\n<id>1</id>\n<text>One sentence. And another! And more?</text>\n</page>\n"
 OBJECT = '{"text": "One sentence. And another! And more?", "url": "a"}\n'
-
-
-@pytest.mark.parametrize("format", ["text", "paragraphs"])
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        (OBJECT * 30, '30 of the 30 lines of the text begin with {": .* give --input_format=jsonl'),
-        (OBJECT * 2, "2 of the 2 lines .* give --input_format=jsonl"),
-        (PAGE * 30, "30 lines of the text begin with <page>: .* give --input_format=wikipedia_xml"),
-        ("A sentence.\n" * 30 + OBJECT * 29, ""),  # some text is about JSON
-    ],
-)
-def test_lines_of_another_format_are_no_paragraphs(tmp_path, format, text, expected):
-    path = tmp_path / "lines"
-    path.write_text(text)
-    _, counts = read(path, format)
-    found = readers.suspicions(counts)
-    if expected:
-        assert len(found) == 1 and re.search(expected, found[0])
-    assert expected or not any("jsonl" in message for message in found)
-    stored = {name: counts[name] for name in readers.COUNTS}  # in a manifest
-    assert readers.suspicions(stored) == readers.suspicions(counts)
-
-
-def test_rows_of_json_are_what_their_own_format_expects(tmp_path):
-    (tmp_path / "code.jsonl").write_text(json.dumps({"text": OBJECT * 30}) + "\n")
-    assert not readers.suspicions(read(tmp_path / "code.jsonl", "jsonl")[1])
-    pyarrow.parquet.write_table(pyarrow.table({"text": [OBJECT * 30]}), tmp_path / "code.parquet")
-    assert not readers.suspicions(read(tmp_path / "code.parquet", "text")[1])
-
-
-def test_a_few_lines_are_not_judged(tmp_path):
-    (tmp_path / "text.txt").write_text("A sentence. And another one! And a third.\n" * 19)
-    assert not readers.suspicions(read(tmp_path / "text.txt", "text")[1])
-
-
-def test_counts_of_an_older_version_are_not_judged():
-    assert readers.suspicions({"doc_lines": 0}) == []
-
-
-def test_the_place_of_a_document_counts_lines_from_one(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    documents, _ = read(path, "text")
-    (range_,) = readers.split_ranges([str(path)], 1 << 20)
-    assert [readers.place(document.key, range_) for document in documents] == [
-        "text.txt, line 1",
-        "text.txt, line 4",
-    ]
-    assert readers.place(f"{documents[1].key}#2", range_) == "text.txt, line 4"  # a part of a long document
-    assert readers.place("https://a.b/c:80", range_) == "https://a.b/c:80"
-    assert readers.place("text.txt:99999999999", range_) == "text.txt, byte 99,999,999,999"
-    range_ = readers.Range("tfds:imdb/plain/1.0.0", "imdb/plain/1.0.0", 0, 9, 900)
-    assert readers.place("imdb/plain/1.0.0:3", range_) == "imdb/plain/1.0.0, record 4"

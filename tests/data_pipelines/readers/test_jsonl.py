@@ -3,11 +3,9 @@
 import collections
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.errors import UserError
 from data_pipelines import readers
 
 
@@ -48,28 +46,6 @@ def test_bytes_that_are_not_utf_8_are_replaced_and_the_document_stays(tmp_path):
     documents = read(write(tmp_path, lines), counts=counts, fields=readers.Fields("text", "id"))
     assert [d.passages for d in documents] == [("Überall \ufffd.",), ("\ufffdnd \ufffdl \ufffd.",)]
     assert documents[1].key == "7" and counts["undecodable"] == 3 and not counts["bad_lines"]
-
-
-def test_a_wrong_field_is_an_error_that_names_the_others(tmp_path):
-    lines = [b'{"content": "A", "url": "b"}'] * 150 + [b'{"text": "late"}']
-    with pytest.raises(UserError, match=r"none of the first 100 lines .* their fields are content, url"):
-        read(write(tmp_path, lines))
-    assert len(read(write(tmp_path, lines[60:]))) == 1
-    with pytest.raises(UserError, match=r"none of the first 3 lines is a JSON object; .*jsonl\)$"):
-        read(write(tmp_path, [b"text"] * 3))
-    for array in ([b"[", b'{"text": "A"},', b'{"text": "B"},', b"]"], [b'[{"text": "A"}]']):
-        with pytest.raises(UserError, match=r"is a JSON object; .* makes such lines of a JSON array"):
-            read(write(tmp_path, array))
-
-
-def test_a_field_of_lists_is_an_error_that_says_so(tmp_path):
-    lines = [b'{"text": ["A", "B"], "url": "b"}', b'{"text": null}', b'{"text": {"a": 1}}']
-    message = (
-        r"--text_field=text: in \S+ it holds lists and objects, expected text; choose another of url, or"
-    )
-    with pytest.raises(UserError, match=message):
-        read(write(tmp_path, lines))
-    assert len(read(write(tmp_path, [*lines, b'{"text": "A"}']))) == 1
 
 
 LINE = st.one_of(

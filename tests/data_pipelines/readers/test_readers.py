@@ -18,7 +18,6 @@ from bert_jax.errors import UserError
 from bert_jax.io import compression
 from data_pipelines import readers
 from data_pipelines.readers import documents as document_parts
-from data_pipelines.readers import lines
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -121,7 +120,7 @@ FILES = st.tuples(
 
 def usable(data):
     with contextlib.suppress(UserError):
-        lines.check_head(data, "")
+        document_parts.check_head(data, "")
         return True
     return False
 
@@ -324,49 +323,15 @@ def test_list_inputs(tmp_path, monkeypatch):
     assert "empty.txt" in readers.list_inputs("*.txt")
     write(tmp_path, b"", "pack.tar.gz")
     for pattern, message in [
-        ("none*.txt", "no input file matches 'none"),
-        ("a.txt,none", "matches 'none'"),
-        ("", "no input given"),
-        ([], "no input given"),
-        ("empty.txt", "is empty"),
-        ("pack.tar.gz", "can't read pack.tar.gz"),
+        ("none*.txt", "none.* matches no file"),
+        ("a.txt,none", "none matches no file"),
+        ("", "no input"),
+        ([], "no input"),
+        ("empty.txt", "are empty"),
         ("nope://bucket/a", "Protocol not known: nope"),
     ]:
         with pytest.raises(UserError, match=message):
             readers.list_inputs(pattern)
-
-
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        ("Text".encode("utf-16"), "is UTF-16"),
-        (gzip.compress(TEXT), r"compressed \(.gz\)"),
-        (lzma.compress(TEXT), r"compressed \(.xz\)"),
-        (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "is a PDF document; expected plain text"),
-        (b"PAR1\x15\x04", "is a Parquet file, .* or .parquet at its end"),
-        (b"ARROW1\0\0", "is an Arrow file, .* or .arrow at its end"),
-    ],
-)
-def test_files_that_are_not_text(tmp_path, data, message):
-    for format in ("text", "books", "jsonl", "csv", "wikipedia_xml"):
-        with pytest.raises(UserError, match=message):
-            read(write(tmp_path, data), format)
-
-
-@pytest.mark.parametrize("format", ["text", "paragraphs", "wikiextractor", "books", "jsonl", "csv"])
-@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
-def test_archives_whose_name_does_not_show_it(tmp_path, format, kind):
-    path = tmp_path / "subset.xz"
-    with tarfile.open(path, "w:xz", format=kind) as archive:
-        for name in ("a.txt", "b.txt"):
-            archive.add(write(tmp_path, TEXT, name), name)
-    with pytest.raises(UserError, match=r"subset\.xz is a tar archive, .* unpack it with `tar -xf`"):
-        read(path, format)
-
-
-def test_unknown_format(tmp_path):
-    with pytest.raises(UserError, match=r"--input_format=json: expected .*wiki"):
-        read(write(tmp_path, TEXT), "json")
 
 
 @pytest.fixture(scope="module")

@@ -43,19 +43,10 @@ def folder(tmp_path):
 )
 def test_a_column_of_something_else_than_text_is_refused(tmp_path, values, found):
     parquet.write_table(pyarrow.table({"text": values, "title": ["t"]}), tmp_path / "x.parquet")
-    message = rf"--text_field=text: in \S+x.parquet it holds values of type {found}, expected text; choose"
+    message = rf"--text_field=text: in \S+x.parquet it holds values of type {found}; expected text"
     with pytest.raises(UserError, match=message):
         read(tmp_path / "x.parquet")
     assert len(read(tmp_path / "x.parquet", fields=Fields("title"))[0]) == 1
-
-
-@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary", "dictionary", "null"])
-def test_every_type_of_text_is_read(tmp_path, kind):
-    dictionary = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    of = dictionary if kind == "dictionary" else getattr(pyarrow, kind)()
-    values = pyarrow.array([None if kind == "null" else b"A" if "binary" in kind else "A"], of)
-    parquet.write_table(pyarrow.table({"text": values}), tmp_path / "x.parquet")
-    assert len(read(tmp_path / "x.parquet")[0]) == (kind != "null")
 
 
 @pytest.mark.parametrize("target", [1 << 20, 200])
@@ -88,11 +79,8 @@ def test_ranges_of_a_parquet_file_begin_with_its_row_groups(folder, monkeypatch)
 def test_other_columns(folder):
     documents, _ = read(folder, fields=Fields("text", "name"))
     assert [document.key for document in documents] == [f"d{i}" for i in range(30)]
-    with pytest.raises(UserError, match=r"--text_field=body: .* has no such column; it has text, name"):
+    with pytest.raises(UserError, match=r"--text_field=body: .*it has text, name"):
         read(folder, fields=Fields("body"))
-    assert readers.place(
-        "part-0.parquet:3", readers.split_ranges(readers.list_inputs(str(folder)), 1 << 20)[0]
-    ) == ("part-0.parquet, row 4")
 
 
 def test_tables_of_text(tmp_path):
@@ -102,9 +90,7 @@ def test_tables_of_text(tmp_path):
     assert [document.passages for document in documents] == [tuple(text.split("\n")) for text in TEXTS]
     assert documents[1].key == "x.csv#2" and counts["bad_lines"] == 1
     assert read(tmp_path / "x.csv", 100, "csv", Fields("text", "name"))[0][2].key == "d2"
-    with pytest.raises(
-        UserError, match=r"--text_field=body: .* has no such column; its first row is name, text"
-    ):
+    with pytest.raises(UserError, match=r"--text_field=body: .*it has name, text"):
         read(tmp_path / "x.csv", 100, "csv", Fields("body"))
     (tmp_path / "y.csv").write_text('name,text\na,"never closed\n')
     with pytest.raises(UserError, match=r"row 1: .*is a quote left open"):
@@ -126,12 +112,6 @@ def test_tabs_follow_the_rules_of_csv(tmp_path, suffix):
     assert counts["bad_lines"] == 1
 
 
-def test_quotes_that_are_text_are_an_error(tmp_path):
-    (tmp_path / "x.tsv").write_text('name\ttext\na\t"Never closed.\nb\tTwo.\n')
-    with pytest.raises(UserError, match=r"x\.tsv: row 1: .*is a quote left open"):
-        read(tmp_path / "x.tsv", format="csv")
-
-
 def test_rows_without_an_id_are_known_by_their_place(tmp_path):
     (tmp_path / "a.csv").write_text("text,id\nrow 0,\nrow 1,\nrow 2,x\nrow 3,\n")
     rows = {"text": [f"row {i}" for i in range(4)], "id": ["", None, "x", ""]}
@@ -141,13 +121,3 @@ def test_rows_without_an_id_are_known_by_their_place(tmp_path):
         by_place, _ = read(tmp_path / name, format=format)
         same = [one.key == other.key for one, other in zip(documents, by_place, strict=True)]
         assert same == [True, True, False, True] and len({one.key for one in documents}) == 4
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [("text\n".encode("utf-16"), "is UTF-16"), (gzip.compress(b"text\n"), "is compressed")],
-)
-def test_a_table_of_another_encoding_is_told(tmp_path, content, message):
-    (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read(tmp_path / "a.csv", format="csv")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
 from data_pipelines import readers
-from data_pipelines.readers import wikipedia_xml, wikitext
+from data_pipelines.readers import wikipedia, wikitext
 
 HEADER = """<mediawiki version="0.11" xml:lang="de"><siteinfo><namespaces>
 <namespace key="0" case="first-letter" /><namespace key="6" case="first-letter">Datei</namespace>
@@ -166,8 +166,8 @@ def test_damage(tmp_path):
 
 
 def test_a_page_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(wikipedia_xml, "MAX_PAGE_BYTES", 2000)
-    monkeypatch.setattr(wikipedia_xml, "_CHUNK", 100)
+    monkeypatch.setattr(wikipedia, "MAX_PAGE_BYTES", 2000)
+    monkeypatch.setattr(wikipedia, "_CHUNK", 100)
     path = tmp_path / "dump.xml"
     path.write_text(HEADER + page(1, "Word. " * 9999) + page(2, "Text."))
     counts = collections.Counter()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data.packed import PackedSequence
-from data_pipelines.stages import packing
+from data_pipelines.stages import packed_rows
 
 
 def sequences_of(lengths):
@@ -26,19 +26,19 @@ def sequences_of(lengths):
 @settings(deadline=None, max_examples=50)
 def test_each_sequence_is_in_one_row_and_no_row_is_too_long(lengths, most, window, seed):
     sequences = sequences_of(lengths)
-    rows = list(packing.pack(sequences, 64, most, random.Random(seed), window))
+    rows = list(packed_rows.pack(sequences, 64, most, random.Random(seed), window))
     assert all(1 <= len(row) <= most and sum(len(s.ids) for s in row) <= 64 for row in rows)
     packed = [s for row in rows for s in row]
     assert len(packed) == len(sequences)
     assert {id(s) for s in packed} == {id(s) for s in sequences}
-    again = list(packing.pack(iter(sequences), 64, most, random.Random(seed), window))
+    again = list(packed_rows.pack(iter(sequences), 64, most, random.Random(seed), window))
     assert [[id(s) for s in row] for row in again] == [[id(s) for s in row] for row in rows]
 
 
 @pytest.mark.parametrize("length, most", [(128, 8), (512, 16)])
 def test_rows_of_even_lengths_are_over_98_percent_full(length, most):
     lengths = np.random.default_rng(0).integers(5, length + 1, 40_000)
-    rows = list(packing.pack(sequences_of(lengths), length, most, random.Random(0), window=1 << 13))
+    rows = list(packed_rows.pack(sequences_of(lengths), length, most, random.Random(0), window=1 << 13))
     assert sum(lengths) / (len(rows) * length) > 0.98
 
 
@@ -56,14 +56,14 @@ def counted(lengths):
 
 def test_memory_is_a_window_not_the_corpus():
     sequences, taken = counted([40] * 5000)  # none of them fills a row of 64, so all of them would wait
-    for rows, _ in enumerate(packing.pack(sequences, 64, 8, random.Random(0), window=100)):
+    for rows, _ in enumerate(packed_rows.pack(sequences, 64, 8, random.Random(0), window=100)):
         assert taken["sequences"] - rows <= 150
 
 
 @pytest.mark.parametrize("length, rows", [(63, 100), (62, 50)])
 def test_half_a_window_of_rows_below_98_percent_waits(length, rows):
     sequences, taken = counted([length] * 300)
-    packed = packing.pack(sequences, 64, 8, random.Random(0), window=100)
+    packed = packed_rows.pack(sequences, 64, 8, random.Random(0), window=100)
     first = next(packed)
     assert len(first) == 1 and taken["sequences"] == 100
     made = itertools.takewhile(lambda _: taken["sequences"] == 100, packed)
@@ -71,7 +71,7 @@ def test_half_a_window_of_rows_below_98_percent_waits(length, rows):
 
 
 def test_the_emptiest_rows_wait():
-    rows = packing.pack(sequences_of([50, 35, 60, 40, 24, 29, 64, 64]), 64, 8, random.Random(0), window=4)
+    rows = packed_rows.pack(sequences_of([50, 35, 60, 40, 24, 29, 64, 64]), 64, 8, random.Random(0), window=4)
     lengths = [sorted(len(sequence.ids) for sequence in row) for row in rows]
     assert sorted(lengths[:2]) == [[50], [60]]
     assert sorted(lengths[2:]) == [[24, 40], [29, 35], [64], [64]]
@@ -79,6 +79,6 @@ def test_the_emptiest_rows_wait():
 
 def test_rows_are_shuffled():
     lengths = [64] * 50 + [20] * 150
-    rows = list(packing.pack(sequences_of(lengths), 64, 8, random.Random(0)))
+    rows = list(packed_rows.pack(sequences_of(lengths), 64, 8, random.Random(0)))
     single = [len(row) == 1 for row in rows]
     assert 10 < sum(single[:50]) < 40

@@ -56,7 +56,7 @@ def test_byte_bpe_learns_other_words_of_a_long_passage_whole(tmp_path):
     (line,) = words(1, 20_000)
     whole, parts = (
         learned(byte_bpe.learn, "bpe", tmp_path / f"{name}.json", passages, size=600)
-        for name, passages in (("whole", (line,)), ("parts", tuple(readers.short_parts(line, 900))))
+        for name, passages in (("whole", (line,)), ("parts", tuple(readers.split_long(line, 900))))
     )
     assert whole.tokens == parts.tokens
 

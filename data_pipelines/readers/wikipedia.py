@@ -1,22 +1,29 @@
-"""Reads the format `wikipedia_xml`: dumps of MediaWiki (pages-articles), plain or compressed, page by page.
-
-A plain dump may be split at any byte, and a .bz2 file of several streams where a stream begins. A range
-contains the pages that start in it.
-"""
+"""Reads articles of Wikipedia: dumps of MediaWiki (pages-articles), and the output of WikiExtractor."""
 
 import bz2
 import collections
 import re
 from collections.abc import Iterator
-from xml.sax.saxutils import unescape
+from xml.sax import saxutils
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
-from data_pipelines.readers.documents import Controls, Document, Fields, Range, decode_line, text_document
-from data_pipelines.readers.lines import check_head
+from data_pipelines.readers.documents import (
+    Controls,
+    Document,
+    Fields,
+    Passages,
+    Range,
+    check_head,
+    clean,
+    decode_line,
+    open_lines,
+    text_document,
+    unescape,
+)
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki accepts at most 2 MB; the rest of a longer page is dropped
 _LONGEST_TEXT = 4 << 20  # characters
@@ -34,13 +41,21 @@ _DISAMBIGUATION = re.compile(
     r"numberdis|mathdab|roaddis|schooldis|hospitaldis|callsigndis)\s*(?:\||\}\})",
     re.IGNORECASE,
 )
+_DOC_TITLE = re.compile(r'title="(.*?)"\s*(?:\w+="|>\s*$)')
+_ATTRIBUTE = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
+_HTML_TAG = re.compile(
+    r"</?(?:b|big|blockquote|br|center|code|dd|dfn|div|dl|dt|em|font|gallery|hr|i|imagemap|li|nowiki|ol|p|poem|pre|"
+    r"ref|references|s|score|small|span|strong|sub|sup|table|tbody|td|th|tr|tt|u|ul)\b[^<>]*>",
+    re.IGNORECASE,
+)
 
 
-def read(
+def read_xml(
     range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
 ) -> Iterator[Document]:
-    """Yields the articles that start in a range; their keys are the page ids.
+    """Yields the articles of a dump that start in a range; their keys are the page ids.
 
+    A plain dump may be split at any byte, and a .bz2 file of several streams where a stream begins.
     Redirects, disambiguation pages and pages outside the article namespace are counted and dropped.
     """
     with compression.errors(range_.path):
@@ -169,7 +184,7 @@ def _documents(
         return
     end = page.find(b"</text>", opening.end())
     text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts, controls)
-    text = unescape(text[:_LONGEST_TEXT], {"&quot;": '"', "&apos;": "'", "&#039;": "'"})
+    text = saxutils.unescape(text[:_LONGEST_TEXT], {"&quot;": '"', "&apos;": "'", "&#039;": "'"})
     if b"<redirect" in head or _REDIRECT.match(text):
         counts["redirects"] += 1
         return
@@ -179,3 +194,54 @@ def _documents(
         return
     paragraphs = "\n".join(wikitext.paragraphs(text, hidden))
     yield from text_document(number[1].decode(), paragraphs, counts, controls)
+
+
+def read_extracted(
+    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+) -> Iterator[Document]:
+    """Yields the documents of WikiExtractor's <doc ...> and </doc> lines that start in a range."""
+    with open_lines(range_, counts) as lines:
+        document: Passages | None = None
+        title = ""
+        within = range_.start == 0  # else the first lines belong to a document of an earlier range
+        for line in lines:
+            if line.begins and line.data.startswith(b"<doc ") and line.data.rstrip().endswith(b">"):
+                if document:
+                    counts["unclosed"] += 1
+                    yield from document.rest()
+                    document = None
+                if range_.end is not None and line.offset >= range_.end:
+                    return
+                header = decode_line(line.data, counts, controls)
+                attributes = dict(_ATTRIBUTE.findall(header))
+                within = True
+                # A search would try each of many.
+                found = _DOC_TITLE.match(header, max(0, header.find('title="')))
+                title = unescape(found[1]).strip() if found else ""
+                key = attributes.get("url") or attributes.get("id") or f"{range_.name}:{line.offset}"
+                document = Passages(unescape(key), False, counts)
+                continue
+            if document is None:
+                if range_.end is not None and line.offset >= range_.end:
+                    return
+                counts["outside"] += within and bool(line.data.strip())
+                continue
+            closes = line.ends and line.data.rstrip().endswith(b"</doc>")
+            text = decode_line(line.data, counts, controls)
+            if closes:
+                text = text.removesuffix("</doc>").rstrip()
+            if "<" in text:
+                text = _HTML_TAG.sub("", text).strip()
+            if "&" in text:
+                # A reference may be one to a control character.
+                text = clean(unescape(text), counts, controls)
+            if text and text != title:
+                yield from document.add(text, len(line.data))
+            if text:
+                title = ""
+            if closes:
+                yield from document.rest()
+                document = None
+        if document:
+            counts["unclosed"] += 1
+            yield from document.rest()

@@ -1,0 +1,254 @@
+"""Runs independent tasks and stores each result, so that a build can resume.
+
+Tasks run in processes of this machine, or on Apache Beam (Dataflow, Spark, Flink, or its DirectRunner). With
+Beam, each stage is one pipeline. The stages exchange data through files, so every worker must see the input
+and the output directory under the same names: in an object store (gs://...), or on a shared disk.
+"""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import re
+import resource
+import shlex
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from bert_jax.errors import ClusterError, UserError, check_installed, optional_imports
+from bert_jax.io import atomic, files
+
+with optional_imports("beam"):
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options
+
+Result = dict[str, Any]
+Function = Callable[[Any], Result]
+Todo = Sequence[tuple[int, str | None, Any]]  # (index, path of the result, task)
+
+
+class Pool(abc.ABC):
+    """Runs tasks and stores their results. It is closed as a context manager."""
+
+    def run(
+        self,
+        function: Function,
+        tasks: Sequence[tuple[str | None, Any]],
+        on_done: Callable[[int, Result], None] = lambda index, result: None,
+    ) -> list[Result]:
+        """Calls `function(task)` for each task without a stored result; returns all results in order.
+
+        An exception that `function` raises is raised again here.
+
+        Args:
+            function: a module-level function that writes its files atomically and returns a dictionary that
+                JSON can represent.
+            tasks: (path, task) pairs: the file in which the result is stored (None for no file), and the
+                argument of the function.
+            on_done: called with the index and the result of each task when it is done.
+
+        Raises:
+            ClusterError: a worker died, or a pipeline failed.
+        """
+        results: dict[int, Result] = {}
+        todo = []
+        for index, (path, task) in enumerate(tasks):
+            result = load_result(path) if path else None
+            if result is None:
+                todo.append((index, path, task))
+            else:
+                results[index] = result
+                on_done(index, result)
+        for index, result in self._run(function, todo):
+            results[index] = result
+            on_done(index, result)
+        return [results[index] for index in range(len(tasks))]
+
+    @abc.abstractmethod
+    def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:
+        """Runs tasks and yields the index and the result of each when it is done."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the workers, even if they are running tasks, and removes temporary files."""
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run_task(function: Function, path: str | None, task: Any) -> Result:
+    """Returns the result of `function(task)`, after storing it in the file `path` if that is not None."""
+    result = function(task) | {"peak_memory": _peak_memory()}
+    if path:
+        atomic.write_file(path, json.dumps(result).encode())
+    return result
+
+
+def load_result(path: str) -> Result | None:
+    """Returns the result stored in a file, or None if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(files.read(path))
+    return None
+
+
+def _peak_memory() -> int:
+    with contextlib.suppress(OSError, AttributeError), open("/proc/self/status") as file:
+        # getrusage() would include the memory of the parent at the time of the fork.
+        if peak := re.search(r"VmHWM:\s+(\d+) kB", file.read()):
+            return 1024 * int(peak[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def count(requested: int) -> int:
+    """Returns the number of workers: `requested`, or if that is 0, one per core that this process may use."""
+    if requested < 0:
+        raise UserError(f"--workers={requested}: expected 0 (one for each core) or more")
+    if requested:
+        return requested
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalPool(Pool):
+    """Runs tasks in `workers` processes, or in this process if `workers` is 1.
+
+    The processes are spawned, so they inherit no locks and no threads. They end when this process ends,
+    however it ends.
+    """
+
+    def __init__(self, workers: int):
+        self._executor = None
+        if workers > 1:
+            self._executor = concurrent.futures.ProcessPoolExecutor(
+                workers, multiprocessing.get_context("spawn"), initializer=_start_worker
+            )
+
+    def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:
+        if self._executor is None:
+            for index, path, task in todo:
+                yield index, run_task(function, path, task)
+            return
+        futures = {self._executor.submit(run_task, function, path, task): index for index, path, task in todo}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise ClusterError(
+                "a worker process died, perhaps for lack of memory; run the same command again to resume, "
+                "with fewer --workers if memory is short"
+            ) from error
+
+    def close(self) -> None:
+        """Kills the worker processes, even if they are running tasks."""
+        if self._executor is None:
+            return
+        # SIGKILL is safe because files are written atomically, and necessary because workers ignore SIGINT
+        # and SIGTERM. It precedes the shutdown because after a crash, Python 3.13 joins all workers while it
+        # holds the shutdown lock.
+        processes = list((self._executor._processes or {}).values())
+        for process in processes:
+            process.kill()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.join()
+
+
+def _start_worker() -> None:
+    """Makes a worker ignore the signals that its parent handles, and exit when the parent ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+class BeamPool(Pool):
+    """Runs tasks in Beam pipelines.
+
+    Args:
+        arguments: the arguments of the pipelines as one string: `--runner=DataflowRunner --project=...`.
+        scratch: the prefix of the path of a temporary folder for results that are not kept; the workers must
+            see it.
+
+    Raises:
+        UserError: Beam is not installed, or rejects an argument.
+    """
+
+    def __init__(self, arguments: str, scratch: str):
+        check_installed("apache_beam", "beam", "--runner=beam")
+        try:
+            self._options = pipeline_options.PipelineOptions(shlex.split(arguments))
+        except (SystemExit, ValueError) as error:
+            raise UserError(f"--beam_args={arguments!r}: Beam does not take that ({error})") from None
+        self._scratch = f"{scratch}-{uuid.uuid4().hex}"
+
+    def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:
+        """Runs tasks; yields the first result after the whole pipeline has finished."""
+        if not todo:
+            return
+        stored = [(path or f"{self._scratch}/{index:06d}.json", task) for index, path, task in todo]
+        if any(path is None for _, path, _ in todo):
+            files.make_directory(self._scratch)
+        self._run_pipeline(function, stored)
+        for (index, *_), (path, _) in zip(todo, stored, strict=True):
+            result = load_result(path)
+            if result is None:
+                raise ClusterError(f"{path} was not made: do all Beam workers see --output?")
+            yield index, result
+
+    def _run_pipeline(self, function: Function, todo: Sequence[tuple[str, Any]]) -> None:
+        pipeline = beam.Pipeline(options=self._options)
+        _ = (
+            pipeline
+            | "Tasks" >> beam.Create(list(todo))
+            | "Spread" >> beam.Reshuffle()
+            | function.__name__ >> beam.MapTuple(functools.partial(_perform, function))
+        )
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:
+            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise ClusterError(
+                f"the Beam pipeline of {function.__name__} failed ({lines[-1].strip()}); run the same "
+                "command again to resume"
+            ) from error
+        messages = []
+        for path, _ in todo:
+            with contextlib.suppress(FileNotFoundError):
+                messages.append(files.read(f"{path}.error").decode())
+                # All of them are removed, so that the next run does not report them again.
+                files.remove(f"{path}.error")
+        if messages:
+            raise UserError(messages[0])
+
+    def close(self) -> None:
+        """Removes the temporary results."""
+        files.remove_tree(self._scratch)
+
+
+def _perform(function: Function, path: str, task: Any) -> None:
+    """Runs a task and writes the message of a UserError to a file.
+
+    If the error were raised, Beam would retry the task and wrap the message in a long traceback.
+    """
+    try:
+        run_task(function, path, task)
+    except UserError as error:
+        atomic.write_file(f"{path}.error", str(error).encode())
