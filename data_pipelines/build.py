@@ -200,7 +200,7 @@ class _Build:
         target = min(max(smallest, size // 1024), largest)
         ranges = readers.split_ranges(self.paths, target, self.options.input_format)
         owners = {path: number for number, one in enumerate(self.languages) for path in one.paths}
-        divided: list[list[readers.Range]] = [[] for _ in self.languages or [None]]
+        divided: list[list[readers.Range]] = [[] for _ in range(max(1, len(self.languages)))]
         for range_ in ranges:
             divided[owners.get(range_.path, 0)].append(range_)
         return [readers.group_ranges(of_language, target) for of_language in divided]

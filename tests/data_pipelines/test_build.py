@@ -278,9 +278,9 @@ def test_the_parts_of_a_long_document_are_one_document(options, tmp_path, monkey
 
 def test_a_document_whose_first_part_is_dropped_is_one_document(options, tmp_path, monkeypatch):
     monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
-    (tmp_path / "a.txt").write_text(f"{'x' * 90}\n" + "the river walks under the stone.\n" * 20)
+    (tmp_path / "a.txt").write_text(f"{'x' * 120}\n" + "the river walks under the stone.\n" * 20)
     one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none", clean="length")
-    one = dataclasses.replace(one, min_document_characters=0, max_word_characters=50)
+    one = dataclasses.replace(one, min_document_characters=0)
     text = build.build(one).manifest["text"]
     assert (text["documents"], text["sentences"]) == (1, 20)
     with pytest.raises(UserError, match="the corpus is one document"):
