@@ -12,6 +12,8 @@ from bert_jax.checkpoint.leaves import Leaf, Report, sizes
 from bert_jax.checkpoint.reading import (
     describe,
     find_step,
+    is_step,
+    list_steps,
     load_params,
     load_state,
     load_stored,
@@ -20,7 +22,6 @@ from bert_jax.checkpoint.reading import (
     verify,
 )
 from bert_jax.checkpoint.saving import Checkpointer
-from bert_jax.checkpoint.steps import is_step, list_steps
 
 __all__ = [
     "Checkpointer",

@@ -1,38 +1,47 @@
-"""Saves the steps of a run in the background and restores them."""
+"""Saves the steps of a run in the background, keeps the newest, and restores the newest that is intact."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoint.checksums import array_digests
-from bert_jax.checkpoint.directory import StepDirectory
 from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest
-from bert_jax.checkpoint.reading import describe, read_state
-from bert_jax.checkpoint.steps import (
+from bert_jax.checkpoint.reading import (
     FROZEN,
     METADATA_KEY,
+    WRITTEN_LAST,
     Damaged,
+    absolute,
     agree,
+    describe,
     is_committed,
+    is_step,
+    list_steps,
     one_line,
+    read_state,
+    silence_orbax,
 )
-from bert_jax.checkpoint.terminal import ignore_unbegun, quieten_orbax, root_logger_kept
-from bert_jax.errors import StorageError, UserError
-from bert_jax.io import files
+from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.io import atomic, files
 from bert_jax.io.wording import counted, some
 from bert_jax.parallel import collective
 
-with root_logger_kept():
-    import orbax.checkpoint as ocp
-
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
+_BAD, _ABANDONED, _DELETING = "bad-", "abandoned-", "deleting-"
+_DAMAGED = re.compile(rf"{_BAD}(\d+)(-\d+)?")  # the name of a step that was set aside
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
 
 
@@ -41,7 +50,8 @@ class Checkpointer:
 
     The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
     directory would overwrite each other's files. With several processes, all of them must make the same
-    calls.
+    calls; process 0 changes the directory. What a killed run left of a step that it saved or deleted is
+    removed first.
 
     Args:
         directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
@@ -51,7 +61,11 @@ class Checkpointer:
         waiting: makes the context of a save, and of waiting for its end, which may take long.
 
     Attributes:
-        saved: the steps on disk.
+        path: the absolute path of the directory.
+
+    Raises:
+        UserError: the directory cannot be made.
+        StorageError: it is remote and cannot be reached.
     """
 
     def __init__(
@@ -63,15 +77,43 @@ class Checkpointer:
         log=print,
         waiting: Callable[[], AbstractContextManager] = contextlib.nullcontext,
     ):
-        if keep < 1:
-            raise UserError(f"checkpoint.keep={keep}: the newest step has to be kept; set it to 1 or more")
-        self._log, self._waiting = log, waiting
-        quieten_orbax()
+        self.path = absolute(directory)
+        self._keep, self._keep_every, self._log, self._waiting = max(keep, 1), keep_every, log, waiting
+        silence_orbax()
         self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**_handler_options()))
-        self.saved = StepDirectory(directory, keep, keep_every, log)
+        self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
         self._has_frozen: bool | None = None  # None until it is known
+        self._writing: int | str | None = None  # the step that is being written
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
         self._has_failed = False  # whether the error of that step has been raised
+        collective.call_in_primary(self._clean)
+
+    def _clean(self) -> None:
+        try:
+            files.make_directory(self.path)
+        except OSError as error:
+            raise file_error(f"{self.path}: cannot be made ({error.strerror or error})", error) from error
+        for name in files.names(self.path):
+            if _TEMPORARY in name or name.startswith(_DELETING):
+                files.remove_tree(os.path.join(self.path, name))
+
+    # Saving
+
+    def check_space(self, abstract_state: PyTree) -> None:
+        """Raises StorageError if the disk has no room for one more step. URLs are not checked."""
+        needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state))
+
+        def free_bytes() -> int | None:
+            with contextlib.suppress(OSError):
+                return shutil.disk_usage(self.path).free
+            return None
+
+        free = collective.call_in_primary(free_bytes)
+        if free is not None and free < needed:
+            raise StorageError(
+                f"{self.path}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
+                f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
+            )
 
     def save(self, step: int, state: PyTree) -> None:
         """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
@@ -86,56 +128,45 @@ class Checkpointer:
             StorageError: the previous save failed.
         """
         with self._waiting():
-            self._save(step, state)
+            self.wait()
+            if step in self.agreed_steps():
+                return
+            leaves = flatten(state)
+            frozen = {name: leaves.pop(name) for name in list(leaves) if name.startswith(f"{FROZEN}/")}
+            described: dict[str, Any] = {"leaves": _describe(leaves)}
+            if frozen:
+                described[FROZEN] = self._save_frozen(frozen)
+            path = os.path.join(self.path, str(step))
+            with self._explained():
+                self._writing = step
+                if jax.process_index() == 0 and not is_committed(path):
+                    files.remove_tree(path)  # on gs://, a killed save leaves a partial step
+                self._start_saving(step, leaves, described)
 
-    def _save(self, step: int, state: PyTree) -> None:
-        self.wait()
-        if step in self.saved.agreed_steps():
-            return
-        leaves = flatten(state)
-        frozen = {name: leaves.pop(name) for name in list(leaves) if name.startswith(f"{FROZEN}/")}
-        described: dict[str, Any] = {"leaves": _describe(leaves)}
-        if frozen:
-            described[FROZEN] = self._save_frozen(frozen)
-        self.saved.begin(step)
-        self._begun = step
-        self._has_failed = False
-        with self._explained():
-            path = self.saved.of(step)
-            if jax.process_index() == 0 and not is_committed(path):
-                files.remove_tree(path)  # on gs://, a killed save leaves a partial step
-            self._start_saving(path, leaves, described)
-
-    def _start_saving(self, path: str, leaves: dict[str, jax.Array], described: dict[str, Any]) -> None:
+    def _start_saving(self, name: int | str, leaves: dict[str, jax.Array], described: dict[str, Any]) -> None:
+        self._begun, self._has_failed = name, False
+        path = epath.Path(os.path.join(self.path, str(name)))
         arguments = ocp.args.PyTreeSave(nest(leaves))
-        self._orbax.save(epath.Path(path), args=arguments, custom_metadata={METADATA_KEY: described})
+        self._orbax.save(path, args=arguments, custom_metadata={METADATA_KEY: described})
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
         """Writes the frozen parameters next to the steps, unless those of earlier steps already exist.
 
         Returns:
             The description of the frozen parameters that each step records.
-
-        Raises:
-            StorageError: the save failed.
         """
         described = _describe(leaves)
-        path = os.path.join(self.saved.path, FROZEN)
+        path = os.path.join(self.path, FROZEN)
         if self._has_frozen is None:
             # Without a step, they are of a run that was killed before its first one, and may be others.
-            has_steps = bool(self.saved.agreed_steps())
-            self._has_frozen = has_steps and self._primary_sees(path)
-        if self._has_frozen:
-            return described
-        self._begun, self._has_failed = FROZEN, False
-        with self._explained():
-            if jax.process_index() == 0:
-                files.remove_tree(path)
-            self.saved.begin(FROZEN)
-            self._start_saving(path, leaves, {"leaves": described})
-            self._orbax.wait_until_finished()
-            self.saved.end()
-        self._has_frozen = True
+            self._has_frozen = bool(self.agreed_steps()) and self._primary_sees(path)
+        if not self._has_frozen:
+            with self._explained():
+                if jax.process_index() == 0:
+                    files.remove_tree(path)
+                self._start_saving(FROZEN, leaves, {"leaves": described})
+                self._orbax.wait_until_finished()
+            self._has_frozen = True
         return described
 
     def poll(self) -> None:
@@ -145,31 +176,48 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Waits until the last save is on disk, raises its error, and deletes the steps that are not kept."""
-        if self._has_failed:  # orbax 0.12.8 raises the same error at every later call
+        if self._has_failed:  # orbax raises the same error at every later call
             return
         with self._waiting(), self._explained():
             self._orbax.wait_until_finished()
-            if self.saved.end():
-                self.saved.delete_old()
+            has_new, self._writing = self._writing is not None, None
+            if has_new and jax.process_index() == 0:
+                steps, every = self.steps(), self._keep_every
+                old = {step for step in steps[: -self._keep] if not (every and step % every == 0)}
+                self._delete(old, steps[-1] if steps else None)
 
     def close(self) -> None:
         """Waits for saves and deletions; raises the error of the last save unless that was raised before."""
         try:
             self.wait()
         finally:
-            self.saved.close()
+            self._deletions.shutdown(wait=True)
             # One failed save may have left several errors: orbax writes a step's metadata in another thread.
             with contextlib.suppress(Exception) if self._has_failed else self._explained():
                 self._orbax.close()
 
+    @contextlib.contextmanager
+    def _explained(self):
+        """Turns any error of a save into a one-line StorageError that lists the intact steps."""
+        try:
+            yield
+        except Exception as error:
+            self._has_failed, self._writing = True, None
+            raise StorageError(
+                f"{self.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
+                f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
+            ) from error
+
+    # Restoring
+
     def restore_latest(self, abstract_state: PyTree) -> tuple[int, PyTree] | None:
-        """Restores the newest step that is intact; returns None if no step was ever saved.
+        """Restores the newest step that is intact. None if no step was ever saved.
 
         A newer step that is damaged is renamed to `bad-STEP`, never deleted, and the number of lost steps is
         logged.
 
         Args:
-            abstract_state: pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
+            abstract_state: see `reading.read_state`.
 
         Returns:
             The step number and the state, or None.
@@ -178,71 +226,110 @@ class Checkpointer:
             UserError: the steps have another structure, shape or dtype; or no step is intact.
         """
         lost: list[int] = []
-        for step in reversed(self.saved.agreed_steps()):
+        for step in reversed(self.agreed_steps()):
+            path = os.path.join(self.path, str(step))
             try:
-                state = agree(functools.partial(read_state, self.saved.of(step), abstract_state))
+                state = agree(functools.partial(read_state, path, abstract_state))
             except Damaged as error:
-                self.saved.set_aside(step, str(error))
+                rename = functools.partial(self._rename, str(step), f"{_BAD}{step}", str(error))
+                collective.call_in_primary(rename)
                 lost.append(step)
                 continue
             if lost:
-                self._log(
-                    f"warning: resuming from step {step}; {counted(lost[0] - step, 'step is', 'steps are')} "
-                    "lost"
-                )
+                steps = counted(lost[0] - step, "step is", "steps are")
+                self._log(f"warning: resuming from step {step}; {steps} lost")
             return step, state
-        if damaged := self.saved.damaged():
+        bad = collective.call_in_primary(
+            lambda: [name for name in files.names(self.path) if name.startswith(_BAD)]
+        )
+        if bad:
             raise UserError(
-                f"{self.saved.path}: no checkpoint is intact ({', '.join(damaged)} set aside); put a good "
-                "copy back, or start from scratch in another work directory"
+                f"{self.path}: no checkpoint is intact ({', '.join(bad)} set aside); put a good copy back, "
+                "or start from scratch in another work directory"
             )
         return None
 
-    def abandon_after(self, step: int) -> None:
-        """Waits for the last save, and renames the steps after `step`, because the run goes back to it."""
-        self.wait()
-        self.saved.abandon_after(step)
-
-    def _primary_sees(self, path: str) -> bool:
-        return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
-
     def check_frozen(self, frozen: PyTree) -> None:
-        """Raises a UserError if frozen parameters differ from those that the run was saved with.
+        """Raises UserError if frozen parameters differ from those that the run was saved with.
 
         Args:
             frozen: frozen parameters, as in the state, on the devices. Those that are not saved, and those
                 that are saved and not given, are not compared.
-
-        Raises:
-            UserError: the parameters differ; the message names them.
         """
-        path = os.path.join(self.saved.path, FROZEN)
+        path = os.path.join(self.path, FROZEN)
         if not self._primary_sees(path):
             return
         saved = describe(path)
         arrays = {name: x for name, x in flatten({FROZEN: frozen}).items() if name in saved}
         check_structure(path, {name: saved[name] for name in arrays}, arrays)
-        given = _describe(arrays)
-        if changed := [name for name, x in given.items() if saved[name].digest != x["digest"]]:
+        digests = array_digests(arrays)
+        if changed := [name for name in arrays if saved[name].digest != digests[name]]:
             raise UserError(
-                f"{some(changed)}: the frozen parameters are not those that {self.saved.path} was trained "
-                "with; give the same checkpoint as before, or start another work directory"
+                f"{some(changed)}: the frozen parameters are not those that {self.path} was trained with; "
+                "give the same checkpoint as before, or start another work directory"
             )
 
-    @contextlib.contextmanager
-    def _explained(self):
-        """Turns any error of a save into a one-line StorageError that lists the intact steps."""
-        try:
-            yield
-        except Exception as error:
-            self._has_failed = True
-            self.saved.end()
-            ignore_unbegun()
-            raise StorageError(
-                f"{self.saved.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
-                f"{', '.join(map(str, self.saved.steps())) or 'none'}; check the storage and run the same "
-                "command"
-            ) from error
+    # The steps on disk
+
+    def steps(self) -> list[int]:
+        """Returns the steps on disk, unverified, oldest first, except one that is being written."""
+        return [step for step in list_steps(self.path) if step != self._writing]
+
+    def agreed_steps(self) -> list[int]:
+        """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
+        return collective.call_in_primary(self.steps)
+
+    def abandon_after(self, step: int) -> None:
+        """Waits for the last save, and renames the steps after `step` to `abandoned-STEP`.
+
+        The damaged ones are renamed too, so that they do not keep the run from going back to its start.
+        """
+        self.wait()
+
+        def rename() -> None:
+            for name in files.names(self.path):
+                number = _DAMAGED.sub(r"\1", name)
+                if is_step(number) and int(number) > step:
+                    self._rename(name, f"{_ABANDONED}{number}", f"the run goes back to step {step}")
+
+        collective.call_in_primary(rename)
+
+    def delete(self, step: int) -> None:
+        """Deletes a step, if it exists, because the run repeats it, with other parameters."""
+        collective.call_in_primary(lambda: self._delete({step}.intersection(self.steps())))
+
+    def delete_others(self, step: int) -> None:
+        """Deletes all steps except one, which is flushed to the disk first."""
+        collective.call_in_primary(lambda: self._delete({*self.steps()} - {step}, step))
+
+    def _primary_sees(self, path: str) -> bool:
+        return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
+
+    def _rename(self, name: str, new: str, why: str) -> None:
+        """Renames a directory, to a name with a number where the new one exists."""
+        names = files.names(self.path)
+        numbered = (f"{new}-{number}" for number in itertools.count(2))
+        target = next(one for one in itertools.chain([new], numbered) if one not in names)
+        path = os.path.join(self.path, name)
+        files.move(path, os.path.join(self.path, target))
+        self._log(f"warning: {path} is set aside as {target}: {why}")
+
+    def _delete(self, steps: Collection[int], new: int | None = None) -> None:
+        """Deletes steps once a new one would survive a power failure; orbax flushes only its arrays."""
+        if steps and new is not None:
+            for name in (str(new), FROZEN):
+                atomic.sync_tree(os.path.join(self.path, name))
+        for step in sorted(steps):
+            path = os.path.join(self.path, str(step))
+            # An interrupted deletion must not leave a directory that looks like a step.
+            if files.scheme(path) == "gs":
+                for name in WRITTEN_LAST:
+                    files.remove(os.path.join(path, name), missing_ok=True)
+            else:
+                target = os.path.join(self.path, f"{_DELETING}{step}")
+                files.move(path, target)
+                path = target
+            self._deletions.submit(files.remove_tree, path)
 
 
 def _handler_options() -> dict[str, Any]:
@@ -251,8 +338,7 @@ def _handler_options() -> dict[str, Any]:
     By default it divides the writing of every replicated array among the devices, and compiles a program per
     part of each shape: several hundred at the first save, most of them for arrays of a few kilobytes.
     """
-    # Readers expect the file that this store writes. No public name leads to it, so another version of orbax
-    # may be without, which is slower and otherwise the same.
+    # Readers expect the file that this store writes. No public name leads to it.
     store = getattr(ocp.type_handlers.get_type_handler(jax.Array), "_array_metadata_store", None)
     if store is None:
         return {}

@@ -308,7 +308,7 @@ class BestCheckpoint(Evaluator):
                 path = os.path.join(self._workdir.path, BEST)
                 saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self._log)  # deleted below
                 cleanup.enter_context(contextlib.closing(saved))
-                saved.saved.delete(step)  # of steps of the run that were lost
+                saved.delete(step)  # of steps of the run that were lost
                 saved.save(step, state.model_parameters)
                 saved.wait()
                 scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
@@ -318,7 +318,7 @@ class BestCheckpoint(Evaluator):
             self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
             self._workdir.write_json(BEST_FILE, json_files.sealed(self.best))
             if is_best:
-                saved.saved.delete_others(step)
+                saved.delete_others(step)
         return is_best
 
     def is_done(self, step: int) -> bool:

@@ -118,7 +118,7 @@ def fit(
         )
         cleanup.enter_context(_closing(checkpointer))
         cleanup.enter_context(watchdog)
-        checkpointer.saved.check_space(setup.abstract_state)
+        checkpointer.check_space(setup.abstract_state)
         run = _Run(
             config=config,
             workdir=workdir,
@@ -403,7 +403,7 @@ class _Run:
     def _check_frozen(self) -> None:
         """Raises UserError if the objective's frozen parameters differ from those that the run has saved."""
         frozen, without = self.setup.abstract_state.frozen, without_values(self.objective)
-        if len(without) == len(jax.tree.leaves(frozen)) or not self.checkpointer.saved.agreed_steps():
+        if len(without) == len(jax.tree.leaves(frozen)) or not self.checkpointer.agreed_steps():
             return
         shardings = jax.tree.map(lambda x: x.sharding, frozen)
         placed = place_frozen(self.objective, shardings, dict.fromkeys(without))
@@ -569,7 +569,7 @@ class _Run:
             if self.step:
                 self._save(skipped)
             self.checkpointer.wait()
-            saved = self.checkpointer.saved.steps()
+            saved = self.checkpointer.steps()
         self.guard.stop(
             f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
         )
@@ -628,7 +628,7 @@ class _Run:
                 "an earlier step by resume_from"
             ) from skipped
         self.checkpointer.wait()
-        saved = self.checkpointer.saved.agreed_steps()
+        saved = self.checkpointer.agreed_steps()
         good = [step for step in saved if step < skipped.first - 1]
         step = (good or saved or [self._first_step])[-1]
         if step not in saved:

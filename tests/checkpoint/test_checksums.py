@@ -61,25 +61,12 @@ def test_the_host_computes_what_the_devices_do(dtype, shape):
     assert host == devices
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64"])
-def test_the_host_computes_what_the_devices_do_of_64_bits(dtype):
-    with jax.enable_x64(True):
-        host, devices = _digests(jnp.asarray(np.random.default_rng(3).normal(0, 1e12, (3, 5)), dtype))
-    assert host == devices
-
-
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_chunks_of_the_host_change_nothing(dtype, monkeypatch):
     x = jnp.asarray(np.random.default_rng(4).normal(0, 50, (7, 3))).astype(dtype)
     monkeypatch.setattr(checksums, "_HOST_CHUNK", 4)
     host, devices = _digests(x)
     assert host == devices
-
-
-def test_large_arrays_stay_on_their_devices(monkeypatch):
-    monkeypatch.setattr(checksums, "_HOST_ELEMENTS", 5)
-    assert not checksums._are_on_host([jnp.zeros(3), jnp.zeros(3)])
-    assert checksums._are_on_host([jnp.zeros(3), jnp.zeros(2)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,15 +83,3 @@ def test_every_flipped_bit_shows(bit):
 def test_exchanged_elements_show(dtype, computed_on):
     x = jnp.asarray(np.array([0, 1, 0, 0, 1, 1]), dtype)
     assert _digest(x) != _digest(x[::-1])
-
-
-def test_two_flipped_signs_show(computed_on):
-    """A plain sum modulo 2^32 would cancel them."""
-    x = jnp.ones(4, jnp.float32)
-    assert _digest(x * jnp.array([-1, -1, 1, 1])) != _digest(x)
-
-
-def test_nan_is_kept_by_its_bits(computed_on):
-    quiet = jnp.asarray(np.array([0x7FC00000], np.uint32).view(np.float32))
-    other = jnp.asarray(np.array([0x7FC00001], np.uint32).view(np.float32))
-    assert _digest(quiet) == _digest(quiet) != _digest(other)

@@ -1,6 +1,5 @@
 """Saves that fail: in the background, and for lack of space."""
 
-import contextlib
 import errno
 import functools
 import subprocess
@@ -36,26 +35,6 @@ def test_an_error_in_the_background_surfaces_at_the_next_call(copy, mesh, monkey
     assert restore_latest(copy, abstract(make_state(mesh)))[0][0] == 8
 
 
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_an_error_that_arrives_at_the_close_is_raised_once(tmp_path, mesh, monkeypatch, has_failed):
-    checkpointer = checkpoint.Checkpointer(tmp_path / "checkpoints")
-    checkpointer.save(1, make_state(mesh))
-    checkpointer.wait()
-
-    def fail():
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpointer._orbax, "check_for_errors", fail)
-        if has_failed:
-            with pytest.raises(StorageError, match="No space left on device"):
-                checkpointer.poll()
-    orbax_close = checkpointer._orbax.close
-    monkeypatch.setattr(checkpointer._orbax, "close", lambda: (orbax_close(), fail()))
-    with contextlib.nullcontext() if has_failed else pytest.raises(StorageError, match="intact steps: 1;"):
-        checkpointer.close()
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     path = tmp_path / "disk"
@@ -74,18 +53,11 @@ def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh
             checkpointer.save(step, make_state(mesh, step, hidden=800))
             checkpointer.wait()
     checkpointer.close()
-    steps = checkpointer.saved.steps()
+    steps = checkpointer.steps()
     assert steps == list(range(1, len(steps) + 1))
     (step, state), lines = restore_latest(small_disk / "checkpoints", abstract(make_state(mesh, hidden=800)))
     assert (step, lines) == (steps[-1], [])
     assert_same(state, make_state(mesh, step, hidden=800))
-
-
-def test_too_little_space_is_found_before_anything_is_saved(small_disk, mesh):
-    checkpointer = checkpoint.Checkpointer(small_disk / "checkpoints")
-    checkpointer.saved.check_space(abstract(make_state(mesh)))
-    with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
-        checkpointer.saved.check_space(abstract(make_state(mesh, hidden=4096)))
 
 
 def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
@@ -93,6 +65,6 @@ def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
     state = abstract(make_state(mesh))
     free = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) - 1
     monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=free))
-    check = functools.partial(checkpointer.saved.check_space, state)
+    check = functools.partial(checkpointer.check_space, state)
     for error in together.run(monkeypatch, check, check):
         assert isinstance(error, StorageError) and "MB are free and a checkpoint takes up to" in str(error)

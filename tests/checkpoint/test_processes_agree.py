@@ -11,8 +11,7 @@ from support import together
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint import reading
-from bert_jax.checkpoint.directory import StepDirectory
-from bert_jax.checkpoint.steps import Step
+from bert_jax.checkpoint.reading import Step
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
@@ -57,25 +56,8 @@ def test_none_reads_if_process_0_sees_no_step(monkeypatch, views):
         assert isinstance(error, UserError) and f"{first}: no checkpoint in it" in str(error)
 
 
-def test_a_step_is_found_where_process_0_finds_it(monkeypatch, views):
-    first, second = views("24", "246")
-    found = read_in_all(monkeypatch, lambda view: checkpoint.find_step(view, 6), first, second)
-    assert found == [None, None]
-    found = read_in_all(monkeypatch, lambda view: checkpoint.find_step(view.parent, 4), first, second)
-    assert found == [str(first / "4"), str(second / "4")]
-
-
-def test_all_see_the_steps_set_aside_that_process_0_sees(monkeypatch, views):
-    """Else one would report that no step is intact, and another begin from scratch."""
-    monkeypatch.setattr(multihost_utils, "sync_global_devices", lambda name: None)
-    both = views("4", "4")
-    (both[0] / "bad-6").mkdir()
-    found = read_in_all(monkeypatch, lambda view: StepDirectory(view, 3, 0, print).damaged(), *both)
-    assert found == [["bad-6"]] * 2
-
-
 @pytest.mark.parametrize("process", [0, 1])
-@pytest.mark.parametrize("name", ["_CHECKPOINT_METADATA", "manifest.ocdbt"])
+@pytest.mark.parametrize("name", ["manifest.ocdbt"])
 def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, process, name):
     """Otherwise it would wait for the others while they compute checksums of arrays together."""
 
@@ -83,8 +65,8 @@ def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, proc
         multihost_utils.process_allgather(np.int32(0))
         return array_digests(arrays)
 
-    array_digests = checkpoint.steps.array_digests
-    monkeypatch.setattr(checkpoint.steps, "array_digests", digests_together)
+    array_digests = reading.array_digests
+    monkeypatch.setattr(reading, "array_digests", digests_together)
     both, said = views("46", "46"), []
     os.truncate(both[process] / "6" / name, 20)
     found = read_in_all(monkeypatch, functools.partial(checkpoint.read_stored, log=said.append), *both)
@@ -98,11 +80,9 @@ def test_what_one_process_may_not_read_ends_all(monkeypatch, process):
         if number == process:
             raise UserError(f"{number}: cannot be read")
         if number == 2:
-            raise checkpoint.steps.Damaged("it is empty")
+            raise reading.Damaged("it is empty")
 
-    calls = [
-        functools.partial(checkpoint.steps.agree, functools.partial(read, number)) for number in range(3)
-    ]
+    calls = [functools.partial(reading.agree, functools.partial(read, number)) for number in range(3)]
     errors = together.run(monkeypatch, *calls)
     assert [type(error) for error in errors] == [UserError] * 3
     assert {str(error) for error in errors} == {f"{process}: cannot be read"}
