@@ -339,7 +339,7 @@ def _step(objective, arrays, mesh):
 
 
 def _optimizer(objective):
-    from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+    from bert_jax.settings.run_config import OptimizerConfig
     from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
 
     config = OptimizerConfig(warmup_steps=10)

@@ -30,8 +30,7 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.runs import benchmark, distillation, pretrain
-    from bert_jax.settings import defaults
-    from bert_jax.settings.typed import pretrain_config
+    from bert_jax.settings import defaults, pretrain_config
     from bert_jax.training import step as step_module
 
 

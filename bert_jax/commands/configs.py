@@ -29,7 +29,7 @@ from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.settings.typed import pretrain_config
+    from bert_jax.settings import pretrain_config
     from bert_jax.tasks import fields as task_fields
 
 ARGUMENTS = "[NAME]"

@@ -19,7 +19,7 @@ with epy.lazy_imports():
     from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
-    from bert_jax.settings.typed import pretrain_config
+    from bert_jax.settings import pretrain_config
     from bert_jax.training.metrics import profiling
 
 WORKDIR = "DIR, the work directory of a fine-tuning run"

@@ -24,7 +24,7 @@ from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import pipelining, placement, row_parts, sharding
-from bert_jax.settings.typed.masking_config import MaskingConfig
+from bert_jax.settings.pretrain_config import MaskingConfig
 from bert_jax.training.step import losses_in_parts
 
 PROB, REPLACE = 0.15, "0.8,0.1,0.1"

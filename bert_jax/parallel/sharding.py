@@ -25,7 +25,7 @@ from bert_jax.io.wording import counted
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.models.parameters import abstract_key, is_box
 from bert_jax.parallel import compiler_options
-from bert_jax.settings.typed.run_config import MeshConfig
+from bert_jax.settings.run_config import MeshConfig
 
 AXES = ("data", "fsdp", "tensor")
 

@@ -16,8 +16,8 @@ from typing import Any
 from bert_jax.io import atomic, files
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import registry
 

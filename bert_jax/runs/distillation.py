@@ -25,9 +25,8 @@ from bert_jax.objectives.distillation import (
 )
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields
-from bert_jax.settings.typed.distillation_config import DistillationConfig
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings.run_config import DistillationConfig, RunConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 

@@ -31,8 +31,8 @@ from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
-from bert_jax.settings.typed.model_config import ModelConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks import fields, metrics, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator

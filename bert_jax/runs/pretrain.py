@@ -37,10 +37,9 @@ from bert_jax.objectives.masking import Vocabulary
 from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
-from bert_jax.settings import config_fields
-from bert_jax.settings.typed import pretrain_config
-from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.settings.typed.pretrain_config import PretrainConfig, PretrainEvalConfig
+from bert_jax.settings import config_fields, pretrain_config
+from bert_jax.settings.pretrain_config import PretrainConfig, PretrainEvalConfig
+from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import auto_accumulation, budget, train

@@ -35,9 +35,8 @@ from bert_jax.io import atomic, checks, comma_lists, files, json_files, markdown
 from bert_jax.io.wording import counted
 from bert_jax.plots import curves, scores
 from bert_jax.runs import finetune, pretrain
-from bert_jax.settings import config_fields, config_files
+from bert_jax.settings import config_fields, config_files, pretrain_config
 from bert_jax.settings.config_fields import Field
-from bert_jax.settings.typed import pretrain_config
 from bert_jax.tasks import fields, metrics, registry, table
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.evaluators import Evaluator

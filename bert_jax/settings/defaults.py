@@ -8,8 +8,8 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 
 
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:

@@ -23,7 +23,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.settings.config_fields import option
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.lines import FIELDS, LineReader
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions

@@ -14,10 +14,9 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.settings import config_fields, defaults
+from bert_jax.settings import config_fields, defaults, run_config
 from bert_jax.settings.config_fields import Field
-from bert_jax.settings.typed import run_config
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import registry
 from bert_jax.tasks.base import FinetuneTask, TaskConfig
 from bert_jax.tasks.registry import TaskSpec

@@ -15,8 +15,8 @@ from bert_jax.models import config as model_config
 from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
 from bert_jax.settings import config_fields
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
-from bert_jax.settings.typed.model_config import ModelConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks import fields, registry, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.registry import TaskSpec

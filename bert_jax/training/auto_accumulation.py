@@ -16,7 +16,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import device_memory
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training.step import Program, Programs, TrainSetup, lower_and_compile, shape_key
 from bert_jax.workdir.run_directory import WorkDir
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig
 
 # A schedule counts the parts of a budget as steps.
 PARTS = 1_000_000

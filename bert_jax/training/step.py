@@ -19,7 +19,7 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
 from bert_jax.parallel import placement, row_parts, sharding
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget, Clock
 from bert_jax.training.optimization.optimizers import finite_check, make_optimizer

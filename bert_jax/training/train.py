@@ -32,7 +32,7 @@ from bert_jax.objectives.adapters import PARAMS, LowRank, encoder_config, low_ra
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics import flops

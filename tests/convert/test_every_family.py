@@ -19,8 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretrain
-from bert_jax.settings import defaults
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.state import abstract_state
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data import loader, records
 from bert_jax.errors import UserError
-from bert_jax.settings.ramps import Ramp
+from bert_jax.settings.pretrain_config import Ramp
 
 SEEDS = st.integers(min_value=0, max_value=2**64 - 1)
 

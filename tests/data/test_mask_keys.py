@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data import loader, records
-from bert_jax.settings.ramps import Ramp
+from bert_jax.settings.pretrain_config import Ramp
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data import loader, records
-from bert_jax.settings.ramps import Ramp
+from bert_jax.settings.pretrain_config import Ramp
 
 SHARES = st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator=10**6)
 SEED = 3

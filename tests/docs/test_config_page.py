@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bert_jax.runs import config_reference
 from bert_jax.settings import config_fields
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"

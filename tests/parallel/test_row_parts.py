@@ -9,7 +9,7 @@ from support.models import packed_batch, tiny_task
 
 from bert_jax.kernels.dropout import row_ids, row_numbers
 from bert_jax.parallel import host, row_parts, sharding
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import abstract_state, init_state

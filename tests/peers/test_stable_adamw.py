@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.transformers_models import torch
 
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization.optimizers import make_optimizer
 
 pytestmark = pytest.mark.peer

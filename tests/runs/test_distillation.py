@@ -15,8 +15,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.estimate import program
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.runs import pretrain
-from bert_jax.settings import config_files
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training.metrics import flops
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

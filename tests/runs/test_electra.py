@@ -11,8 +11,7 @@ from bert_jax import cli, convert
 from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
 from bert_jax.runs import pretrain
-from bert_jax.settings import config_files
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import read_tables
 

@@ -16,7 +16,7 @@ from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step

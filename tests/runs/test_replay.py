@@ -11,8 +11,7 @@ from support.processes import error_of
 from bert_jax import checkpoint
 from bert_jax.data import token_counts
 from bert_jax.runs import pretrain as pretraining
-from bert_jax.settings import defaults
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -11,8 +11,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs import sweep
 from bert_jax.runs.sweep import Arm, Budget, Comparison, Experiment, Finetuning, HeldOut, Inputs, Pretraining
-from bert_jax.settings import config_files, defaults
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import config_files, defaults, pretrain_config
 from bert_jax.tasks import fields
 from bert_jax.workdir.lock import Lock
 

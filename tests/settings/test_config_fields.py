@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
-from bert_jax.settings import config_fields, defaults
-from bert_jax.settings.typed import pretrain_config
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings import config_fields, defaults, pretrain_config
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import setup
 from bert_jax.training.optimization.optimizers import make_optimizer

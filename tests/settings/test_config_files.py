@@ -225,7 +225,7 @@ def test_configs_of_pre_training_are_read_before_jax_is_imported():
     code = """
 import sys
 from bert_jax.settings import config_files
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import pretrain_config
 for name in sys.argv[1:]:
     config = config_files.load(name)
     assert "jax" not in sys.modules, name

@@ -8,8 +8,7 @@ from support import pages
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.settings import config_files, defaults
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import config_files, defaults, pretrain_config
 
 MASKS_PAGE = pages.REPOSITORY / "docs" / "masks.md"
 

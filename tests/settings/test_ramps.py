@@ -3,9 +3,8 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults
-from bert_jax.settings.ramps import Ramp
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings.pretrain_config import Ramp
 
 
 def test_values_and_totals_by_step():

@@ -40,7 +40,7 @@ from bert_jax.inference import text_files
 from bert_jax.models import config as bert_config
 from bert_jax.runs import grid
 from bert_jax.settings import config_fields, defaults
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.table import Columns, infer_labels, parse_number, read_examples

@@ -21,8 +21,7 @@ from bert_jax.kernels import platform
 from bert_jax.models.config import from_dict
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings import config_files
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.embedding import EmbeddingTask, LateInteractionTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask

@@ -16,7 +16,7 @@ from bert_jax.errors import Preempted
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.training import step as step_module
 from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator

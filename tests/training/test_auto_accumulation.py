@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import auto_accumulation
 from bert_jax.training.auto_accumulation import CompileResult
 

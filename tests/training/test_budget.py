@@ -9,8 +9,7 @@ import pytest
 from support.regression import Run, assert_same, at, send
 
 from bert_jax.errors import Preempted, UserError
-from bert_jax.settings import defaults
-from bert_jax.settings.typed import pretrain_config
+from bert_jax.settings import defaults, pretrain_config
 from bert_jax.training import budget
 
 

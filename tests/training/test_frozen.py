@@ -15,9 +15,14 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
-from bert_jax.settings.typed.run_config import CheckpointConfig, EvalConfig, MeshConfig, RunConfig
+from bert_jax.settings.run_config import (
+    CheckpointConfig,
+    EvalConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter

@@ -12,7 +12,7 @@ from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
-from bert_jax.settings.typed.pretrain_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tokenization import SPECIAL_TOKENS
 from bert_jax.workdir import agreement, differences, run_directory
 from bert_jax.workdir.run_directory import WorkDir

@@ -26,7 +26,7 @@ from bert_jax.objectives.embedding.sentence import (
     TextVectors,
 )
 from bert_jax.settings.config_fields import option
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import table
 from bert_jax.tasks.embedding.groups import EVAL_COLUMNS, GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions

@@ -21,7 +21,7 @@ from bert_jax.models.heads.structures import HIDDEN_DROPOUT, TOKENS, Classificat
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
 from bert_jax.settings.config_fields import option
-from bert_jax.settings.typed.finetune_config import FinetuneConfig
+from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
 from bert_jax.tasks.lines import SOURCE, LineReader, ids_of

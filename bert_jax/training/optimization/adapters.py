@@ -16,8 +16,7 @@ from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import LowRank, PartlyFrozen
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import DISTILLATION
-from bert_jax.settings.typed.adapter_config import BOTTLENECKS, AdapterConfig
-from bert_jax.settings.typed.run_config import RunConfig
+from bert_jax.settings.run_config import BOTTLENECKS, AdapterConfig, RunConfig
 
 # By `adapter.kind`: a regular expression of the parameters that are trained in addition to the head.
 _BOTTLENECK = r"encoder/(.*/)?\w+_adapter/.*"

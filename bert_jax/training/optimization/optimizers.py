@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.layerwise import by_layer
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, did_you_mean
-from bert_jax.settings.typed.optimizer_config import SCHEDULE_FIELDS, OptimizerConfig
+from bert_jax.settings.run_config import SCHEDULE_FIELDS, OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
 

@@ -10,7 +10,7 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings.typed.adapter_config import AdapterConfig
+from bert_jax.settings.run_config import AdapterConfig
 from bert_jax.training.metrics import flops, peaks
 from bert_jax.training.optimization.adapters import adapt
 

@@ -10,7 +10,7 @@ from support.updates import Stacked, one_update, ones
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.parallel.sharding import unbox
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups, schedules
 
 

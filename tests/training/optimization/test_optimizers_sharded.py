@@ -12,9 +12,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.typed.model_config import ModelConfig
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
-from bert_jax.settings.typed.run_config import CheckpointConfig, RunConfig
+from bert_jax.settings.run_config import CheckpointConfig, ModelConfig, OptimizerConfig, RunConfig
 from bert_jax.training import state
 from bert_jax.training import train as training
 from bert_jax.training.metrics.metrics_writer import MetricsWriter

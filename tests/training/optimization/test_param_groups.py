@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import from_dict as config_from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel.sharding import unbox
-from bert_jax.settings.typed.optimizer_config import OptimizerConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups
 
 

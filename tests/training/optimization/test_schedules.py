@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import defaults
-from bert_jax.settings.typed import pretrain_config
-from bert_jax.settings.typed.optimizer_config import (
+from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings.run_config import (
     SCHEDULE_FIELDS,
     WITHOUT_END,
     PretrainOptimizerConfig,

@@ -2,22 +2,185 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.objectives.masking import MaskingOptions
+from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
 from bert_jax.settings import config_fields
-from bert_jax.settings.config_fields import Part, fixed, free, option
-from bert_jax.settings.ramps import Ramp
-from bert_jax.settings.typed import run_config
-from bert_jax.settings.typed.distillation_config import PretrainDistillationConfig
-from bert_jax.settings.typed.masking_config import EvalMaskingConfig, MaskingConfig, ReplacedTokensConfig
-from bert_jax.settings.typed.optimizer_config import PretrainOptimizerConfig
-from bert_jax.settings.typed.run_config import BudgetConfig, EvalConfig, RunConfig
+from bert_jax.settings.config_fields import Part, amount, fixed, free, option
+from bert_jax.settings.run_config import (
+    BudgetConfig,
+    EvalConfig,
+    PretrainDistillationConfig,
+    PretrainOptimizerConfig,
+    RunConfig,
+    unused,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ramp:
+    """A number as a function of the step alone.
+
+    Attributes:
+        starts: the steps from which each value holds, counted from 0 and ascending from 0.
+        values: the values.
+    """
+
+    starts: tuple[int, ...]
+    values: tuple[int, ...]
+
+    @classmethod
+    def constant(cls, value: int) -> Ramp:
+        """Returns the ramp with one value."""
+        return cls((0,), (value,))
+
+    @classmethod
+    def parse(cls, field: str, text: str, maximum: int) -> Ramp:
+        """Returns the ramp of a text like `0=256, 1000=512`.
+
+        Args:
+            field: the name of the field that has the text, for messages.
+            text: pairs STEP=VALUE with commas between.
+            maximum: the largest valid value.
+
+        Raises:
+            UserError: the text has another form, or the steps do not ascend from 0.
+        """
+        pairs = []
+        for part in text.split(","):
+            step, equals, value = (each.strip() for each in part.partition("="))
+            if not (equals and step.isdecimal() and value.isdecimal() and 1 <= int(value) <= maximum):
+                raise UserError(
+                    f"{field}={text!r}: {part.strip()!r} is not STEP=VALUE, with a value from 1 to "
+                    f"{maximum:,}; expected a list such as '0=256, 1000=512'"
+                )
+            pairs.append((int(step), int(value)))
+        starts = [step for step, _ in pairs]
+        if starts[0] != 0 or any(one >= other for one, other in itertools.pairwise(starts)):
+            raise UserError(f"{field}={text!r}: expected steps that begin with 0 and ascend")
+        return cls(tuple(starts), tuple(value for _, value in pairs))
+
+    def at(self, step: int) -> int:
+        """Returns the value of a step."""
+        return self.values[bisect.bisect_right(self.starts, step) - 1]
+
+    def total_before(self, step: int) -> int:
+        """Returns the sum of the values of all steps before a step."""
+        ends = (*self.starts[1:], step)
+        return sum(
+            value * max(min(end, step) - start, 0)
+            for start, end, value in zip(self.starts, ends, self.values, strict=True)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig(Part):
+    """Which tokens are predicted in pre-training, and what replaces them."""
+
+    prob: float = option(0.15, "share of the tokens to predict", above=0, below=1)
+    strategy: str = option(
+        "token",
+        "what is chosen: `token`, `whole_word`, `span` (SpanBERT's spans of up to 10 words), or `ngram` "
+        "(ALBERT's, of up to 3 words)",
+    )
+    max_predictions: int = option(
+        0,
+        "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512; four standard "
+        "deviations more with `count=bernoulli`, and 19 and 79 with `count=electra`",
+        maximum=2**16,
+    )
+    count: str = option(
+        "google",
+        "how many tokens of a row of n tokens, with [CLS] and [SEP], are predicted: `google`, round(`prob` "
+        "n) and at least 1; `electra`, the same in float32, at most int((`prob` + 0.005) length of the row); "
+        "`fairseq`, floor(`prob` n + U) with a uniform U; `bernoulli`, each token independently, as in "
+        "transformers",
+    )
+    replace: str = option(
+        "0.8,0.1,0.1",
+        "shares of the chosen tokens that become [MASK], that become a random token, and that stay the same",
+    )
+    exclude_special: bool = option(
+        False,
+        "random tokens are drawn from the vocabulary without padding, [CLS], [SEP] and [UNK], as in fairseq",
+    )
+    never_chosen: str = option(
+        "layout",
+        "special tokens that are never chosen: `layout`, [CLS] and [SEP], as in google-research/bert; "
+        "`special`, also [UNK] and [MASK] where they are in the text, as in transformers; `none`, as in "
+        "fairseq",
+    )
+    smoothing: float = option(
+        0.0,
+        "with `strategy=token`: a token is chosen with a probability in proportion to (its "
+        "count)^-smoothing; DistilBERT: 0.7; 0: all alike",
+        minimum=0,
+        maximum=100,
+    )
+    copies: int = option(
+        0,
+        "sets of masks of a row, of which epoch e has set e mod `copies`: 1, the same masks in every epoch; "
+        "10, static masks as those of google-research/bert; 0, new masks at every step",
+    )
+
+    def options(self, length: int, part: str = "masking") -> MaskingOptions:
+        """Returns the options for rows of up to `length` tokens.
+
+        Args:
+            length: the maximum number of tokens in a row.
+            part: the part of the configuration, for messages.
+
+        Raises:
+            UserError: a value is unknown, out of its range, or contradicts another one.
+        """
+        fractions = parse_fractions(self.replace, f"{part}.replace")
+        values = self.to_dict() | {"replace": fractions, "max_predictions": self.max_predictions or 1}
+        options = MaskingOptions(**values, part=part)
+        most = self.max_predictions or default_max_predictions(length, self.prob, self.count)
+        return dataclasses.replace(options, max_predictions=most)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalMaskingConfig(Part):
+    """The masks of evaluation, where they differ from those of training."""
+
+    prob: float | None = option(
+        None, "`masking.prob` in evaluation; None: the same", type="float", above=0, below=1, optional=True
+    )
+    replace: str = option("", "`masking.replace` in evaluation; empty: the same")
+    never_chosen: str = option("", "`masking.never_chosen` in evaluation; empty: the same")
+
+    def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
+        """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`.
+
+        Raises:
+            UserError: a value is unknown, out of its range, or contradicts another one.
+        """
+        given = {name: value for name, value in self.to_dict().items() if value}
+        if self.prob:
+            given["max_predictions"] = 0
+        return dataclasses.replace(masking, copies=0, **given).options(length, "eval_masking")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokensConfig(Part):
+    """The objective of ELECTRA, for `objective=replaced_tokens` alone."""
+
+    generator_hidden_size: int = fixed(
+        0,
+        "width H of the generator's layers, with 4 H in the feed-forward block and heads of 64; 0: a quarter "
+        "of `model.hidden_size`",
+        maximum=2**20,
+    )
+    weight: float = amount(50.0, "factor of the discriminator's loss beside the generator's")
+    temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +298,9 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
     _, *evaluated = options = [each for each in config.mask_options(length=128) if each]
     if not any(each.replace[1] for each in options):
         yield "masking.exclude_special", "masking.replace has no random tokens"
+    if config.objective != "replaced_tokens":
+        for field in dataclasses.fields(ReplacedTokensConfig):
+            yield f"replaced_tokens.{field.name}", f"the objective {config.objective} does not use it"
     if config.objective != "masked_lm":
         yield "causal_steps", f"the objective {config.objective} has one phase"
     if config.objective == "causal_lm":
@@ -174,7 +340,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     typed = config_fields.build(PretrainConfig, config)
     values = dict(config_fields.flatten(config))
     defaults = {name: field.default for name, field in declared.items()}
-    config_fields.refuse_unused(values, defaults, (*run_config.unused(typed), *_unused_in_pretraining(typed)))
+    config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_in_pretraining(typed)))
     if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.settings.config_fields import Part, free, option
-from bert_jax.settings.typed.distillation_config import DistillationConfig
-from bert_jax.settings.typed.optimizer_config import FinetuneOptimizerConfig
-from bert_jax.settings.typed.run_config import CheckpointConfig, EvalConfig, RunConfig
+from bert_jax.settings.run_config import (
+    CheckpointConfig,
+    DistillationConfig,
+    EvalConfig,
+    FinetuneOptimizerConfig,
+    RunConfig,
+)
 
 
 @dataclasses.dataclass(frozen=True)

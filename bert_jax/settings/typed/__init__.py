@@ -1,1 +1,0 @@
-"""The configurations of runs as frozen dataclasses, which are checked once and then passed on."""
