@@ -24,8 +24,7 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.estimate import measure, program, report
-    from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology, tpus
+    from bert_jax.estimate import gpus, measure, program, report, tpus
 
 
 # Fraction of a GPU's memory that jax takes by default.
@@ -52,7 +51,6 @@ def define_flags(define: Define) -> None:
         "Tokens per row, if there is no config.data.dir. Default: the number of positions of the model.",
     )
     define.boolean("largest_batch", "Also find the largest batch that fits, by compiling several.")
-    define.integer("operations", "Also list this many operations, the costliest first.", 0)
     define.number("price_per_chip_hour", "TPUs: price in any currency; also print the cost of the run.")
     define.json()
 
@@ -68,11 +66,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     fraction = _MEMORY_FRACTION if flags.memory_fraction is None else flags.memory_fraction
     if not 0 < fraction <= 1:
         raise UserError(f"--memory_fraction={fraction}: expected more than 0 and at most 1")
-    shared.at_least(flags, seq_length=1, price_per_chip_hour=0, operations=0)
+    shared.at_least(flags, seq_length=1, price_per_chip_hour=0)
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
-    compiler = gpu_topology if on_gpus else tpu_topology
+    compiler = gpus if on_gpus else tpus
     compiler.prepare()  # before jax is imported
     config = shared.pretraining_config(flags, config)
     if config.data.dir:
@@ -84,7 +82,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         program.TrainStep,
         rows=rows,
         devices=compiler.devices(slices),
-        compiler_options=gpu_topology.COMPILER_OPTIONS if on_gpus else None,
+        compiler_options=gpus.COMPILER_OPTIONS if on_gpus else None,
         memory_limit=limit,
     )
     if config.accumulate_steps:
@@ -96,7 +94,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         slices,
         find_largest=flags.largest_batch,
         price=flags.price_per_chip_hour,
-        operations=flags.operations,
         log=progress.log,
     )
     result |= {"versions": compiler.versions()}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.estimate import kernel_schedule, search
-from bert_jax.estimate.analysis import collectives, costliest, gpu_program, hlo, timing, wastes
-from bert_jax.estimate.analysis.costliest import Cost
-from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from bert_jax.estimate.chips.gpus import Hosts
-from bert_jax.estimate.chips.tpus import Slices
+from bert_jax.estimate import collectives, hlo, pallas_schedule, timing
+from bert_jax.estimate.gpus import Hosts
 from bert_jax.estimate.program import Compiled, TrainStep
+from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.tpus import Slices
 from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.runs import layer_runs
@@ -21,6 +19,9 @@ from bert_jax.parallel.device_memory import DoesNotFit
 from bert_jax.training.metrics import peaks
 
 _GIB = 2.0**30
+# The largest batch is accurate to one eighth: further compilations would be for batches that hardly differ.
+_PRECISION = 8
+_LARGEST = 2**16
 
 
 def estimate(
@@ -29,7 +30,6 @@ def estimate(
     *,
     find_largest: bool = False,
     price: float | None = None,
-    operations: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the step for the batch size of its config and returns the estimate.
@@ -40,7 +40,6 @@ def estimate(
         find_largest: whether to find the largest batch that fits, by compiling several; this is always done
             if the config's batch does not fit.
         price: price of a TPU chip per hour.
-        operations: number of the costliest operations to list.
         log: called with one line before each compilation and with its result.
 
     Returns:
@@ -67,15 +66,13 @@ def estimate(
     if isinstance(program, Compiled):
         result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
         if isinstance(slices, Hosts):
-            result |= gpu_figures(program.text, step, slices, operations)
+            result |= gpu_figures(program.text, step, slices)
         else:
-            result |= figures(program.text, step, slices, price, operations, log)
+            result |= figures(program.text, step, slices, price, log)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
     if find_largest or not result["fits"]:
-        parts = search.largest_fitting(
-            lambda parts: isinstance(compile_(parts), Compiled), _parts(step, batch_size)
-        )
+        parts = largest_fitting(lambda parts: isinstance(compile_(parts), Compiled), _parts(step, batch_size))
         rows = parts * step.unit
         result["largest_batch"] = {"batch_size": rows, "rows_per_chip": _rows_per_chip(step, rows)}
     return result
@@ -131,7 +128,6 @@ def figures(
     step: TrainStep,
     slices: Slices,
     price: float | None,
-    operations: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Returns the times, FLOPs and traffic that follow from the text of a compiled program.
@@ -141,32 +137,19 @@ def figures(
         step: the train step.
         slices: the hardware it was compiled for.
         price: price of a chip per hour.
-        operations: number of the costliest operations to list.
         log: called with one line if the schedules of Pallas kernels cannot be read.
     """
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
     module = hlo.parse(text)
     positions = [_position(device) for device in step.mesh.devices.flat]
     traffic = collectives.find(module, mesh_shape, chip, positions)
-    schedules = kernel_schedule.cycles(module, slices, log)
+    schedules = pallas_schedule.cycles(module, slices, log)
     compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim, schedules)
     waited = sum(one.total_seconds for one in traffic if not one.overlapped)
     hidden = sum(one.total_seconds for one in traffic if one.overlapped)
     by_compiler = max(compute.seconds, hidden) + waited
     by_roofline = max(compute.roofline(chip), hidden) + waited
     model_flops = step.row_flops * config.batch_size
-    lines = wastes.find(
-        module,
-        compute,
-        traffic,
-        chip=chip,
-        mesh_shape=mesh_shape,
-        parameter_bytes=step.chip_bytes["parameters"],
-        optimizer_bytes=step.chip_bytes["optimizer"],
-        length=step.rows.length,
-        heads=step.chip_heads,
-        scanned=_is_scanned(step),
-    )
     # The time of a step is taken to grow with its rows.
     steps = config.batch_sizes.total_before(config.steps) / config.batch_size
     hours = steps * by_compiler / 3600
@@ -196,64 +179,33 @@ def figures(
         "chip_hours": hours * slices.chips,
         "cost": None if price is None else hours * slices.chips * price,
         "collectives": _sum_up(traffic),
-        "warnings": lines,
-        **_costliest(timing.costs(module, chip, schedules), operations),
     }
 
 
-def _is_scanned(step: TrainStep) -> bool:
-    return step.model.execution.scan_unroll != 0
-
-
-def _costliest(costs: list[Cost], most: int) -> dict[str, Any]:
-    if not most:
-        return {}
-    found = costliest.find(costs, most)
-    return {
-        "costliest": [dataclasses.asdict(group) for group in found],
-        "seconds_of_operations": sum(cost.seconds for cost in costs),
-    }
-
-
-def gpu_figures(text: str, step: TrainStep, hosts: Hosts, operations: int = 0) -> dict[str, Any]:
-    """Returns the FLOPs and traffic in the text of a program for GPUs, and lower bounds on its time.
+def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
+    """Returns the FLOPs and traffic in the text of a program for GPUs, and lower bounds of its time.
 
     There is no step time: the compiler gives no estimates for GPUs, and the kernels of products are chosen by
     timing them on the device.
     """
-    chip, mesh_shape = hosts.chip, dict(step.mesh.shape)
-    module = hlo.parse(text)
-    program = gpu_program.read(module)
+    chip, module = hosts.chip, hlo.parse(text)
     positions = [(0, (number,)) for number in range(step.mesh.size)]
-    traffic = _sum_up(collectives.find(module, mesh_shape, None, positions))
-    peaks_of_chip = peaks.find(chip.kind)
-    assert peaks_of_chip is not None, chip.kind
-    peak = peaks_of_chip.of(step.model.execution.dtype)
-    costs = program.costs(peak, chip.hbm_bandwidth)
+    traffic = _sum_up(collectives.find(module, dict(step.mesh.shape), None, positions))
+    device_peaks = peaks.find(chip.kind)
+    assert device_peaks is not None, chip.kind
+    peak = device_peaks.of(step.model.execution.dtype)
+    matrix_flops, moved = timing.matrix_flops(module), timing.moved_bytes(module)
     return {
-        "roofline_seconds": {
-            "products": program.flops / peak,
-            "memory": program.bytes / chip.hbm_bandwidth,
-            "by_operation": sum(cost.seconds for cost in costs),
-        },
+        "roofline_seconds": {"products": matrix_flops / peak, "memory": moved / chip.hbm_bandwidth},
         "peak_flops": peak,
         "hbm_bandwidth": chip.hbm_bandwidth,
-        "operations": {name: dataclasses.asdict(work) for name, work in program.kinds.items()},
-        "loops_of_unknown_length": program.unknown_loops,
-        "flops": {"model": step.row_flops * step.config.batch_size, "matrix_per_chip": program.flops},
-        "hbm_traffic_bytes": program.bytes,
+        "loops_of_unknown_length": timing.unknown_loops(module),
+        "flops": {"model": step.row_flops * step.config.batch_size, "matrix_per_chip": matrix_flops},
+        "hbm_traffic_bytes": moved,
         "collectives": [
             {name: value for name, value in entry.items() if name != "seconds"}
             for entry in sorted(traffic, key=lambda entry: -entry["bytes"])
         ],
-        "warnings": wastes.find_on_gpu(
-            program,
-            mesh_shape=mesh_shape,
-            optimizer_bytes=step.chip_bytes["optimizer"],
-            hbm_bytes=chip.hbm_bytes,
-            scanned=_is_scanned(step),
-        ),
-        **_costliest(costs, operations),
     }
 
 
@@ -300,3 +252,30 @@ def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:
         entry["bytes"] += one.total_bytes
         entry["seconds"] += one.total_seconds
     return sorted(sums.values(), key=lambda entry: -entry["seconds"])
+
+
+def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
+    """Returns the largest n found for which `fits(n)`, to within an eighth; 0 if not even 1 fits.
+
+    It doubles n from `start` until it does not fit, or halves it until it does, and then bisects.
+
+    Args:
+        fits: true up to some number and false above it; called once per number.
+        start: first number to try, at least 1.
+    """
+    fits = functools.cache(fits)
+    low = high = start
+    if fits(start):
+        while fits(high) and high < _LARGEST:
+            low, high = high, 2 * high
+        if fits(high):
+            return high
+    else:
+        while low > 1 and not fits(low):
+            low, high = low // 2, low
+        if not fits(low):
+            return 0
+    while high - low > max(1, low // _PRECISION):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -135,7 +135,7 @@ class TrainStep:
         self.mesh, self.state, self._budget = program.mesh, program.abstract_state, program.budget
         self._flops = flops.row_flops(task)
         parts = [learned, learned.generator] if isinstance(learned, ReplacedTokens) else [learned]
-        self.encoders = [config for part in parts if (config := encoder_config(part)) is not None]
+        self.encoders = [each for each in map(encoder_config, parts) if each is not None]
         self._step: Any = program.step_with(config.accumulate_steps)
 
     @property
@@ -237,7 +237,7 @@ def with_auto_accumulation(
     limit: float,
     log: Callable[[str], None],
 ) -> TrainStep:
-    """Returns the train step with the fewest parts that fits, as a run with `accumulate_steps=0` has it.
+    """Returns the train step with the fewest microbatches that fits, as `accumulate_steps=0` chooses it.
 
     Args:
         config: the pre-training config.
@@ -246,7 +246,7 @@ def with_auto_accumulation(
         log: called with one line before each compilation.
 
     Returns:
-        The train step, which has been compiled; the one with the most parts if none fits.
+        The compiled train step; the one with the most microbatches if none fits.
     """
 
     def in_parts(parts: int) -> TrainStep:

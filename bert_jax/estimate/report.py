@@ -25,12 +25,9 @@ def lines(result: dict[str, Any]) -> list[str]:
         traffic = ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"])
         parts += [("FLOPs", [_flops(result)])]
         if chips == "GPUs":
-            parts += [("bytes", _moved(result)), traffic, ("roofline", _roofline(result))]
+            parts += [traffic, ("roofline", _roofline(result))]
         else:
             parts += [traffic, ("step", _step(result)), ("speed", [_speed(result)]), ("run", [_run(result)])]
-        if "costliest" in result:
-            parts += [("operations", _operations(result))]
-        parts += [("warning", result["warnings"] or ["none"])]
     return [
         f"{title if index == 0 else '':<{_WIDTH}}{line}"
         for title, texts in parts
@@ -123,28 +120,15 @@ def _of_whole(result: dict[str, Any]) -> str:
     return f", {limit / whole:.0%} of {_gib(whole)}" if limit < whole else ""
 
 
-def _moved(result: dict[str, Any]) -> list[str]:
-    kinds = sorted(result["operations"].items(), key=lambda entry: -entry[1]["bytes"])
-    return [
-        f"{result['hbm_traffic_bytes'] / 1e9:,.1f} GB read and written per chip, as if there were no cache",
-        ", ".join(
-            f"{work['bytes'] / 1e9:,.1f} GB {name} ({work['operations']:,})"
-            for name, work in kinds
-            if work["bytes"] > 0.005 * result["hbm_traffic_bytes"]
-        ),
-    ]
-
-
 def _roofline(result: dict[str, Any]) -> list[str]:
     seconds = result["roofline_seconds"]
-    texts = [
+    return [
         f"products: {_ms(seconds['products'])} at the peak of {result['peak_flops'] / 1e12:,.0f} TFLOP/s",
-        f"memory: {_ms(seconds['memory'])} at {result['hbm_bandwidth'] / 1e12:.2f} TB/s",
-        f"each operation at the slower of the two, one after the other: {_ms(seconds['by_operation'])}",
-        "these are lower bounds without the traffic between GPUs; the step time is unknown, because the "
-        "kernels of products are chosen by timing them on the GPU",
+        f"memory: {_ms(seconds['memory'])} for {result['hbm_traffic_bytes'] / 1e9:,.1f} GB at "
+        f"{result['hbm_bandwidth'] / 1e12:.2f} TB/s, as if there were no cache",
+        "the step time of GPUs is unknown; these are lower bounds without the traffic between GPUs",
+        *_unknown_loops(result),
     ]
-    return texts + _unknown_loops(result)
 
 
 def _step(result: dict[str, Any]) -> list[str]:
@@ -167,15 +151,6 @@ def _unknown_loops(result: dict[str, Any]) -> list[str]:
     loops = result["loops_of_unknown_length"]
     found = counted(loops, "loop of unknown length is", "loops of unknown length are")
     return [f"{found} counted once"] if loops else []
-
-
-def _operations(result: dict[str, Any]) -> list[str]:
-    whole = result["seconds_of_operations"]
-    return [
-        f"{_ms(group['seconds']):>8} {group['seconds'] / whole:4.0%}  {group['count']:>4} x {group['kind']}: "
-        f"{group['name']} ({group['flops'] / 1e9:,.0f} GFLOP, {group['bytes'] / 1e6:,.0f} MB)"
-        for group in result["costliest"]
-    ]
 
 
 def _speed(result: dict[str, Any]) -> str:

@@ -1,19 +1,18 @@
 """A whole estimate, of a small model on the eight devices of the CPU, and of models that do not fit."""
 
 import dataclasses
-import json
 import types
 
 import jax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import gpu_programs
 
-from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.estimate import measure, program, report
-from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from bert_jax.estimate.chips import gpus
-from bert_jax.estimate.chips.tpus import CHIPS, Slices
+from bert_jax.estimate import gpus, measure, program, report
+from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.tpus import CHIPS, Slices
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import device_memory
 from bert_jax.runs import benchmark
@@ -43,7 +42,7 @@ def step():
 
 @pytest.fixture(scope="module")
 def result(step):
-    return measure.estimate(step, EIGHT, price=2.0, operations=3)
+    return measure.estimate(step, EIGHT, price=2.0)
 
 
 @pytest.mark.long
@@ -96,16 +95,6 @@ def test_the_step_of_one_of_two_phases(step):
     assert [each.predictions for each in steps] == [step.predictions, 32]
 
 
-def test_temporary_memory_is_what_is_alive_at_once(step):
-    mine = sum(step.chip_bytes.values())
-    analysis = types.SimpleNamespace(
-        argument_size_in_bytes=mine + 100, output_size_in_bytes=mine, alias_size_in_bytes=mine,
-        temp_size_in_bytes=9_000, peak_memory_in_bytes=mine + 5_100, generated_code_size_in_bytes=70,
-    )  # fmt: skip
-    memory = step._memory(analysis, {})
-    assert (memory["padding"], memory["temporary"], memory["total"]) == (100, 5_000, mine + 5_170)
-
-
 @pytest.mark.long
 def test_flops(step, result):
     model = 16 * flops.RowFlops.of(benchmark.make_task(step.model, 32))(32, step.predictions)
@@ -135,71 +124,6 @@ def test_rates_follow_from_the_step(result):
     assert result["mfu"] == pytest.approx(result["flops"]["model"] / (seconds * 8 * 197e12))
 
 
-def test_for_machines_and_for_people(result):
-    result = json.loads(json.dumps(result)) | {"versions": {"jax": "1", "libtpu": "2"}}
-    text = "\n".join(report.lines(result))
-    assert text.startswith("estimate    nothing here is measured") and "(jax 1, libtpu 2)" in text
-    assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text
-    assert "16 rows of 32, 4 per chip" in text and "fits: 0.00 of 16.00 GiB" in text
-    assert "3,600 steps" in text and ", cost 0.00" in text
-    first, *others = [line for line in text.splitlines() if " MB)" in line]
-    assert first.startswith("operations  ") and len(others) == 2 == len(result["costliest"]) - 1
-    assert "% " in first and " x " in first and "GFLOP, " in first
-
-
-def test_operations_are_listed_where_they_are_asked_for(step, result):
-    assert "costliest" not in measure.estimate(step, EIGHT)
-    seconds = [group["seconds"] for group in result["costliest"]]
-    assert seconds == sorted(seconds, reverse=True) and sum(seconds) <= result["seconds_of_operations"]
-
-
-def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
-    hosts, gib = gpus.parse("h100:8"), 2.0**30
-    parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
-    compiled = program.Compiled(gpu_programs.TRAIN_STEP, dict.fromkeys(parts, gib), 1.0)
-    monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
-    monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
-    result = json.loads(json.dumps(measure.estimate(step, hosts, operations=2) | {"versions": {"jax": "1"}}))
-    assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
-    bounds = result["roofline_seconds"]
-    # The step is in float32, whose products are in TF32.
-    assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
-    assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
-    assert max(bounds["products"], bounds["memory"]) <= bounds["by_operation"]
-    assert result["topology"] == {"name": "h100:8", "hosts": 1, "chips": 8}
-    text = "\n".join(report.lines(result))
-    assert "compiled for GPUs that are not attached (jax 1)" in text and "h100:8, 8 GPUs of 1 host" in text
-    assert "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text and "without cuDNN's workspace" in text
-    assert "products: 0.0 ms at the peak of 494 TFLOP/s" in text and "the step time is unknown" in text
-    assert len(result["costliest"]) == 2 and text.count(" MB)") == 2
-    assert "MFU" not in text and "3 x all-reduce over" in text and "not overlapped" in text
-
-
-@pytest.mark.slow
-def test_what_does_not_fit_a_gpu(step, monkeypatch):
-    """The compiler refuses nothing: what it needs is compared with what a run takes."""
-    limit = 1000.0
-    monkeypatch.setattr(step, "memory_limit", limit)
-    result = measure.estimate(step, gpus.parse("h100:8")) | {"versions": {}}
-    assert not result["fits"] and result["memory_bytes"]["available"] == limit
-    assert result["largest_batch"] == {"batch_size": 0, "rows_per_chip": 0}
-    text = "\n".join(report.lines(result))
-    assert "DOES NOT FIT" in text and "not even one row per chip fits" in text and "roofline" not in text
-
-
-class Stub:
-    """A step that fits up to some number of rows a chip."""
-
-    def __init__(self, step, capacity):
-        names = (*"model rows mesh config unit chip_heads memory_limit attention_of".split(),)
-        self.__dict__ |= {name: getattr(step, name) for name in names}
-        self.predictions, self.capacity, self.compiled = step.predictions, capacity, []
-
-    def compile(self, batch_size):
-        self.compiled.append(batch_size)
-        return device_memory.DoesNotFit(20 * 2**30, 15.75 * 2**30)
-
-
 @pytest.mark.parametrize(
     "local, length, keys",
     [
@@ -222,47 +146,6 @@ def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, leng
     )
     products = ATTENTION_FORWARD + ATTENTION_BACKWARD
     assert measure.attention_flops(step) == 2 * products * 2 * 768 * length * keys
-
-
-def test_what_does_not_fit_at_all(step):
-    stub = Stub(step, 0)
-    result = measure.estimate(stub, EIGHT) | {"versions": {}}
-    assert not result["fits"] and stub.compiled == [16, 8, 4]
-    text = "\n".join(report.lines(result))
-    assert "DOES NOT FIT: needs 20.00 GiB per chip; available: 15.75" in text
-    assert "not even one row per chip fits" in text and "MFU" not in text
-
-
-def test_the_largest_batch_is_found_where_the_given_one_does_not_fit(step):
-    stub = Stub(step, 1)
-    stub.compile = lambda rows: (
-        program.Compiled("", dict.fromkeys(("total",), 1.0), 1.0)
-        if rows <= 8
-        else device_memory.DoesNotFit(2.0, 1.0)
-    )
-    result = measure.estimate(stub, EIGHT)
-    assert not result["fits"] and result["largest_batch"] == {"batch_size": 8, "rows_per_chip": 2}
-
-
-@pytest.mark.parametrize(
-    "message, expected",
-    [
-        (
-            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
-            "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
-            device_memory.DoesNotFit(20.5 * 2**30, 15.75 * 2**30),
-        ),
-        (
-            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
-            "(84.02G) exceeds available HBM (15.75G).",
-            device_memory.DoesNotFit(84.02 * 2**30, 15.75 * 2**30),
-        ),
-        ("Used 512.00M of 1.00G hbm.", device_memory.DoesNotFit(512 * 2**20, 2**30)),
-        ("INTERNAL: Mosaic failed to compile TPU kernel", None),
-    ],
-)
-def test_what_the_compiler_says_of_memory(message, expected):
-    assert device_memory.parse_out_of_memory(message) == expected
 
 
 @pytest.mark.parametrize(
@@ -313,12 +196,48 @@ def test_the_fewest_parts_that_fit():
     assert program.with_auto_accumulation(ramp, make, limit, lines.append).config.accumulate_steps == 4
 
 
-def test_the_benchmark_takes_no_number_that_is_chosen_later(capsys):
-    assert cli.main(["bench", "--config=pretrain/tiny", "--config.accumulate_steps=0"]) == 2
-    assert "accumulate_steps=0: a run chooses the number for its devices" in capsys.readouterr().err
+def test_the_text_of_an_estimate(result):
+    text = "\n".join(report.lines(result | {"versions": {"jax": "1", "libtpu": "2"}}))
+    assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text and "(jax 1, libtpu 2)" in text
+    assert "16 rows of 32, 4 per chip" in text and "fits: 0.00 of 16.00 GiB" in text and "MFU" in text
 
 
-@pytest.mark.parametrize("name", ["steps", "seq_length", "batch_size"])
-def test_the_benchmark_takes_no_number_below_1(capsys, name):
-    assert cli.main(["bench", "--config=pretrain/tiny", f"--{name}=0"]) == 2
-    assert f"--{name}=0: expected at least 1" in capsys.readouterr().err
+def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
+    hosts, gib = gpus.parse("h100:8"), 2.0**30
+    parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
+    compiled = program.Compiled(gpu_programs.TRAIN_STEP, dict.fromkeys(parts, gib), 1.0)
+    monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
+    monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
+    result = measure.estimate(step, hosts) | {"versions": {"jax": "1"}}
+    assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
+    bounds = result["roofline_seconds"]
+    # The step is in float32, whose products are in TF32.
+    assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
+    assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
+    text = "\n".join(report.lines(result))
+    assert (
+        "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text
+        and "the step time of GPUs is unknown" in text
+    )
+
+
+@pytest.mark.parametrize("capacity, largest", [(0, 0), (8, 8)])
+def test_a_batch_that_does_not_fit(step, monkeypatch, capacity, largest):
+    def compile_(self, rows):
+        if rows > capacity:
+            return device_memory.DoesNotFit(20 * 2**30, 15.75 * 2**30)
+        return program.Compiled("", {"total": 1.0}, 1.0)
+
+    monkeypatch.setattr(program.TrainStep, "compile", compile_)
+    result = measure.estimate(step, EIGHT) | {"versions": {}}
+    assert not result["fits"]
+    assert result["largest_batch"] == {"batch_size": largest, "rows_per_chip": largest // 4}
+    assert "DOES NOT FIT: needs 20.00 GiB per chip; available: 15.75" in "\n".join(report.lines(result))
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000))
+def test_the_largest_batch_is_found_to_an_eighth_in_few_compilations(capacity, start):
+    asked = []
+    found = measure.largest_fitting(lambda n: asked.append(n) or n <= capacity, start)
+    assert found <= capacity < found + 2 + found / 8
+    assert len(asked) == len(set(asked)) <= 18

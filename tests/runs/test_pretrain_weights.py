@@ -74,8 +74,7 @@ def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, cap
 
 def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, monkeypatch):
     from bert_jax.commands import bench
-    from bert_jax.estimate import program
-    from bert_jax.estimate.chips import tpu_topology
+    from bert_jax.estimate import program, tpus
 
     argv = ["--config=pretrain/tiny", f"--config.init_from={trained}", "--config.model.causal=true"]
     flags, _ = cli.parse_flags(bench, "bench", argv)
@@ -85,7 +84,7 @@ def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, 
     def seen(config, length):
         raise UserError(f"a size of {config.model.hidden_size}")
 
-    monkeypatch.setattr(tpu_topology, "prepare", lambda: None)
+    monkeypatch.setattr(tpus, "prepare", lambda: None)
     monkeypatch.setattr(program, "synthetic_rows", seen)
     assert cli.main(["estimate", "--topology=v5e:1x1", *argv]) == 2
     error = capsys.readouterr().err

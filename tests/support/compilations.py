@@ -11,12 +11,12 @@ import re
 import sys
 import time
 
-from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology
+from bert_jax.estimate import gpus, tpus
 
 CHIP = sys.argv[1]
 # Four chips of one host; a chip of v7 has two devices.
 SLICES = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2", "tpu7x": "2x2x1"}
-(tpu_topology if CHIP in SLICES else gpu_topology).prepare()
+(tpus if CHIP in SLICES else gpus).prepare()
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -69,7 +69,7 @@ def batch_of_examples():
 
 def devices(sizes, slices):
     if CHIP not in SLICES:
-        return gpu_topology.devices(gpus.Hosts(gpus.GPUS[CHIP], 1, int(np.prod(sizes))))
+        return gpus.devices(gpus.Hosts(gpus.GPUS[CHIP], 1, int(np.prod(sizes))))
     options = {"num_slices": slices} if slices > 1 else {}
     if CHIP in ("v4", "v5p"):  # whose two cores are one device
         options["chip_config_name"] = "megacore"
@@ -114,7 +114,7 @@ def lowered(name):
 for name in sys.argv[2:]:
     began = time.monotonic()
     program, parameters = lowered(name)
-    compiled = program.compile(None if CHIP in SLICES else gpu_topology.COMPILER_OPTIONS)
+    compiled = program.compile(None if CHIP in SLICES else gpus.COMPILER_OPTIONS)
     text = compiled.as_text()
     calls = collections.Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', text))
     calls += collections.Counter(re.findall(r'call_target="(tpu_custom_call|AsyncCollectiveStart)"', text))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.estimate.analysis.hlo import Module, Visit, walk
-from bert_jax.estimate.chips.tpus import Chip
+from bert_jax.estimate.hlo import Module, Visit, walk
+from bert_jax.estimate.tpus import Chip
 
 # Bytes that a chip sends for each byte that it contributes, as a multiple of (n - 1) / n in a group of n
 # chips, for ring algorithms.

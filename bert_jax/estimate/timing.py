@@ -1,50 +1,40 @@
-"""The duration of a step on a chip, by the compiler's cycle estimates and by a roofline."""
+"""The computation of a step on a chip: FLOPs, bytes, the compiler's cycle estimates, and a roofline."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
+import math
 import re
 import types
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from bert_jax.estimate.analysis.collectives import KINDS
-from bert_jax.estimate.analysis.costliest import Cost
-from bert_jax.estimate.analysis.flop_count import instruction_flops, matrix_flops
-from bert_jax.estimate.analysis.hlo import (
-    Array,
-    Computation,
-    Instruction,
-    Module,
-    Visit,
-    operations,
-    trip_count,
-    walk,
-)
-from bert_jax.estimate.chips.tpus import Chip
+import numpy as np
+
+from bert_jax.estimate.collectives import KINDS
+from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.tpus import Chip
 from bert_jax.kernels import residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")
 
 # Operations that take no time, or whose time is counted elsewhere.
-FREE = {
+_FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
     "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
     "call-start", "call-update", "call-done",
 }  # fmt: skip
 _PREFETCHES = ("copy-start", "slice-start")  # overlapped: their bytes count, their time does not
-_MOVES = {
-    "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple",
-    "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
-}  # fmt: skip
 
 KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
-PALLAS = "Pallas kernel"  # what such a call is named in a list of operations
 
 # Operations with fewer elements run on the scalar unit, in parallel to the rest.
 _SCALARS = 1024
+
+# Number of [length, length] products in an attention kernel: two forward, and five backward, where the scores
+# are computed again (Dao et al. 2022).
+ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +46,9 @@ class Compute:
     kernels: int  # number of executions of these kernels
     added_seconds: float  # rooflines of operations without a compiler estimate
     added: dict[str, int]  # number of executions of these operations, by kind
-    moving_seconds: float  # part of estimated_seconds for operations that only copy, transpose, pad or slice
     unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
     matrix_flops: float
     hbm_bytes: float
-    recomputed: int  # number of operations that the compiler repeats because memory is short
 
     @property
     def seconds(self) -> float:
@@ -79,7 +67,7 @@ def compute(
     head_size: int | None = None,
     kernel_cycles: Mapping[str, float] = types.MappingProxyType({}),
 ) -> Compute:
-    """Adds up the time of a program.
+    """Adds up the time of a program for TPUs.
 
     Args:
         module: the compiled program.
@@ -88,104 +76,81 @@ def compute(
             because neither the compiler nor `matrix_flops` looks into custom calls. Used only if there are
             such kernels.
         head_size: size of one dimension of each product in these kernels; if it is smaller than the matrix
-            units, a part of them is idle. None for products that fill them. Used only for kernels without
+            units, some of them are idle. None for products that fill them. Used only for kernels without
             cycles.
         kernel_cycles: the cycles of one execution of each Pallas kernel, by its `kernel_code`. Kernels that
             are not in it count as operations without an estimate.
     """
-    seconds: dict[_By | None, float] = defaultdict(float)
-    moving = moved_bytes = 0.0
+    seconds: dict[str, float] = defaultdict(float)  # by "cycles", "schedule" and "bytes"
     added: dict[str, int] = defaultdict(int)
-    recomputed = kernels = 0
-    attention, unscheduled = 0, 0  # executions of attention's kernels, and of those without cycles
-    for by, cost in _costs(module, chip, kernel_cycles):
-        instruction = cost.instruction
-        moved_bytes += cost.bytes
-        seconds[by] += cost.seconds
-        recomputed += ".remat" in instruction.name
-        moving += cost.seconds * (by is _By.CYCLES and _only_moves(module, instruction))
-        kernels += cost.count * (by is _By.SCHEDULE)
-        if by is _By.BYTES:
-            added[instruction.target or instruction.opcode] += cost.count
-        if by is not None and cost.kind == PALLAS and f"/{residual.SCOPE}/" not in instruction.op_name:
-            attention += cost.count
-            unscheduled += cost.count * (by is _By.BYTES)
+    moved_bytes = 0.0
+    kernels, attention, unscheduled = 0, 0, 0  # executions; the last one is of attention without cycles
+    for visit in _operations(module):
+        instruction = visit.instruction
+        if instruction.opcode == "custom-call" and instruction.target != KERNEL:
+            continue
+        bytes_ = visit.times * hbm_bytes(module, visit)
+        moved_bytes += bytes_
+        source, time = _time(module, chip, visit, bytes_, kernel_cycles)
+        seconds[source] += time
+        kernels += visit.times * (source == "schedule")
+        if source == "bytes":
+            added[instruction.target or instruction.opcode] += visit.times
+        if source and instruction.target == KERNEL and f"/{residual.SCOPE}/" not in instruction.op_name:
+            attention += visit.times
+            unscheduled += visit.times * (source == "bytes")
     flops = matrix_flops(module)
-    added_seconds = seconds[_By.BYTES]
+    added_seconds = seconds["bytes"]
     if attention:
         flops += attention_flops
         idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
         added_seconds += unscheduled / attention * attention_flops * idle / chip.peak_flops
     return Compute(
-        estimated_seconds=seconds[_By.CYCLES],
-        kernel_seconds=seconds[_By.SCHEDULE],
+        estimated_seconds=seconds["cycles"],
+        kernel_seconds=seconds["schedule"],
         kernels=kernels,
         added_seconds=added_seconds,
         added=dict(added),
-        moving_seconds=moving,
-        unknown_loops=sum(
-            visit.instruction.opcode == "while" and trip_count(module, visit.instruction) is None
-            for visit in walk(module)
-        ),
+        unknown_loops=unknown_loops(module),
         matrix_flops=flops,
         hbm_bytes=moved_bytes,
-        recomputed=recomputed,
     )
 
 
-def costs(module: Module, chip: Chip, kernel_cycles: Mapping[str, float]) -> list[Cost]:
-    """Returns all operations of a program with their times, which add up to those of `compute`.
-
-    Without, if an attention kernel has no cycles, the time of its products.
-
-    Args:
-        module: as in `compute`.
-        chip: as in `compute`.
-        kernel_cycles: as in `compute`.
-    """
-    return [cost for _, cost in _costs(module, chip, kernel_cycles)]
+def unknown_loops(module: Module) -> int:
+    """Returns the number of loops whose trip count cannot be read."""
+    loops = (visit.instruction for visit in walk(module) if visit.instruction.opcode == "while")
+    return sum(trip_count(module, loop) is None for loop in loops)
 
 
-class _By(enum.Enum):
-    """What the time of an operation is taken from."""
-
-    CYCLES = enum.auto()
-    SCHEDULE = enum.auto()
-    BYTES = enum.auto()
+def moved_bytes(module: Module) -> float:
+    """Returns the bytes that a program reads from and writes to memory, as if there were no cache."""
+    return sum(visit.times * hbm_bytes(module, visit) for visit in _operations(module))
 
 
-def _costs(
-    module: Module, chip: Chip, kernel_cycles: Mapping[str, float]
-) -> Iterator[tuple[_By | None, Cost]]:
-    """Yields each operation with what its time is taken from; None for one that takes no time of its own."""
-    for visits in operations(module):
-        visit, instruction = visits[0], visits[0].instruction
-        if instruction.opcode in FREE or is_collective(instruction):
-            continue
-        if instruction.opcode == "custom-call" and instruction.target != KERNEL:
-            continue
-        bytes_ = visit.times * hbm_bytes(module, visit)
-        by, seconds = _seconds(module, chip, visit, bytes_, kernel_cycles)
-        flops = sum(part.times * instruction_flops(part) for part in visits)
-        kind = PALLAS if instruction.target == KERNEL else instruction.opcode
-        yield by, Cost(instruction, kind, visit.times, seconds, flops, bytes_)
+def _operations(module: Module) -> Iterator[Visit]:
+    for visit in walk(module):
+        instruction = visit.instruction
+        if not (visit.fused or instruction.opcode in _FREE or is_collective(instruction)):
+            yield visit
 
 
-def _seconds(module, chip, visit, bytes_, kernel_cycles):
+def _time(module, chip, visit, bytes_, kernel_cycles):
+    """Returns the source of the time of an operation, "" for one that takes no time, and its seconds."""
     instruction = visit.instruction
     if instruction.opcode in _PREFETCHES:
-        return None, 0.0
+        return "", 0.0
     if instruction.estimated_cycles is not None:
-        return _By.CYCLES, visit.times * instruction.estimated_cycles / chip.clock
+        return "cycles", visit.times * instruction.estimated_cycles / chip.clock
     if any(map(is_collective, module.inside(instruction).values())):
-        return None, 0.0  # counted as traffic
+        return "", 0.0  # counted as traffic
     if max((array.size for array in instruction.arrays), default=0) <= _SCALARS:
-        return None, 0.0
+        return "", 0.0
     scheduled = kernel_cycles.get(kernel_code(instruction))
     if scheduled is None:
-        return _By.BYTES, bytes_ / chip.hbm_bandwidth
-    # Its transfers between HBM and vector memory go beside the computation.
-    return _By.SCHEDULE, max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
+        return "bytes", bytes_ / chip.hbm_bandwidth
+    # Its transfers between HBM and vector memory overlap with the computation.
+    return "schedule", max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
 
 
 def kernel_code(instruction: Instruction) -> str:
@@ -200,18 +165,14 @@ def is_collective(instruction: Instruction) -> bool:
     return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
 
 
-def _only_moves(module: Module, instruction: Instruction) -> bool:
-    if instruction.opcode == "fusion":
-        inside = module.inside(instruction)
-        return bool(inside) and all(part.opcode in _MOVES for part in inside.values())
-    return instruction.opcode in _MOVES
+# Bytes
 
 
 def hbm_bytes(module: Module, visit: Visit) -> float:
     """Returns the bytes that one execution of an instruction reads from and writes to HBM.
 
     If it reads or updates slices of an array, as a scan does with the parameters of all layers, only the
-    slices count. Arrays in the core's own memory do not count.
+    slices count. Arrays in the core's own memory do not count, nor the workspace of cuBLAS.
     """
     instruction = visit.instruction
     if instruction.opcode in _PREFETCHES:
@@ -220,7 +181,9 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     if instruction.opcode == "fusion":
         return _fusion_bytes(module, visit)
     arrays = [*visit.operand_arrays(), *instruction.arrays]
-    if instruction.opcode in ("dynamic-slice", "gather", "slice"):
+    if instruction.target.startswith("__cublas"):
+        arrays = [*visit.operand_arrays(), *(array for array in instruction.arrays if array.dtype != "s8")]
+    elif instruction.opcode in ("dynamic-slice", "gather", "slice"):
         arrays = [*instruction.arrays, *instruction.arrays]
     elif instruction.opcode in ("dynamic-update-slice", "scatter"):
         update = _output(
@@ -291,3 +254,77 @@ def _read(module: Module, inside: Computation, source: Instruction) -> float:
 def _output(computation: Computation, name: str) -> tuple[Array, ...]:
     instruction = computation.get(name)
     return instruction.arrays if instruction is not None else ()
+
+
+# FLOPs
+
+
+def matrix_flops(module: Module) -> float:
+    """Returns the multiplications and additions of all products that one chip executes.
+
+    This includes products that the partitioner repeats on several chips, products of rematerialization, and
+    calls of cuBLAS and of cuDNN's attention. The contents of other custom calls are not counted.
+    """
+    return sum(visit.times * instruction_flops(visit) for visit in walk(module))
+
+
+def instruction_flops(visit: Visit) -> float:
+    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or cuDNN's attention; 0 for the rest."""
+    instruction, target = visit.instruction, visit.instruction.target
+    if target.startswith("__cublas$"):
+        left = visit.computation[instruction.operands[0]].arrays[0]
+        contracted = _backend_integers(instruction, "lhs_contracting_dimensions")
+        return 2.0 * instruction.arrays[0].size * math.prod(left.dims[axis] for axis in contracted)
+    if target.startswith("__cudnn$fmha"):
+        products = ATTENTION_BACKWARD if target.endswith("Backward") else ATTENTION_FORWARD
+        scores = math.prod(_backend_integers(instruction, "dimensions"))
+        return 2.0 * products * scores * instruction.arrays[0].dims[-1]
+    if instruction.opcode not in ("dot", "convolution"):
+        return 0.0
+    left, right = (visit.computation[name].arrays[0] for name in instruction.operands[:2])
+    output = instruction.arrays[0]
+    if instruction.opcode == "dot":
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+        sizes = [left.dims[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+        return 2.0 * output.size * math.prod(sizes)
+    return _convolution_flops(left, right, output, instruction.attributes)
+
+
+def _backend_integers(instruction: Instruction, name: str) -> list[int]:
+    """Returns the first list with this name in the backend settings of an instruction."""
+    found = re.search(rf'"{name}": ?\[([^\]]*)\]', instruction.attributes)
+    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
+
+
+def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
+    """Returns the FLOPs of a convolution.
+
+    The TPU compiler writes every product as a convolution, and the batch of a batched product as a spatial
+    dimension whose window lies almost entirely in padding: only pairs that meet an element are counted.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
+    assert labels is not None, attributes
+    inputs, kernel, outputs = labels.groups()
+    window = re.search(r"window=\{([^}]*)\}", attributes)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    pairs = 1
+    for axis in (label for label in inputs if label.isdigit()):
+
+        def setting(name: str, default: str, index: int = int(axis)) -> str:
+            return settings[name].split("x")[index] if name in settings else default
+
+        # Pairs (output position, kernel position) that meet padding, or the gaps of a dilated input, do not
+        # count.
+        size, dilation = left.dims[inputs.index(axis)], int(setting("lhs_dilate", "1"))
+        positions = (
+            np.arange(output.dims[outputs.index(axis)])[:, None] * int(setting("stride", "1"))
+            - int(setting("pad", "0_0").partition("_")[0])
+            + np.arange(right.dims[kernel.index(axis)]) * int(setting("rhs_dilate", "1"))
+        )
+        inside = (positions >= 0) & (positions < (size - 1) * dilation + 1) & (positions % dilation == 0)
+        pairs *= int(np.count_nonzero(inside))
+    batch = output.dims[outputs.index("b")]
+    features = output.dims[outputs.index("f")]
+    per_group = right.dims[kernel.index("i")]
+    groups = re.search(r"batch_group_count=(\d+)", attributes)
+    return 2.0 * batch * features * per_group * pairs / (int(groups[1]) if groups else 1)

@@ -1,7 +1,6 @@
 """Cycles of Pallas kernels by the schedule of the TPU's compiler."""
 
 import importlib.metadata
-import json
 import math
 import re
 
@@ -11,9 +10,8 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bert_jax.estimate import kernel_schedule
-from bert_jax.estimate.analysis import hlo, timing
-from bert_jax.estimate.chips.tpus import CHIPS, Slices
+from bert_jax.estimate import hlo, pallas_schedule, timing
+from bert_jax.estimate.tpus import CHIPS, Slices
 
 ONE_CHIP = Slices(CHIPS["v5e"], (1, 1))
 
@@ -69,40 +67,27 @@ def code_of(module):
     return timing.kernel_code(module.computations[module.entry]["kernel"])
 
 
-def test_the_grid_of_a_kernel_and_the_cores_that_share_it():
-    code = kernel_schedule.read_code(code_of(program(double)))
-    assert code.grid == (2, 3) and code.parallel == (False, True) and code.turns == 1
-    assert [code.steps(cores) for cores in (1, 2, 3)] == [6, 4, 2]
-    alone = kernel_schedule.read_code(code_of(program(double, semantics=("arbitrary", "arbitrary"))))
-    assert alone.steps(2) == 6
-    assert kernel_schedule.read_code(code_of(program(double_lines))).turns == 6
-    assert math.isinf(kernel_schedule.read_code(code_of(program(double_often))).turns)
+def test_how_often_the_busiest_core_runs_a_kernel():
+    def count(kernel, cores=1, **options):
+        return pallas_schedule.executions(code_of(program(kernel, **options)), cores)[1]
+
+    assert [count(double, cores) for cores in (1, 2, 3)] == [6, 4, 2]
+    assert count(double, 2, semantics=("arbitrary", "arbitrary")) == 6
+    assert count(double_lines) == 36 and math.isinf(count(double_often))
 
 
 @pytest.mark.long
 def test_without_a_schedule_one_line_says_so(monkeypatch):
-    monkeypatch.setattr(kernel_schedule, "_OPTIONS", "--no_such_option={}")
+    monkeypatch.setattr(pallas_schedule, "_OPTIONS", "--no_such_option={}")
     lines = []
-    assert kernel_schedule.cycles(program(double), ONE_CHIP, lines.append) == {}
+    assert pallas_schedule.cycles(program(double), ONE_CHIP, lines.append) == {}
     assert len(lines) == 1 and "no schedule of Pallas kernels: " in lines[0]
-
-
-def test_programs_without_kernels_need_no_compiler(monkeypatch):
-    monkeypatch.setattr(kernel_schedule.subprocess, "run", None)
-    assert kernel_schedule.cycles(hlo.parse("ENTRY %main () -> () {\n}\n"), ONE_CHIP) == {}
 
 
 @pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
 def test_cycles_of_the_compilers_schedule():
     kernels = program(double), program(double, scale=64), program(double_often), program(double_lines)
-    found = [kernel_schedule.cycles(module, ONE_CHIP, pytest.fail).get(code_of(module)) for module in kernels]
+    found = [pallas_schedule.cycles(module, ONE_CHIP, pytest.fail).get(code_of(module)) for module in kernels]
     # A step reads, doubles and writes the registers of a block, 1 and 64 of them, one after another at most.
     assert 6 * 10 < found[0] < found[1] < found[0] + 6 * 64 * 4
     assert found[1] > 6 * 64 and found[2] is None and found[3] % 36 == 0 and found[3] > 2 * found[0]
-
-
-def test_what_is_given_to_the_compiler_is_json():
-    (kernel,) = kernel_schedule._unique(hlo.walk(program(double))).values()
-    kernel = json.loads(json.dumps(kernel))
-    assert kernel["operands"] == kernel["results"] == [["f32", [16, 384]]]
-    assert kernel["settings"]["custom_call_config"]["body"]

@@ -223,17 +223,6 @@ def walk(module: Module) -> Iterator[Visit]:
     yield from _walk(module, module.entry, 1, False)
 
 
-def operations(module: Module) -> Iterator[list[Visit]]:
-    """Yields the visit of each operation together with those of what is fused into it."""
-    together: list[Visit] = []
-    for visit in walk(module):
-        if not visit.fused and together:
-            yield together
-            together = []
-        together.append(visit)
-    yield together
-
-
 def _walk(module: Module, name: str, times: int, fused: bool, offloaded: bool = False) -> Iterator[Visit]:
     computation = module.computations.get(name, {})
     for instruction in computation.values():

@@ -1,29 +1,27 @@
 """Cycles of the Pallas kernels of a compiled program, by the TPU compiler's own schedule of each.
 
-The compiler's estimates of a program have none for Pallas kernels. It writes the schedule of what it compiles
-into files, bundle by bundle, if options say so when it is loaded. A process of its own therefore compiles
-each kernel of a program once more, alone, and counts the bundles of one step of its grid.
+The compiler's estimates of a program have none for Pallas kernels. It writes the schedule of a program into
+files, bundle by bundle, if options say so when it is loaded. A process therefore compiles each kernel of a
+program once more, alone, and counts the bundles of one step of its grid.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import math
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from etils import epy
 
-from bert_jax.estimate.analysis.hlo import Module, Visit, walk
-from bert_jax.estimate.analysis.timing import KERNEL, kernel_code
-from bert_jax.estimate.chips import tpu_topology, tpus
-from bert_jax.estimate.chips.tpus import Slices
+from bert_jax.estimate import tpus
+from bert_jax.estimate.hlo import Module, walk
+from bert_jax.estimate.timing import KERNEL, kernel_code
 from bert_jax.io import files, scratch
 
 with epy.lazy_imports():
@@ -55,22 +53,29 @@ _DTYPES = {
 
 
 def cycles(
-    module: Module, slices: Slices, log: Callable[[str], None] = lambda line: None
+    module: Module, slices: tpus.Slices, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, float]:
     """Returns the cycles that one execution of each Pallas kernel of a program takes, by its code.
 
-    They contain neither the transfers between HBM and vector memory, which go beside the computation, nor the
-    first and the last of them. Blocks that a kernel leaves out at run time count as if they were computed,
-    and all of a step with a loop as if it were inside the loop.
-
-    Kernels with loops of unknown length, and all kernels if the compiler gives no schedule, are left out.
+    They contain neither the transfers between HBM and vector memory, which overlap with the computation, nor
+    the first and the last of them. Blocks that a kernel skips at run time count as if they were computed, and
+    all of a step with a loop as if it were inside the loop. Kernels with loops of unknown length are missing
+    in the result, and so are all kernels if the compiler gives no schedule.
 
     Args:
         module: the compiled program.
         slices: the hardware it was compiled for.
         log: called with one line if the compiler gives no schedule.
     """
-    kernels = _unique(walk(module))
+    kernels: dict[str, dict[str, Any]] = {}
+    for visit in walk(module):
+        code, settings = kernel_code(visit.instruction), visit.instruction.settings
+        if code and code not in kernels:
+            kernels[code] = {
+                "settings": {name: settings[name] for name in (_CONFIG, _MEMORY) if name in settings},
+                "operands": [(array.dtype, array.dims) for array in visit.operand_arrays()],
+                "results": [(array.dtype, array.dims) for array in visit.instruction.arrays],
+            }
     if not kernels:
         return {}
     with scratch.directory() as folder:
@@ -79,57 +84,21 @@ def cycles(
         try:
             done = subprocess.run(
                 command, input=json.dumps(list(kernels.values())), capture_output=True, text=True,
-                env=environment, timeout=_SECONDS,
+                env=environment, timeout=_SECONDS, check=True,
             )  # fmt: skip
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-                log(f"the compiler gives no schedule of Pallas kernels: {reason}")
-                return {}
-        except subprocess.TimeoutExpired:
-            log(f"the compiler gives no schedule of Pallas kernels within {_SECONDS} s")
+        except subprocess.SubprocessError as error:
+            reason = (str(getattr(error, "stderr", "") or error).strip().splitlines() or [""])[-1]
+            log(f"the compiler gives no schedule of Pallas kernels: {reason}")
             return {}
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {code: value for code, value in zip(kernels, found, strict=True) if value is not None}
+    numbers = json.loads(done.stdout.splitlines()[-1])
+    return {code: value for code, value in zip(kernels, numbers, strict=True) if value is not None}
 
 
-def _unique(visits: Iterable[Visit]) -> dict[str, dict[str, Any]]:
-    """Returns what `_main` is given of each kernel, by its code."""
-    kernels: dict[str, dict[str, Any]] = {}
-    for visit in visits:
-        code = kernel_code(visit.instruction)
-        if code and code not in kernels:
-            kernels[code] = {
-                "settings": {
-                    name: value
-                    for name, value in visit.instruction.settings.items()
-                    if name in (_CONFIG, _MEMORY)
-                },
-                "operands": [(array.dtype, array.dims) for array in visit.operand_arrays()],
-                "results": [(array.dtype, array.dims) for array in visit.instruction.arrays],
-            }
-    return kernels
+def executions(code: str, cores: int) -> tuple[str, float]:
+    """Returns the text of a kernel from `kernel_code`, and how often its innermost block is executed.
 
-
-@dataclasses.dataclass(frozen=True)
-class Code:
-    """The code of a kernel: its text without source locations, and the dimensions of its grid."""
-
-    text: str
-    grid: tuple[int, ...]
-    parallel: tuple[bool, ...]  # whether the steps along a dimension may run on several cores
-    turns: float  # how often a step executes its innermost loop; 1 without loops, infinity if that is unknown
-
-    def steps(self, cores: int) -> int:
-        """Returns the number of steps that the busiest of a chip's cores executes."""
-        sizes = list(self.grid)
-        if any(self.parallel):
-            first = self.parallel.index(True)
-            sizes[first] = math.ceil(sizes[first] / cores)
-        return math.prod(sizes)
-
-
-def read_code(code: str) -> Code:
-    """Returns the code of a kernel from `timing.kernel_code`."""
+    It is counted on the busiest of a chip's cores; infinite if the length of a loop is unknown.
+    """
     context = ir.Context()
     context.allow_unregistered_dialects = True
     dialects.tpu.register_dialect(context)
@@ -137,9 +106,12 @@ def read_code(code: str) -> Code:
         operation = ir.Module.parse(base64.b64decode(code)).operation
         text, turns = str(operation.get_asm()), _turns(operation)
     bounds, semantics = _GRID.search(text), _PARALLEL.search(text)
-    grid = tuple(int(size) for size in bounds[1].split(",")) if bounds else ()
-    parallel = tuple("parallel" in part for part in semantics[1].split(",")) if semantics else ()
-    return Code(text, grid, parallel, turns)
+    grid = [int(size) for size in bounds[1].split(",")] if bounds else []
+    parallel = ["parallel" in part for part in semantics[1].split(",")] if semantics else []
+    if any(parallel):
+        first = parallel.index(True)
+        grid[first] = math.ceil(grid[first] / cores)
+    return text, turns * math.prod(grid)
 
 
 def _turns(operation: Any) -> float:
@@ -166,43 +138,40 @@ def _constant(value: Any) -> float:
 
 
 def bundles(folder: str, operation: str) -> int:
-    """Returns the bundles of the schedule that the compiler has written of an operation; 0 if it has not.
+    """Returns the bundles in the compiler's schedule of an operation; 0 if there is none.
 
     Args:
-        folder: where the compiler has written.
+        folder: the folder with the compiler's files.
         operation: the start of the operation's name.
     """
     for name in os.listdir(folder):
         if f"-{operation}" in name and name.endswith(_SCHEDULE):
-            with files.open_read(os.path.join(folder, name)) as lines:
-                return int(_BUNDLES.findall(lines.read().decode())[0])
+            return int(_BUNDLES.findall(files.read_text(os.path.join(folder, name)))[0])
     return 0
 
 
 def _main(topology: str, folder: str) -> None:
     """Reads the kernels of a program from standard input, and writes a list of their cycles."""
-    tpu_topology.prepare()
+    tpus.prepare()
     slices = tpus.parse_topology(topology)
-    assert isinstance(slices, Slices), topology
-    device = tpu_topology.devices(slices)[0]
+    assert isinstance(slices, tpus.Slices), topology
+    place = jax.sharding.SingleDeviceSharding(tpus.devices(slices)[0])
     known: dict[str, float | None] = {}
-    found = []
+    numbers = []
     for kernel in json.load(sys.stdin):
-        code = read_code(kernel["settings"][_CONFIG]["body"])
-        if code.text not in known:
-            known[code.text] = None
-            if math.isfinite(code.turns):
+        text, count = executions(kernel["settings"][_CONFIG]["body"], slices.chip.cores)
+        if text not in known:
+            known[text] = None
+            if math.isfinite(count):
                 for name in os.listdir(folder):
                     os.unlink(os.path.join(folder, name))
-                _compile(kernel, device)
-                of_a_step = bundles(folder, _CALL) * code.turns
-                known[code.text] = of_a_step * code.steps(slices.chip.cores) or None
-        found.append(known[code.text])
-    print(json.dumps(found))
+                _compile(kernel, place)
+                known[text] = bundles(folder, _CALL) * count or None
+        numbers.append(known[text])
+    print(json.dumps(numbers))
 
 
-def _compile(kernel: dict[str, Any], device: Any) -> None:
-    place = jax.sharding.SingleDeviceSharding(device)
+def _compile(kernel: dict[str, Any], place: Any) -> None:
     operands, results = (
         [jax.ShapeDtypeStruct(dims, jnp.dtype(_DTYPES[name]), sharding=place) for name, dims in kernel[side]]
         for side in ("operands", "results")

@@ -1,11 +1,27 @@
-"""NVIDIA GPUs that a step can be compiled for without having one, from their public data sheets."""
+"""NVIDIA GPUs that a step can be compiled for on a machine without one, from their public data sheets."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import os
 import re
+from typing import Any
 
-from bert_jax.errors import UserError
+from etils import epy
+
+from bert_jax.errors import UserError, install_hint
+from bert_jax.parallel import host
+
+with epy.lazy_imports():
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+    from jax.experimental import topologies
+
+# A real GPU chooses between cuBLAS and Triton by timing, which is not possible here. With this option
+# products use cuBLAS, as most of them do on a GPU. Without it, all become Triton kernels with untuned tiles.
+COMPILER_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 _PER_HOST = 8
 
@@ -128,12 +144,49 @@ def parse(text: str) -> Hosts:
         UserError: the text is invalid; the message lists what is available.
     """
     name, _, number = text.partition(":")
-    if not re.fullmatch(r"[1-9]\d{0,4}", number):
-        raise UserError(f"--topology={text}: expected {name}:N, a number of GPUs, such as {EXAMPLES}")
-    gpus = int(number)
-    if gpus > _PER_HOST and gpus % _PER_HOST:
+    gpus = int(number) if re.fullmatch(r"[1-9]\d{0,4}", number) else 0
+    if not gpus or (gpus > _PER_HOST and gpus % _PER_HOST):
         raise UserError(
-            f"--topology={text}: a host has {_PER_HOST} GPUs; expected 1 to {_PER_HOST}, or a multiple of it"
+            f"--topology={text}: expected {name}:N with 1 to {_PER_HOST} GPUs, or a multiple of {_PER_HOST}, "
+            f"such as {EXAMPLES}"
         )
     per_host = min(gpus, _PER_HOST)
     return Hosts(GPUS[name], gpus // per_host, per_host)
+
+
+def prepare() -> None:
+    """Makes the GPU compiler available to jax in this process; has to run before anything imports jax.
+
+    Raises:
+        UserError: the compiler is not installed, or its version differs from jax's.
+    """
+    plugin = next((name for name in host.GPU_PLUGINS if importlib.util.find_spec(name)), None)
+    jax = importlib.metadata.version("jaxlib")
+    if plugin is None or importlib.metadata.version(plugin.replace("_", "-")) != jax:
+        raise UserError(
+            f"estimate for GPUs needs their compiler, in jax's version: pip install "
+            f"'jax-cuda12-plugin=={jax}' (or {install_hint('estimate-gpu')}); no GPU is needed"
+        )
+    os.environ["JAX_PLATFORMS"] = "cpu"  # keeps jax from looking for a GPU
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that an estimate depends on: another compiler makes another program."""
+    found = next(name for name in host.GPU_PLUGINS if importlib.util.find_spec(name))
+    return {name: importlib.metadata.version(name) for name in ("jax", found.replace("_", "-"))}
+
+
+def devices(hosts: Hosts) -> list[Any]:
+    """Returns devices to compile for; they cannot run programs."""
+    try:
+        cudnn.check_cudnn_version()
+    except RuntimeError:
+        # jax asks the cuDNN library of this machine for its version, but that of the GPU machine matters.
+        major, minor, patch = CUDNN
+        cudnn.check_cudnn_version = lambda: 10_000 * major + 100 * minor + patch
+    described = topologies.get_topology_desc(
+        platform="cuda",
+        target_config=hosts.chip.target_config(),
+        topology=f"1x{hosts.count}x{hosts.per_host}",
+    )
+    return described.devices

@@ -1,18 +1,11 @@
 """Traffic: groups in every spelling, the axes they lie along, and how long a ring takes."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate.analysis import collectives, hlo, timing
-from bert_jax.estimate.chips.tpus import CHIPS
-from bert_jax.parallel import sharding
+from bert_jax.estimate import collectives, hlo, timing
+from bert_jax.estimate.tpus import CHIPS
 
-MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 V5E = CHIPS["v5e"]
 LINE = [(0, (i,)) for i in range(8)]
 
@@ -43,21 +36,6 @@ ALONG_FSDP = [[0, 2], [1, 3], [4, 6], [5, 7]]
 def test_groups(attributes, groups):
     found = collectives.replica_groups(attributes, 8)
     assert (found if found is None else found.tolist()) == groups
-
-
-@pytest.mark.parametrize(
-    "groups, axes",
-    [
-        (ALONG_DATA, ("data",)),
-        (ALONG_FSDP, ("fsdp",)),
-        ([[0, 1], [2, 3], [4, 5], [6, 7]], ("tensor",)),
-        ([[0, 2, 4, 6], [1, 3, 5, 7]], ("data", "fsdp")),
-        ([list(range(8))], ("data", "fsdp", "tensor")),
-        ([[0], [1]], ()),
-    ],
-)
-def test_axes(groups, axes):
-    assert collectives.axes_of(np.array(groups), MESH) == axes
 
 
 def test_what_a_program_sends():
@@ -92,15 +70,6 @@ GIGABYTE = 1e9
 )
 def test_seconds(kind, positions, expected):
     assert collectives._seconds(kind, GIGABYTE, V5E, positions) == pytest.approx(expected)
-
-
-def test_a_program_that_xla_compiled():
-    mesh = sharding.make_mesh(2, 2, 2)
-    rows = NamedSharding(mesh, P(("data", "fsdp")))
-    x = jax.ShapeDtypeStruct((8, 256), jnp.float32, sharding=rows)
-    text = jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P())).lower(x).compile().as_text()
-    (found,) = collectives.find(hlo.parse(text), dict(mesh.shape), V5E, LINE)
-    assert (found.kind, found.axes, found.group, found.payload) == ("all-reduce", ("data", "fsdp"), 4, 1024)
 
 
 def test_a_reduce_scatter_as_the_compiler_fuses_it():

@@ -1,1 +1,0 @@
-"""Pure functions of a compiled program's text: FLOPs, bytes, traffic, time and waste."""

@@ -1,0 +1,43 @@
+"""Names of slices and GPUs, and the data sheets."""
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.estimate.gpus import GPUS
+from bert_jax.estimate.tpus import CHIPS, parse_topology
+from bert_jax.training.metrics import peaks
+
+
+@pytest.mark.parametrize(
+    "text, slices, chips",
+    [("v5e:4x4", 1, 16), ("v5e:1x1", 1, 1), ("v5e:16x16", 4, 1024), ("v5p:16x16x24", 1, 6144),
+     ("h100:1", 1, 1), ("a100:4", 1, 4), ("b200:16", 1, 16)],
+)  # fmt: skip
+def test_topologies(text, slices, chips):
+    found = parse_topology(text, slices)
+    assert (found.chips, found.text, found.count) == (
+        chips,
+        text,
+        max(slices, chips // 8 * (text[0] != "v")) or 1,
+    )
+
+
+@pytest.mark.parametrize(
+    "text, slices",
+    [("v9:2x2", 1), ("v5e", 1), ("v4:4x4", 1), ("v5e:3x4", 1), ("v4:1x1x1", 1), ("v5e:0x4", 1),
+     ("v5e:32x16", 1), ("v5e:4x4", 0), ("h100", 1), ("h100:0", 1), ("h100:12", 1), ("h100:8", 2)],
+)  # fmt: skip
+def test_mistakes(text, slices):
+    with pytest.raises(UserError, match=r"--topology|--slices"):
+        parse_topology(text, slices)
+
+
+def test_data_sheets_agree():
+    for name, gpu in GPUS.items():
+        assert peaks.find(gpu.kind) == peaks.PEAKS[name.upper()]
+        assert f"device_memory_size: {gpu.hbm_bytes}" in gpu.target_config()
+    for name, chip in CHIPS.items():
+        assert chip.peak_flops == peaks.find(f"TPU {name}").bfloat16
+        # The matrix units do a power of two of multiplications a cycle.
+        a_cycle = chip.peak_flops / chip.clock / 2
+        assert min(abs(a_cycle / 2**n - 1) for n in range(10, 24)) < 0.01
