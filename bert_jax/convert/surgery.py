@@ -39,20 +39,11 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     """Pads the vocabulary with rows up to a multiple of `multiple`, so that it can be sharded evenly.
 
     The added word embeddings are 0 and their masked LM biases are -1e4, so the logit of an added id is -1e4
-    at every position. The following holds in float32, bfloat16 and float16:
-
-    - The logits of real ids are unchanged, except for the order in which a backend computes the sums of a
-      matrix product of another shape.
-    - The softmax assigns exactly 0 to an added id, so the loss and all gradients of real parameters are
-      unchanged.
-    - The gradients of the added rows and biases are exactly 0, both from the output (probability 0) and from
-      the input (no text contains these ids, and they are never drawn as random replacements). Adam therefore
-      does not change them: rows of 0 stay 0 under weight decay, and biases are not decayed. They can be
-      removed again after training.
-
-    The norm of the biases does change. This affects an optimizer that divides by the norms of whole
-    parameters (LAMB, or Adafactor's relative steps), and weight decay of biases would move the added biases
-    towards 0.
+    at every position. In float32, bfloat16 and float16, the softmax assigns exactly 0 to an added id, so the
+    loss and all gradients of real parameters are unchanged, and the gradients of the added rows and biases
+    are exactly 0. Adam therefore does not change them: rows of 0 stay 0 under weight decay, and biases are
+    not decayed. They can be removed again after training. An optimizer that divides by the norms of whole
+    parameters (LAMB) does see the larger norm of the biases.
 
     Args:
         model: the model. It is returned unchanged if its number of rows already is a multiple.
@@ -62,9 +53,7 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
         UserError: `multiple` is less than 1, or the masked LM head has no bias.
     """
     if multiple < 1:
-        raise UserError(
-            f"rows of the vocabulary to a multiple of {multiple}: expected 1 or more, such as 128"
-        )
+        raise UserError(f"rows of the vocabulary to a multiple of {multiple}: expected 1 or more")
     rows = model.config.vocab_size
     added = -rows % multiple
     if not added:
@@ -104,16 +93,13 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
 def unpad_vocabulary(model: Model) -> Model:
     """Removes the rows beyond the tokenizer's vocabulary, whatever their values; see `rows_are_padding`."""
     if model.tokenizer is None:
-        raise UserError(
-            f"{model.source or 'the model'} has no vocabulary, so the number of its tokens is unknown; "
-            "expected a vocab.txt, a .model or a tokenizer.json beside it"
-        )
+        raise UserError(f"{model.source or 'the model'} has no vocabulary, so its size is unknown")
     size = model.tokenizer.vocab_size
     return change_rows(model, size, lambda rows: rows[:size])
 
 
 def rows_are_padding(model: Model, size: int) -> bool:
-    """Returns whether the rows from `size` on are padding made by `pad_vocabulary`, not learned rows."""
+    """True if the rows from `size` on are padding made by `pad_vocabulary`, not learned rows."""
     if np.any(model.params[WORDS][size:]):
         return False
     # -1e4 is rounded in bfloat16; no learned bias comes near half of it.
@@ -131,18 +117,16 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
     Args:
         model: the model.
         positions: the number of tokens.
-        method: how a longer table is filled. "tile" repeats the table from its first row on, as Longformer
-            does (Beltagy et al. 2020, section 5): text that fitted before gives the same results, and nearby
-            positions keep their relation except at the seams. "interpolate" stretches the table: row i is
-            taken at i (old - 1) / (new - 1) with linear weights, so the first and last rows are kept and none
-            is extrapolated, as image models do in two dimensions (Dosovitskiy et al. 2021, section 3.2) and
-            Chen et al. (2023) with rotary positions: the global order is kept, but short text gives other
-            results too. Both methods require further training on long text.
+        method: how a longer table is filled. "tile" repeats the table from its first row on (Beltagy et al.
+            2020, section 5): text that fitted before gives the same results. "interpolate" stretches the
+            table: row i is taken at i (old - 1) / (new - 1) with linear weights (Dosovitskiy et al. 2021,
+            section 3.2): the global order is kept, but short text gives other results too. Both methods
+            require further training on long text.
     """
-    if positions < 1:
-        raise UserError(f"{positions} positions: expected 1 or more, such as 1024")
-    if method not in POSITION_METHODS:
-        raise UserError(f"position method {method!r} is unknown; choose one of {', '.join(POSITION_METHODS)}")
+    if positions < 1 or method not in POSITION_METHODS:
+        raise UserError(
+            f"{positions} positions by {method}: expected 1 or more, and one of {', '.join(POSITION_METHODS)}"
+        )
     offset, params = model.config.position_offset, dict(model.params)
     if POSITIONS in params:
         before, table = np.split(params[POSITIONS], [offset])
@@ -191,14 +175,10 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     depth = model.config.num_hidden_layers
     if model.config.layer_groups:
         raise UserError(
-            f"{model.source or 'the model'}: its {depth} layers share their parameters (layer_groups="
-            f"{model.config.layer_groups}), so that none of them can be chosen; leave out --layers"
+            f"{model.source or 'the model'}: its layers share their parameters; none can be chosen"
         )
-    if not layers:
-        raise UserError("no layers are chosen; expected their numbers from 0, such as 0,2,4,7,9,11")
-    unknown = [layer for layer in layers if not 0 <= layer < depth]
-    if unknown:
-        raise UserError(f"the model has no layer {unknown[0]}; expected 0 to {depth - 1}")
+    if not layers or not all(0 <= layer < depth for layer in layers):
+        raise UserError(f"layers {', '.join(map(str, layers))}: expected numbers from 0 to {depth - 1}")
     if not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
         raise UserError(
             f"layers {', '.join(map(str, layers))}: layer 0 has no norm before its attention and stays "
@@ -223,7 +203,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
-    """Returns the fields of the configuration that say which of the chosen layers have a local window."""
+    """Returns the fields of the configuration that give the chosen layers their windows of attention."""
     is_local = [config.is_local(layer) for layer in layers]
     if not any(is_local):
         names = ("local_window", "global_every", "attention_pattern", "local_rotary_theta")
@@ -234,39 +214,29 @@ def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
 
 
 def cast(model: Model, dtype: str) -> Model:
-    """Returns the model with every parameter cast to another dtype, rounded to nearest even.
+    """Returns the model with every parameter cast to "float32", "bfloat16" or "float16", rounded to nearest.
 
-    Args:
-        model: the model.
-        dtype: "float32", "bfloat16" or "float16". A cast to float32 is exact. The largest value of float16 is
-            65,504: a finite value beyond it is an error. Values below 6e-8 may become 0.
+    Values below 6e-8 may become 0 in float16.
+
+    Raises:
+        UserError: a finite value becomes infinite, as those above 65,504 in float16.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
-    return model.replace(params={name: _cast(name, array, dtype) for name, array in model.params.items()})
-
-
-def _cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    array = np.asarray(array)
-    with np.errstate(over="ignore"):
-        result = array.astype(DTYPES[dtype])
-    lost = np.isfinite(array) & ~np.isfinite(result)
-    if lost.any():
-        largest = np.abs(array[lost].astype(np.float64)).max()
-        limit = float(ml_dtypes.finfo(DTYPES[dtype]).max)
-        other = "bfloat16 or float32" if dtype == "float16" else "float32"
-        raise UserError(
-            f"{name} does not fit into {dtype}: it reaches {largest:.6g} and {dtype} {limit:.6g}; try {other}"
-        )
-    return result
+    params = {}
+    for name, array in model.params.items():
+        with np.errstate(over="ignore"):
+            params[name] = np.asarray(array).astype(DTYPES[dtype])
+        if np.any(np.isfinite(array) & ~np.isfinite(params[name])):
+            raise UserError(f"{name} does not fit into {dtype}: a value would be infinite; try float32")
+    return model.replace(params=params)
 
 
 def change_head(model: Model, head: str) -> Model:
     """Returns the model with only the parameter groups of another head.
 
-    Of a checkpoint with two networks, the masked LM head is that of the generator. A pooler is kept if the
-    other head may have one. Nothing is initialized: it is an error if the model lacks
-    parameters of the head.
+    The masked LM head of a checkpoint with two networks belongs to the generator. A pooler stays if the other
+    head may have one. Nothing is initialized.
 
     Args:
         model: the model.
@@ -291,20 +261,11 @@ def change_head(model: Model, head: str) -> Model:
     if "classifier" in required and "classifier" in present:
         missing.append("its own classifier")
     if missing:
+        have = [x for x in PRETRAINED if x in family.heads and present.issuperset(family.required(x))]
         raise UserError(
             f"{model.source or 'the model'} has the head {model.head} and lacks what {head} needs: "
-            f"{', '.join(missing)}; choose {_possible(model)}, or train that head first"
+            f"{', '.join(missing)}; choose {' or '.join(have)}, or train that head first"
         )
     groups = family.allowed(head)
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}
     return model.replace(params=params, head=head, labels=None, problem_type="", untied="")
-
-
-def _possible(model: Model) -> str:
-    """Returns the pre-training heads whose parameter groups the model has."""
-    heads = [
-        head
-        for head in PRETRAINED
-        if head in model.family.heads and set(model.groups).issuperset(model.family.required(head))
-    ]
-    return " or ".join(heads)

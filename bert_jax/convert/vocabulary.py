@@ -33,24 +33,17 @@ _Key = tuple[str, bool]
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyReport:
-    """The numbers of tokens that were kept, added and dropped.
+    """The numbers of tokens of a change."""
 
-    Attributes:
-        kept: tokens in both vocabularies.
-        new: tokens only in the new vocabulary.
-        fallback: new tokens without known pieces.
-        dropped: tokens only in the old vocabulary.
-    """
-
-    kept: int
-    new: int
-    fallback: int
-    dropped: int
+    kept: int  # in both vocabularies
+    new: int  # only in the new vocabulary
+    fallback: int  # of these, without known subwords
+    dropped: int  # only in the old vocabulary
 
     def __str__(self) -> str:
         return (
             f"vocabulary: {self.kept + self.dropped:,} -> {self.kept + self.new:,} tokens; "
-            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known pieces), "
+            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known subwords), "
             f"{self.dropped:,} dropped"
         )
 
@@ -67,25 +60,22 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     """
     old = model.tokenizer
     if old is None:
-        raise UserError(
-            f"{model.source or 'the model'} has no vocabulary, and without one its tokens cannot be matched; "
-            "expected a vocab.txt, a .model or a tokenizer.json beside it"
-        )
+        raise UserError(f"{model.source or 'the model'} has no vocabulary, whose tokens could be matched")
     rows: dict[_Key, int] = {}
-    for i, key in enumerate(_keys(old)):
+    for i, key in enumerate(_token_keys(old)):
         rows.setdefault(key, i)
-    wanted = _keys(tokenizer)
-    new = [key for key in dict.fromkeys(wanted) if key not in rows]
+    keys = _token_keys(tokenizer)
+    new = [key for key in dict.fromkeys(keys) if key not in rows]
     sources = {key: [row] for key, row in rows.items()} | dict(zip(new, _pieces(old, new), strict=True))
     everything = range(old.vocab_size)
-    groups = [sources[key] or everything for key in wanted]
+    groups = [sources[key] or everything for key in keys]
 
-    kept = sum(key in rows for key in wanted)
+    common = sum(key in rows for key in keys)
     report = VocabularyReport(
-        kept=kept,
-        new=len(wanted) - kept,
-        fallback=sum(not sources[key] for key in wanted),
-        dropped=old.vocab_size - len(rows.keys() & set(wanted)),
+        kept=common,
+        new=len(keys) - common,
+        fallback=sum(not sources[key] for key in keys),
+        dropped=old.vocab_size - len(rows.keys() & set(keys)),
     )
     size = tokenizer.vocab_size
     return change_rows(model, size, lambda rows: _means(rows, groups), tokenizer=tokenizer), report
@@ -107,7 +97,7 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
     return result
 
 
-def _keys(tokenizer: Tokenizer) -> list[_Key]:
+def _token_keys(tokenizer: Tokenizer) -> list[_Key]:
     """Returns the keys of all tokens, by id. Special tokens are spelled as BERT's."""
     keys = [
         (_text(tokenizer, i), continues) for i, continues in enumerate(tokenizer.is_continuation.tolist())
@@ -118,21 +108,17 @@ def _keys(tokenizer: Tokenizer) -> list[_Key]:
 
 
 def _text(tokenizer: Tokenizer, token_id: int) -> str:
-    """Returns the text of a token without the marker of its vocabulary.
-
-    A token of byte-level BPE that is only a part of a character has no text, and gets one that no other kind
-    of vocabulary has.
-    """
     token = tokenizer.tokens[token_id]
     if tokenizer.kind == "bpe":
         text = tokenizer.spelling(token_id)
+        # A token that is only a part of a character gets a text that no other vocabulary has.
         return _ANCHOR + token if "\ufffd" in text else text.removeprefix(" ")
     mark = tokenizer.continuation if tokenizer.is_continuation[token_id] else tokenizer.word_start
     return token.removeprefix(mark)
 
 
 def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
-    """Returns the ids of the known pieces of texts that begin or continue a word."""
+    """Returns the ids of the known subwords of texts that begin or continue a word."""
     starts = tokenizer.encode_batch([tokenizer.after_space(text) for text, _ in keys])
     split = _continuation_splitter(tokenizer)
     pieces = [
@@ -147,10 +133,7 @@ def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
 
 
 def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], list[int]]:
-    """Returns a function that splits a text as the continuation of a word.
-
-    Its arguments are the text and its ids as the beginning of a word; it returns the ids as a continuation.
-    """
+    """Returns a function of a text and its ids at the start of a word: its ids inside of a word."""
     if tokenizer.kind == "bpe":
         return lambda text, word: tokenizer.encode_batch([text])[0]
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}
@@ -183,15 +166,12 @@ def read_tokens(path: str | os.PathLike) -> list[str]:
 
     Raises:
         UserError: the file is missing, or not UTF-8.
-        StorageError: it cannot be read for another reason.
     """
-    refused, expected = f"can't read the tokens to add, {os.fspath(path)}", "expected one token a line"
     try:
         lines = files.read(path).decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise file_error(f"{refused}: {error.strerror or error}; {expected}", error) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{refused}: not UTF-8; {expected}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"can't read the tokens to add, {os.fspath(path)}: {error}; expected one token a line"
+        raise (file_error(message, error) if isinstance(error, OSError) else UserError(message)) from None
     return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
@@ -205,17 +185,11 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
         UserError: no token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
     """
     if tokenizer.kind != "wordpiece":
-        raise UserError(
-            f"tokens can be added to a WordPiece vocabulary, and {tokenizer.path} is a {tokenizer.kind} "
-            "model; train another model and give it as --vocab"
-        )
+        raise UserError(f"tokens can be added to WordPiece, and {tokenizer.path} is a {tokenizer.kind} model")
     known = set(tokenizer.tokens)
     new = [token for token in dict.fromkeys(tokens) if token not in known]
     if not new:
-        raise UserError(
-            f"none of the {counted(len(tokens), 'token')} to add is new to {tokenizer.path}; expected words "
-            "or ##pieces that it lacks"
-        )
+        raise UserError(f"none of the {counted(len(tokens), 'token')} to add is new to {tokenizer.path}")
     normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
     split = pre_tokenizers.BertPreTokenizer()
     for token in new:
@@ -223,9 +197,8 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
         words = [word for word, _ in split.pre_tokenize_str(normalize(text))]
         if words != [text] or len(text) > MAX_WORD_CHARACTERS:
             raise UserError(
-                f"the token to add {token!r} would never occur: this tokenizer makes "
-                f"{' '.join(words) or 'nothing'!r} of its text before it looks for tokens; expected one word "
-                f"without spaces or punctuation{', in lower case' if tokenizer.lower_case else ''}"
+                f"the token to add {token!r} would never occur: expected one word without spaces or "
+                f"punctuation{', in lower case' if tokenizer.lower_case else ''}"
             )
     result = list(tokenizer.tokens)
     places = [i for i, token in enumerate(result) if _UNUSED.fullmatch(token)]

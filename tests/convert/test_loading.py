@@ -85,42 +85,6 @@ def test_architecture_comes_without_the_weights(source):
     assert config == model.config and tokenizer.tokens == model.tokenizer.tokens
 
 
-def test_a_path_that_is_almost_there_gets_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "tiny").mkdir(parents=True)
-    for given, meant in (("runs/tin", "runs/tiny"), (f"{tmp_path}/runs/tny/", f"{tmp_path}/runs/tiny")):
-        with pytest.raises(UserError, match="no such directory") as caught:
-            convert.load_architecture(given)
-        said = str(caught.value)
-        assert said.endswith(f"; did you mean {meant}?") and "hf download" not in said
-
-
-@pytest.mark.parametrize(
-    "path, hinted",
-    [
-        ("bert-base-uncased", True),
-        ("google/bert_uncased", True),
-        ("/no/such/folder", False),
-        ("all-MiniLM-L6-v2", True),
-        ("a/b/c", False),
-    ],
-)
-def test_the_name_of_a_hubs_model_gets_a_hint(path, hinted, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no such directory or prefix; expected a work directory") as caught:
-        convert.load_architecture(path)
-    owner = "sentence-transformers/" if path.startswith("all-") else ""
-    assert (f"hf download {owner}{path} --local-dir {path}" in str(caught.value)) == hinted
-
-
-def test_a_missing_path_in_a_directory_is_no_name_of_a_model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    with pytest.raises(UserError, match="no such directory or prefix") as caught:
-        convert.load_architecture("runs/nothing")
-    assert "hf download" not in str(caught.value)
-
-
 def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
     model = make_model("none")
     work_directory.FORMAT.write(model, tmp_path / "run")

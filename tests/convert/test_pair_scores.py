@@ -6,7 +6,6 @@ import pytest
 
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.pair_scores import PairScores
-from bert_jax.errors import UserError
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -69,17 +68,3 @@ def test_models_without_a_classifier_have_no_scores(converted):
     models, folder = converted(10, as_version_4, IDENTITY, head="masked_lm")
     assert [model.scores for model in models] == [PairScores()] * 2
     assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
-
-
-@pytest.mark.parametrize(
-    "fields", [{"sentence_transformers": 3}, {"sentence_transformers": {"activation_fn": 3}}]
-)
-def test_fields_of_another_type_are_refused(export, fields):
-    folder, _ = export("sequence_classification")
-    change(folder / "config.json", **fields)
-    with pytest.raises(UserError, match=r"config.json: sentence_transformers.* is (3|an object), expected"):
-        loading.load(folder)
-
-
-def test_pairs_are_cut_at_the_positions_at_the_latest():
-    assert [PairScores(max_seq_length=cut).length(16) for cut in (0, 10, 20)] == [16, 10, 16]

@@ -36,21 +36,6 @@ def test_what_is_written_is_read(tmp_path, pooling, prompts):
     assert sentences.read(str(tmp_path), 40) == sentence
 
 
-@pytest.mark.parametrize(
-    "prompts, message",
-    [
-        ({}, "the model has no prompts"),
-        ({"query": "q: ", "title": ""}, "the prompts of the model are query, title"),
-    ],
-)
-def test_an_unknown_prompt_is_answered_with_those_of_the_model(prompts, message):
-    sentence = SentenceVectors(prompts=prompts)
-    assert sentence.prompt("") == ""
-    with pytest.raises(UserError) as raised:
-        sentence.prompt("document")
-    assert str(raised.value) == message
-
-
 def test_a_released_folder(tmp_path):
     every = dict.fromkeys(
         ["pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"], False
@@ -84,41 +69,6 @@ def test_a_released_folder(tmp_path):
 )
 def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
     assert sentences.read(write(tmp_path, modules, pooling), 512).unsupported == unsupported
-
-
-@pytest.mark.parametrize(
-    "default, include, unsupported",
-    [
-        (None, True, ""),
-        ("query", True, "its default prompt"),
-        ("none", True, ""),
-        (None, False, "its pooling without the prompt"),
-        ("query", False, "its default prompt and its pooling without the prompt"),
-    ],
-)
-def test_prompts_that_are_not_computed_are_named(tmp_path, default, include, unsupported):
-    prompts = {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": default}
-    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": include}
-    folder = write(tmp_path, ["Transformer", "Pooling"], pooling, config_sentence_transformers=prompts)
-    assert sentences.read(folder, 512) == SentenceVectors(prompts={"query": "q: "}, unsupported=unsupported)
-
-
-@pytest.mark.parametrize("width", ["word_embedding_dimension", "embedding_dimension"])  # since version 6
-@pytest.mark.parametrize("dimensions, unsupported", [(16, "its cut to 16 dimensions"), (32, ""), (None, "")])
-def test_a_cut_of_the_dimensions_is_named_and_the_similarity_is_read(
-    tmp_path, width, dimensions, unsupported
-):
-    pooling = {width: 32, "pooling_mode_mean_tokens": True}
-    settings = {"truncate_dim": dimensions, "similarity_fn_name": "dot"}
-    folder = write(tmp_path, ["Transformer", "Pooling"], pooling, config_sentence_transformers=settings)
-    assert sentences.read(folder, 512) == SentenceVectors(unsupported=unsupported, similarity="dot")
-
-
-@pytest.mark.parametrize("prompts", [{}, {"query": "query: "}])
-def test_the_similarity_is_written(tmp_path, prompts):
-    sentence = SentenceVectors(prompts=prompts, max_seq_length=17, similarity="euclidean")
-    sentences.write(sentence, 32, 40, str(tmp_path))
-    assert sentences.read(str(tmp_path), 40) == sentence
 
 
 @pytest.mark.parametrize(
@@ -174,16 +124,6 @@ def test_a_folder_as_version_6_saves_it(export):
     assert huggingface.FORMAT.read(folder).sentence == SentenceVectors("cls", max_seq_length=12)
 
 
-@pytest.mark.parametrize("lower_case, unsupported", [(True, ""), (False, "its lower-casing")])
-def test_lower_casing_for_a_cased_tokenizer_is_named(export, lower_case, unsupported):
-    folder, _ = export("none")
-    settings = {"max_seq_length": 12, "do_lower_case": True}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": lower_case}))
-    assert huggingface.FORMAT.read(folder).sentence.unsupported == unsupported
-
-
 def as_an_old_version_wrote_it(folder, path="0_Transformer"):
     (folder / "0_Transformer").mkdir()
     for file in list(folder.iterdir()):
@@ -211,17 +151,6 @@ def test_an_encoder_in_a_folder_below_is_read(make_model, tmp_path):
         loading.load(tmp_path)
 
 
-@pytest.mark.parametrize("path", [".", "./", "0_Transformer/", "0_Transformer/.."])
-def test_other_spellings_of_the_place_of_the_encoder(make_model, tmp_path, path):
-    huggingface_export.write(make_model("none"), tmp_path)
-    if path.startswith("0_Transformer/"):
-        as_an_old_version_wrote_it(tmp_path, path)
-    if path.endswith(".."):
-        for file in (tmp_path / "0_Transformer").glob("*"):
-            file.rename(tmp_path / file.name)
-    assert loading.load(tmp_path).sentence is not None
-
-
 @pytest.mark.parametrize("path", ["../0_Transformer", "..", "x/../..", "/etc"])
 def test_an_encoder_elsewhere_is_refused(make_model, tmp_path, path):
     huggingface_export.write(make_model("none"), tmp_path)
@@ -230,13 +159,6 @@ def test_an_encoder_elsewhere_is_refused(make_model, tmp_path, path):
         UserError, match=r"modules.json: the path of the Transformer is .*expected a directory"
     ):
         loading.load(tmp_path)
-
-
-def test_other_folders_have_none(tmp_path):
-    assert sentences.read(str(tmp_path), 40) is None
-    (tmp_path / "modules.json").write_text('[{"path": 3}]')
-    with pytest.raises(UserError, match=r"modules.json: .*path"):
-        sentences.read(str(tmp_path), 40)
 
 
 @pytest.mark.parametrize("similarity", ["", "dot"])
@@ -252,34 +174,6 @@ def test_every_conversion_keeps_them(make_model, tmp_path, similarity):
     assert huggingface.FORMAT.read(tmp_path / "out").sentence == sentence
     card = (tmp_path / "out" / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
-
-
-def test_a_model_of_another_kind_is_written_as_before(make_model, tmp_path):
-    huggingface_export.write(make_model("pretraining"), tmp_path)
-    assert json.loads((tmp_path / "1_Pooling" / "config.json").read_text()) == {
-        "word_embedding_dimension": 12,
-        "pooling_mode_mean_tokens": True,
-    }
-    assert not (tmp_path / "2_Normalize").exists()
-
-
-@pytest.mark.parametrize("command", ["convert", "embed"])
-def test_settings_that_are_not_computed_are_an_error_that_names_the_folder(export, capsys, tmp_path, command):
-    folder, _ = export("none")
-    for name in ("modules.json", "1_Pooling/config.json"):
-        (folder / name).unlink()
-    (folder / "1_Pooling").rmdir()
-    write(folder, ["Transformer", "Pooling", "Dense"])
-    (tmp_path / "texts.txt").write_text("a cat\n")
-    flags = {
-        "convert": [f"--input={folder}", "--to=bert_jax", f"--output={tmp_path}/out"],
-        "embed": [f"--model={folder}", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out.npy"],
-    }
-    assert cli.main([command, *flags[command]]) == 2
-    error = capsys.readouterr().err
-    assert f"{folder}: " in error and "Dense" in error and error.count("\n") == 1
-    # What uses the encoder alone does not need them.
-    assert loading.load(str(folder)).sentence.unsupported
 
 
 def test_the_length_of_the_tokenizer_of_a_plain_folder_is_kept(export, tmp_path):

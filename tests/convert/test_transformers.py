@@ -1,7 +1,5 @@
 """Exported folders in transformers and sentence-transformers, where they are installed."""
 
-import shlex
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from bert_jax.convert import HEADS, parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.convert.sentences import SentenceVectors
-from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
 
 pytestmark = pytest.mark.peer
@@ -73,21 +70,6 @@ def test_their_folder_is_read(make_model, tmp_path):
     assert again.config == model.config and again.head == model.head
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     assert again.tokenizer.tokens == model.tokenizer.tokens
-
-
-def test_the_command_for_a_pickle_converts_it(make_model, tmp_path, monkeypatch):
-    model = make_model("sequence_classification")
-    huggingface_export.write(model, tmp_path)
-    torch.save(load("sequence_classification", tmp_path).state_dict(), tmp_path / "pytorch_model.bin")
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="a pickle") as error:
-        huggingface.FORMAT.read(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    exec(shlex.split(str(error.value).partition("Where you trust it: ")[2])[-1])
-    again = huggingface.FORMAT.read("OUT")
-    assert (again.head, again.labels) == (model.head, model.labels)
-    assert again.tokenizer is not None and again.tokenizer.tokens == model.tokenizer.tokens
-    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
 
 
 @pytest.mark.parametrize("vocabulary", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])

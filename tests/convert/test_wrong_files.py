@@ -11,12 +11,12 @@ import pytest
 from safetensors import SafetensorError
 
 from bert_jax import cli
-from bert_jax.convert import conversion, loading
+from bert_jax.convert import conversion
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import StorageError, UserError
 
 PEFT = pathlib.Path(__file__).parents[1] / "testdata" / "peft" / "bert"
-HUGE = [10**7, 2**31 - 1, 10**11, 10**400]
+HUGE = [10**7, 10**400]
 
 
 def change(path, **fields):
@@ -43,23 +43,11 @@ def test_sizes_are_compared_before_memory_is_taken(export, name, value):
     "file, fields, message",
     [
         ("config.json", {"hidden_size": "12"}, r"config\.json: hidden_size='12': expected a whole number"),
-        ("config.json", {"hidden_size": None}, r"hidden_size=None: expected a whole number"),
-        ("config.json", {"num_attention_heads": 3.0}, "num_attention_heads=3.0: expected a whole number"),
         ("config.json", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: expected a finite number"),
-        ("config.json", {"hidden_dropout_prob": []}, r"hidden_dropout_prob=\[\]: expected a number"),
-        ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\]: expected text"),
         ("config.json", {"architectures": [1]}, r"architectures\[0\] is 1, expected text"),
-        ("config.json", {"id2label": ["a"]}, "id2label is a list, expected an object"),
-        ("config.json", {"model_type": {}}, "model_type is"),
         ("tokenizer_config.json", {"do_lower_case": "yes"}, 'do_lower_case is "yes", expected true or false'),
-        ("tokenizer.json", {"normalizer": ["a"]}, "normalizer is a list, expected an object"),
-        ("tokenizer.json", {"normalizer": {"normalizers": {"a": 1}}}, "normalizer.normalizers is an object"),
         ("tokenizer.json", {"model": "WordPiece"}, 'model is "WordPiece", expected an object'),
-        ("tokenizer.json", {"added_tokens": [{"id": 1}]}, r"there is no added_tokens\[0\]\.content"),
-        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}, "model.vocab.a is .b., expected a whole number"),
         ("model.safetensors.index.json", {"weight_map": ["a"]}, "weight_map is a list, expected an object"),
-        ("model.safetensors.index.json", {"weight_map": {"a": 1}}, "weight_map.a is 1, expected text"),
-        ("model.safetensors.index.json", {"weight_map": {"a": ".."}}, "to files beside it"),
         ("model.safetensors.index.json", {"weight_map": {"a": "../b"}}, "to files beside it"),
     ],
 )
@@ -72,28 +60,6 @@ def test_fields_of_another_type(export, file, fields, message):
     with pytest.raises(UserError, match=message) as caught:
         huggingface.FORMAT.read(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_the_command_ends_with_2(export, capsys):
-    folder, _ = export()
-    change(folder / "config.json", hidden_size=[])
-    assert cli.main(["convert", f"--input={folder}", f"--output={folder}-out", "--to=bert_jax"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_the_dtype_of_the_stored_weights_is_not_that_of_the_computation(export):
-    folder, _ = export()
-    change(folder / "config.json", dtype="float16", torch_dtype="float16")
-    assert huggingface.FORMAT.read(folder).config.execution.dtype == "auto"
-
-
-def test_records_are_no_checkpoint(tmp_path):
-    for name in ("train-00000-of-00001.tfrecord", "eval-00000-of-00001.tfrecord"):
-        (tmp_path / name).write_bytes(b"")
-        (tmp_path / f"{name}.index").write_bytes(b"")
-    for path in (tmp_path, tmp_path / name):
-        with pytest.raises(UserError, match=r"it holds records to train on, which --config.data.dir takes"):
-            loading.detect(path)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +95,3 @@ def test_weights_that_cannot_be_read_are_an_error_that_names_the_file(tmp_path, 
     assert cli.main(["convert", f"--input={folder}", f"--output={tmp_path}/out", "--to=bert_jax"]) == 2
     error = capsys.readouterr().err
     assert str(folder / name) in error and error.count("\n") == 1
-
-
-def test_a_model_folder_of_the_hubs_cache_names_its_snapshot(tmp_path, capsys):
-    """Every command that takes a model, and `inspect`, name what to give in its place."""
-    folder = tmp_path / "models--me--tiny"
-    snapshot = folder / "snapshots" / "abc123"
-    snapshot.mkdir(parents=True)
-    with pytest.raises(UserError, match=str(snapshot)):
-        loading.load(folder)
-    assert cli.main(["inspect", str(folder)]) == 2
-    assert str(snapshot) in capsys.readouterr().err

@@ -8,17 +8,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
 from bert_jax.convert import pair_scores, sentences
-from bert_jax.convert.families import CLASSIFIER
-from bert_jax.convert.formats import huggingface, peft_updates, tensorflow1, work_directory
+from bert_jax.convert.families import CLASSIFIER, Family
+from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter, Update
@@ -142,7 +143,7 @@ class Peft(Format):
             raise UserError(
                 f"{model.source}: it has no low-rank updates; --to=peft is for runs with adapter.kind=lora"
             )
-        tensors, targets, rank = peft_updates.to_files(model, model.adapter)
+        tensors, targets, rank = _updates_to_files(model, model.adapter)
         whole = _hf_tensors(model, model.adapter.params)
         modules = _modules(model, whole)
         alpha = rank * next(iter(model.adapter.updates.values())).scale
@@ -190,22 +191,18 @@ def _read_fields(folder: str) -> dict[str, Any]:
     """Returns adapter_config.json, checked for what cannot be read."""
     file = os.path.join(folder, CONFIG)
     fields = json_files.read(file)
-    if (kind := fields.get("peft_type")) != "LORA":
-        raise UserError(f"{file}: peft_type is {kind!r}; only 'LORA' can be read")
-    for name, value in fields.items():
-        if name not in _READ and value:
-            raise UserError(f"{file}: {name} is {value!r}; only adapters without it can be read")
-    if (bias := fields.get("bias", "none")) != "none":
-        raise UserError(f"{file}: bias is {bias!r}; only 'none' can be read")
-    if (init := fields.get("init_lora_weights", True)) not in _INITIALIZATIONS:
-        raise UserError(f"{file}: init_lora_weights is {init!r}, which also changes the base; it is not read")
+    wrong = [name for name, value in fields.items() if name not in _READ and value]
+    wrong += ["peft_type"] if fields.get("peft_type") != "LORA" else []
+    wrong += ["bias"] if fields.get("bias", "none") != "none" else []
+    wrong += ["init_lora_weights"] if fields.get("init_lora_weights", True) not in _INITIALIZATIONS else []
+    if wrong:
+        raise UserError(f"{file}: {wrong[0]} is {fields.get(wrong[0])!r}; such an adapter cannot be read")
     known = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
     json_files.check({name: fields[name] for name in known if name in fields}, known, file)
     return fields
 
 
 def _read_description(folder: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what bert-jax wrote of the model; empty if it did not write the folder."""
     file = os.path.join(folder, DESCRIPTION)
     described = json_files.read(file, _DESCRIBED) if files.exists(file) else {}
     # Of another task, the file is from before adapter_config.json was written again.
@@ -213,7 +210,6 @@ def _read_description(folder: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
-    """Returns the format and the path of the base model."""
     named = fields["base_model_name_or_path"]
     formats = (work_directory.FORMAT, tensorflow1.FORMAT, huggingface.FORMAT)
     for path in (named, os.path.join(folder, named)):
@@ -244,7 +240,7 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     rank = fields["r"]
     scale = float(np.float32(fields["lora_alpha"] / (np.sqrt(rank) if fields.get("use_rslora") else rank)))
     updates: dict[str, Update] = {}
-    for one in peft_updates.modules_of(base.family, base.config, base.head):
+    for one in _modules_of(base.family, base.config, base.head):
         pairs = [
             (tensors.pop(f"{module}.lora_A.weight", None), tensors.pop(f"{module}.lora_B.weight", None))
             for module in one.names
@@ -252,7 +248,7 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
         if all(a is None and b is None for a, b in pairs):
             continue
         shape = base.params[one.kernels[0]].shape[int(one.stacked) :]
-        of_parts = peft_updates.factors(f"{file}: {one.names[0]}", pairs, rank, shape, len(one.kernels))
+        of_parts = _factors(f"{file}: {one.names[0]}", pairs, rank, shape, len(one.kernels))
         for kernel, factors in zip(one.kernels, of_parts, strict=True):
             if factors is not None:
                 a, b = factors if one.stacked else (factors[0][0], factors[1][0])
@@ -262,17 +258,15 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     # The head that the task names, because a file without the whole head does not tell which one it is.
     named = next((head for head, task in _TASKS.items() if task == fields.get("task_type")), None)
     found = base.family.from_files(tensors, base.config, HUGGINGFACE, named)
-    if unknown := [*untied, *found.unknown, *found.missing]:
-        raise UserError(f"{file}: {unknown[0]} cannot be read; expected updates of layers, and a head")
-    if found.misshapen:
-        raise UserError(f"{file}: {found.misshapen[0]}")
+    if unknown := [*untied, *found.unknown, *found.missing, *found.misshapen]:
+        raise UserError(f"{file}: {unknown[0]}: it cannot be read; expected updates of layers, and a head")
     return LowRankAdapter(path, updates, found.params, base.params)
 
 
 def _digest(
     folder: str, fields: Mapping[str, Any], described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> str:
-    """Returns the SHA-256 digest of all that a folder says of an adapter, except for the path of its base."""
+    """Returns the SHA-256 digest of an adapter's folder, except for the path of its base."""
     about = [{**fields, "base_model_name_or_path": ""}, {**described, "digest": ""}]
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for path in (os.path.join(folder, name) for name in _DIGESTED):
@@ -283,7 +277,6 @@ def _digest(
 
 
 def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> str:
-    """Returns the head of the model with an adapter that has these parameters of its own."""
     groups = {name.split("/")[0] for name in params} - {"pooler"}
     task = fields.get("task_type")
     heads = [head for head, name in _TASKS.items() if name == task]
@@ -294,7 +287,6 @@ def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> st
 
 
 def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
-    """Returns the parameter groups of the model with this head, as the class of transformers has them."""
     own = {name.split("/")[0] for name in params}
     # The class without a head has the pooler of its base; the others have one where the head reads it.
     of_base = base.family.allowed(head) if head in ("none", base.head) else []
@@ -302,10 +294,7 @@ def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
 
 
 def _check_saved(folder: str, base: Model, head: str, params: Collection[str]) -> None:
-    """Raises a UserError if the head has modules that neither the base model nor the folder has.
-
-    transformers draws those that the base model lacks, and PEFT saves only the classifier of itself.
-    """
+    # transformers initializes modules that the base lacks, and PEFT saves only the classifier by itself.
     missing = set(base.family.required(head)) - {name.split("/")[0] for name in params}
     named = [
         one.names[HUGGINGFACE].removeprefix(f"{base.family.base}.").split(".")[0]
@@ -314,15 +303,14 @@ def _check_saved(folder: str, base: Model, head: str, params: Collection[str]) -
     ]
     if modules := [*dict.fromkeys(named)]:
         raise UserError(
-            f"{folder}: the base model {base.source} has no {' and no '.join(modules)}, which transformers "
-            f"drew at random and PEFT did not save; train it again with modules_to_save={modules}"
+            f"{folder}: the base model {base.source} has no {' and no '.join(modules)}, and neither has the "
+            f"folder; train it again with modules_to_save={modules}"
         )
 
 
 def _labels(
     described: Mapping[str, Any], base: Model, head: str, params: Mapping[str, np.ndarray]
 ) -> tuple[tuple[str, ...] | None, str]:
-    """Returns the labels and the type of problem of a model; None and "" where they are unknown."""
     if described:
         labels = tuple(described["labels"] or ())
         fitting = CLASSIFIER in params and len(labels) == params[CLASSIFIER].shape[0]
@@ -332,7 +320,6 @@ def _labels(
 
 
 def _scores(folder: str, described: Mapping[str, Any], base: Model, model: Model) -> PairScores:
-    """Returns how sentence-transformers makes scores of a model: as the folder says it, and else the base."""
     if described or model.head != "sequence_classification":
         return PairScores(**described.get("scores", {}))
     positions = base.config.max_seq_length
@@ -343,13 +330,11 @@ def _scores(folder: str, described: Mapping[str, Any], base: Model, model: Model
 
 
 def _has_outputs_of(base: Model, head: str, params: Mapping[str, np.ndarray]) -> bool:
-    """Returns whether a head with these parameters has the outputs that the base model describes."""
     theirs = base.params.get(CLASSIFIER)
     return head == base.head and (theirs is None or theirs.shape == params[CLASSIFIER].shape)
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns parameters of a model by their names in transformers."""
     if parts := [name for name in params if name not in model.params]:
         raise UserError(
             f"{model.source}: {parts[0]} is trained in some layers only, which PEFT has no name for"
@@ -360,7 +345,6 @@ def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.
 
 
 def _modules(model: Model, trained: Collection[str]) -> list[str]:
-    """Returns the modules of transformers that consist of trained parameters."""
     everything = _hf_tensors(model, model.params)
     modules = set()
     for name in trained:
@@ -375,3 +359,114 @@ def _modules(model: Model, trained: Collection[str]) -> list[str]:
                 f"{model.source}: {name} is trained and the rest of its module is not, as in no PEFT file"
             )
     return sorted(modules)
+
+
+class _Modules(NamedTuple):
+    """The dense layers of one kind in transformers, one for each layer."""
+
+    names: tuple[str, ...]  # such as "model.layers.0.attn.Wqkv"
+    kernels: list[str]  # the kernels here that each of them consists of, in order; in general one
+    stacked: bool  # whether these have a layer axis
+
+
+def _modules_of(family: Family, config: EncoderConfig, head: str) -> list[_Modules]:
+    found: dict[tuple[str, ...], _Modules] = {}
+    for one in family.table:
+        if not one.ours.endswith("/kernel") or HUGGINGFACE not in one.names:
+            continue
+        if one.heads and head not in one.heads:
+            continue
+        for kernel, theirs, stacked in one.tensors(HUGGINGFACE, config):
+            names = tuple(tensor.removesuffix(".weight") for tensor in theirs)
+            found.setdefault(names, _Modules(names, [], stacked)).kernels.append(kernel)
+    return list(found.values())
+
+
+def _factors(
+    where: str,
+    pairs: Sequence[tuple[np.ndarray | None, np.ndarray | None]],
+    rank: int,
+    shape: tuple[int, ...],
+    parts: int,
+) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Returns A [layers, *inputs, rank] and B [layers, rank, *outputs] of each kernel of some modules.
+
+    They are 0 for a layer without an update. The kernels of a module share its A. What `_joined` and padding
+    fill with zeros is dropped: columns of B that are 0 for a kernel, with their rows of A. A kernel of zeros
+    alone has no update, unless all are, as before training.
+
+    Args:
+        where: the file and the first module, for messages.
+        pairs: `lora_A` and `lora_B` of each layer, None for a layer that has none.
+        rank: the rank of the updates.
+        shape: the shape of each kernel in one layer.
+        parts: the number of kernels of a module.
+    """
+    given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
+    for count in range(1, len(shape)):
+        inputs, outputs = shape[:count], shape[count:]
+        sizes = math.prod(inputs), parts * math.prod(outputs)
+        if given == {((rank, sizes[0]), (sizes[1], rank))}:
+            break
+    else:
+        raise UserError(f"{where}: expected lora_A and lora_B of rank {rank} for {parts} x {list(shape)}")
+    down = np.stack([np.zeros((rank, sizes[0]), np.float32) if a is None else a for a, _ in pairs])
+    up = np.stack([np.zeros((sizes[1], rank), np.float32) if b is None else b for _, b in pairs])
+    up = up.reshape(len(pairs), parts, -1, rank)
+    used = np.any(up != 0, axis=(0, 2))
+    if parts == 1:
+        used |= np.any(down != 0, axis=(0, 2))
+    found: list[tuple[np.ndarray, np.ndarray] | None] = []
+    for part in range(parts):
+        columns = np.flatnonzero(used[part] if used.any() else np.ones(rank, bool))
+        a, b = down[:, columns].swapaxes(1, 2), up[:, part][..., columns].swapaxes(1, 2)
+        shapes = (len(pairs), *inputs, len(columns)), (len(pairs), len(columns), *outputs)
+        found.append((a.reshape(shapes[0]), b.reshape(shapes[1])) if len(columns) else None)
+    return found
+
+
+def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str], int]:
+    """Returns the tensors of the updates by PEFT's names, the `target_modules`, and the rank."""
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    targets: list[str] = []
+    others: list[str] = []
+    for one in _modules_of(model.family, model.config, model.head):
+        modules: Sequence[str] = one.names
+        if model.head == "none":
+            modules = [module.removeprefix(f"{model.family.base}.") for module in modules]
+        updates = [adapter.updates.get(kernel) for kernel in one.kernels]
+        (targets if any(update is not None for update in updates) else others).extend(modules)
+        for layer, module in enumerate(modules if modules[0] in targets else ()):
+            at = layer if one.stacked else ...
+            pairs[module] = _joined([update and (update.a[at], update.b[at]) for update in updates])
+    rank = max(len(a) for a, _ in pairs.values())
+    tensors: dict[str, np.ndarray] = {}
+    for module, (a, b) in pairs.items():
+        missing = rank - len(a)
+        tensors[f"{module}.lora_A.weight"] = np.pad(a, ((0, missing), (0, 0)))
+        tensors[f"{module}.lora_B.weight"] = np.pad(b, ((0, 0), (0, missing)))
+    short = sorted({module.rpartition(".")[2] for module in targets})
+    if any(module.rpartition(".")[2] in short for module in others):
+        short = sorted(targets)  # PEFT compares the ends of names, and these would be those of others too
+    return tensors, short, rank
+
+
+def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns A [rank, inputs] and B [parts x outputs, rank] of a module of several kernels.
+
+    Kernels with the same A share it. Otherwise the module has all of them, and B is 0 between a kernel and
+    the A of another, which is the same product. A pair is None for a kernel without an update.
+    """
+    down: list[np.ndarray] = []
+    columns: list[tuple[int, int, np.ndarray]] = []  # the part, the number of its A, and B transposed
+    for part, pair in enumerate(pairs):
+        if pair is not None:
+            a, b = pair[0].reshape(-1, pair[0].shape[-1]).T, pair[1].reshape(len(pair[1]), -1).T
+            number = next((i for i, other in enumerate(down) if np.array_equal(a, other)), len(down))
+            down += [a] if number == len(down) else []
+            columns.append((part, number, b))
+    ends = np.cumsum([len(a) for a in down])
+    up = np.zeros((len(pairs), len(columns[0][2]), ends[-1]), np.float32)
+    for part, number, b in columns:
+        up[part, :, ends[number] - b.shape[1] : ends[number]] = b
+    return np.concatenate(down), up.reshape(-1, ends[-1])

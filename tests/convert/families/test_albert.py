@@ -3,15 +3,14 @@
 import json
 import pathlib
 import random
-import shutil
 
 import numpy as np
 import pytest
 from support.conversions import needs_tensorflow
 
 from bert_jax import cli, convert, tokenization
-from bert_jax.convert import conversion, parity, surgery
-from bert_jax.convert.families import albert, bert
+from bert_jax.convert import parity
+from bert_jax.convert.families import albert
 from bert_jax.convert.formats import huggingface_export, tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.errors import UserError
@@ -71,20 +70,6 @@ def test_gelu_is_the_tanh_version_in_googles_files_and_exact_in_those_of_transfo
     written = FAMILY.write_config(read({"hidden_act": "gelu_new"}), "none")
     assert written["hidden_act"] == "gelu_new"
     assert FAMILY.tensorflow_fields(FAMILY.tensorflow, read({}, TENSORFLOW))["hidden_act"] == "gelu"
-
-
-def test_what_a_configuration_leaves_out_is_as_in_transformers():
-    config = FAMILY.read_config({})
-    assert (config.hidden_size, config.embedding_size, config.num_attention_heads) == (4096, 128, 64)
-    assert (config.layer_groups, config.layers_per_group, config.hidden_dropout_prob) == (1, 1, 0.0)
-
-
-def test_the_dropout_of_the_classifier_is_that_of_the_file():
-    rates = {head: one.drop_out.of(FAMILY.read_config({})) for head, one in FAMILY.classifiers.items()}
-    assert rates.pop("question_answering") == 0.0 and set(rates.values()) == {0.1}
-    config = FAMILY.read_config({"classifier_dropout_prob": 0.3})
-    assert FAMILY.classifiers["sequence_classification"].drop_out.of(config) == 0.3
-    assert FAMILY.write_config(config, "none")["classifier_dropout_prob"] == 0.3
 
 
 def small(**fields):
@@ -156,43 +141,6 @@ def test_embeddings_as_wide_as_the_layers_have_no_projection_in_a_tf1_checkpoint
     assert not plain.projects_embeddings
     with pytest.raises(UserError, match="transformers' ALBERT has no embedding_projection=False"):
         FAMILY.write_config(plain, "none")
-
-
-def test_what_is_no_albert_is_not_written_as_one():
-    with pytest.raises(UserError, match="layers of ALBERT share their parameters, and layer_groups is 0"):
-        FAMILY.write_config(small().replace(layer_groups=0), "none")
-    with pytest.raises(UserError, match="transformers' BERT has no embedding_size=8, only 12"):
-        bert.FAMILY.write_config(small().replace(model_type="bert"), "none")
-
-
-@pytest.mark.long
-def test_it_is_a_checkpoint_like_any_other(capsys):
-    assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
-    printed = capsys.readouterr().out
-    assert "parts: encoder, mlm" in printed
-    for size in ("embedding_size 8", "hidden_size 12", "num_attention_heads 3", "intermediate_size 20"):
-        assert size in printed
-    assert cli.main(["fill-mask", f"--model={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
-
-
-def test_layers_that_share_their_parameters_cannot_be_chosen():
-    with pytest.raises(UserError, match=r"its 7 layers share their parameters \(layer_groups=3\)"):
-        surgery.select_layers(convert.load(FOLDER / "none"), [0, 2])
-
-
-@pytest.mark.long
-def test_a_conversion_warns_of_text_that_transformers_normalizes_in_another_way(tmp_path):
-    """Its only class for SentencePiece vocabularies with BERT's rows treats text as ALBERT does."""
-    source, lines = tmp_path / "source", []
-    shutil.copytree(FOLDER / "masked_lm", source)
-    for settings in ({}, {"strip_accents": True}):  # ALBERT's text; BERT's, as earlier versions exported it
-        (source / "tokenizer_config.json").write_text(json.dumps(settings))
-        conversion.convert(
-            str(source), str(tmp_path / "out"), "huggingface", log=lines.append, overwrite=bool(settings)
-        )
-    warnings = [line for line in lines if line.startswith("warning: ")]
-    assert len(warnings) == 1 and lines[-1] == warnings[0]
-    assert "two backquotes" in warnings[0] and "--normalizer=albert" in warnings[0]
 
 
 def test_transformers_gets_a_tokenizer_of_the_same_ids(tmp_path):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import cli, convert
+from bert_jax import convert
 from bert_jax.convert.families import distilbert
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
@@ -32,22 +32,6 @@ def test_the_dropout_of_the_heads_is_that_of_the_file():
     plain = FAMILY.read_config({name: x for name, x in fields.items() if not name.endswith("_dropout")})
     assert FAMILY.classifiers["question_answering"].drop_out.of(plain) == 0.1
     assert FAMILY.classifiers["sequence_classification"].drop_out.of(plain) == 0.2
-
-
-def test_it_is_a_checkpoint_like_any_other(capsys):
-    assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
-    assert "parts: encoder, mlm" in capsys.readouterr().out
-    assert cli.main(["fill-mask", f"--model={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
-    assert cli.main(["convert", f"--input={FOLDER / 'none'}", "--output=unused", "--to=tensorflow"]) == 2
-    assert "there are no TF1 checkpoints of DistilBERT" in capsys.readouterr().err
-
-
-def test_what_is_no_distilbert_is_not_written_as_one():
-    model = convert.load(FOLDER / "none")
-    with pytest.raises(UserError, match=r"DistilBERT has no layer_norm_eps=0\.1, only 1e-12"):
-        FAMILY.write_config(model.config.replace(layer_norm_eps=0.1), "none")
-    with pytest.raises(UserError, match="a DistilBERT with head pretraining does not exist"):
-        model.replace(head="pretraining")
 
 
 def test_sinusoidal_positions_start_as_in_transformers():

@@ -11,30 +11,11 @@ from bert_jax.convert import parity
 from bert_jax.convert.families import electra
 from bert_jax.convert.formats import tensorflow1, work_directory
 from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
-from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.objectives.replaced_tokens import generator_config
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "electra"
 FAMILY = electra.FAMILY
-
-
-def test_the_activations_of_the_heads():
-    """The discriminator's is that of the layers; the others are always the exact gelu."""
-    assert FAMILY.masked_lm.activation == "gelu"
-    assert [FAMILY.classifiers[f"{x}_classification"].activation for x in ("sequence",)] == ["gelu"]
-    assert convert.load(FOLDER / "masked_lm").config.hidden_act == "relu"
-    assert convert.load(FOLDER / "sequence_classification").config.hidden_act == "relu"
-
-
-def test_a_config_without_embedding_size_is_written_with_it():
-    config = convert.load(FOLDER / "none").config.replace(embedding_size=0)
-    assert FAMILY.write_config(config, "none")["embedding_size"] == 12
-    with pytest.raises(UserError, match="ELECTRA has no embedding_projection=True"):
-        FAMILY.write_config(config.replace(embedding_projection=True), "none")
-    with pytest.raises(UserError, match="summary_type is 'mean'; only 'first' can be read"):
-        FAMILY.read_config({"summary_type": "mean"})
-    assert FAMILY.read_config({}).embedding_width == 128
 
 
 @pytest.mark.parametrize("head", ["replaced_tokens", "masked_lm"])

@@ -60,18 +60,6 @@ def test_a_vocabulary_without_rows_gets_those_of_the_family(wordpiece, config, t
     assert families.load_tokenizer(wordpiece, config).template == template
 
 
-def test_a_vocabulary_with_rows_keeps_them(tmp_path):
-    path = bpe(tmp_path, byte_bpe_files.ROBERTA_TOKENS, templates.ROBERTA)
-    assert families.load_tokenizer(path, ROBERTA).template == templates.ROBERTA
-    with pytest.raises(UserError, match=r"tokenizer.json: the rows are .*--special_tokens=bert"):
-        families.load_tokenizer(path, BERT)
-    path = bpe(tmp_path, byte_bpe_files.BERT_TOKENS, templates.BERT)
-    assert families.load_tokenizer(path, BERT).template == templates.BERT
-    assert families.load_tokenizer(path, MODERNBERT).cls_id == 0
-    with pytest.raises(UserError, match="--special_tokens=roberta"):
-        families.load_tokenizer(path, ROBERTA)
-
-
 @pytest.mark.parametrize(("family", "template"), [("bert", templates.BERT), ("roberta", templates.ROBERTA)])
 def test_fine_tuning_from_a_vocabulary_alone(wordpiece, family, template):
     config = tasks.default_config("tiny")

@@ -1,6 +1,5 @@
 """PEFT's folders are read with PEFT's logits, and written again; other adapters are refused by name."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -8,16 +7,16 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from support.models import small_of
 
-from bert_jax import cli, convert
+from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import conversion, families, formats, parity, sentences
-from bert_jax.convert.formats import peft_updates
+from bert_jax.convert.formats import peft
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
-from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
@@ -81,17 +80,6 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
     assert ours["modules_to_save"] == saved
 
 
-@pytest.mark.parametrize("kind", ["bert_jax", "huggingface"])
-def test_a_base_that_peft_cannot_load_gets_a_warning(tmp_path, kind):
-    model, base = read("bert"), read("bert", "base")
-    (tmp_path / "base").mkdir()
-    formats.get(kind).write(base, tmp_path / "base")
-    adapter = dataclasses.replace(model.adapter, base=str(tmp_path / "base"))
-    warning = formats.get("peft").warning(model.replace(adapter=adapter))
-    expected = f"`bert-jax convert --input={tmp_path}/base --output=DIR --to=huggingface`"
-    assert (expected in warning) == bool(warning) == (kind == "bert_jax")
-
-
 def test_a_layer_without_an_update_is_that_of_the_base():
     model, base = read("tags"), read("tags", "base")
     for kernel in model.adapter.updates:
@@ -99,35 +87,17 @@ def test_a_layer_without_an_update_is_that_of_the_base():
         assert np.any(model.params[kernel][1] != base.params[kernel][1])
 
 
-def test_names_that_would_be_those_of_other_modules_are_written_whole(tmp_path):
-    model = read("bert")
-    updates = {name.replace("/value/", "/output/"): x for name, x in model.adapter.updates.items()}
-    wide = updates["encoder/layers/stack/layer/output/kernel"]
-    updates["encoder/layers/stack/layer/output/kernel"] = wide._replace(
-        a=np.ones((2, 12, 3), np.float32), b=np.ones((2, 3, 8), np.float32)
-    )
-    changed = model.replace(adapter=type(model.adapter)("base", updates, model.adapter.params))
-    convert.formats.get("peft").write(changed, tmp_path)
-    targets = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
-    assert "bert.encoder.layer.1.output.dense" in targets and "dense" not in targets
-    assert "base_model.model.bert.encoder.layer.1.output.dense.lora_B.weight" in load_file(
-        tmp_path / "adapter_model.safetensors"
-    )
-
-
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}; only adapters without it"),
-        ({"use_dora": True}, "use_dora is True; only adapters without it can be read"),
-        ({"bias": "all"}, "bias is 'all'; only 'none' can be read"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'; only 'LORA' can be read"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which also changes the base"),
+        ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}"),
+        ({"use_dora": True}, "use_dora is True"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"r": 4}, "lora_A and lora_B of rank 4"),
         ({"base_model_name_or_path": "some/base"}, "its base model some/base is not here; get it"),
     ],
 )
-def test_other_adapters_are_refused_by_name(tmp_path, fields, message):
+def test_other_adapters_are_errors(tmp_path, fields, message):
     shutil.copytree(FOLDER / "bert", tmp_path / "bert")
     path = tmp_path / "bert" / "adapter" / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -136,19 +106,18 @@ def test_other_adapters_are_refused_by_name(tmp_path, fields, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_model_without_updates_is_refused(tmp_path, capsys):
-    command = ["convert", f"--input={FOLDER}/bert/base", f"--output={tmp_path}/out", "--to=peft"]
-    assert cli.main(command) == 2
-    assert (
-        "it has no low-rank updates; --to=peft is for runs with adapter.kind=lora" in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize("flag", ["dtype=bfloat16", "pad_vocab_to=8", "vocab=x", "layers=0", "head=none"])
-def test_a_change_of_the_model_is_refused(tmp_path, capsys, flag):
-    command = ["convert", f"--input={FOLDER}/bert/adapter", f"--output={tmp_path}/out", "--to=peft"]
-    assert cli.main([*command, f"--{flag}"]) == 2
-    assert f"--{flag.partition('=')[0]} changes the model, which --to=peft" in capsys.readouterr().err
+def test_a_changed_folder_is_an_error(tmp_path):
+    model = adapted(families.FAMILIES["bert"], tmp_path)
+    (tmp_path / "out").mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    file = tmp_path / "out" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    with safe_open(file, "numpy") as opened:
+        metadata = opened.metadata()
+    name = next(iter(tensors))
+    save_file(tensors | {name: tensors[name] + 1}, file, metadata)
+    with pytest.raises(UserError, match="digest"):
+        convert.load(tmp_path / "out")
 
 
 def draw(family, head):
@@ -180,12 +149,6 @@ def adapted(family, tmp_path, head="sequence_classification", of_base=""):
     own = {name: -x for name, x in params.items() if name.split("/")[0] in heads}
     adapter = LowRankAdapter(str(tmp_path / "base"), updates, own)
     return model.replace(params=adapter.merged(params), adapter=adapter)
-
-
-def written_by_peft(folder):
-    """Writes the weights again as PEFT does, without the digest of the folder."""
-    file = folder / "adapter_model.safetensors"
-    save_file(load_file(file), file, {"format": "pt"})
 
 
 TARGETS = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}
@@ -220,75 +183,6 @@ def test_a_base_may_have_what_the_head_does_not_read(tmp_path, name, head):
     assert found.head == head and parity.check_same("read back", model, found) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "removed", "module"),
-    [("bert", "bert.pooler.", "pooler"), ("distilbert", "pre_classifier.", "pre_classifier")],
-)
-def test_a_module_that_peft_drew_and_did_not_save_is_named(tmp_path, name, removed, module):
-    """As after training on a masked LM, which has none of them."""
-    folder = shutil.copytree(FOLDER / name, tmp_path / name)
-    tensors = load_file(folder / "base" / "model.safetensors")
-    names = [x for x in tensors if not x.startswith((removed, "classifier."))]
-    save_file({x: tensors[x] for x in names}, folder / "base" / "model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "base" / "config.json").read_text())
-    config["architectures"] = ["BertModel" if name == "bert" else "DistilBertModel"]
-    (folder / "base" / "config.json").write_text(json.dumps(config))
-    file = folder / "adapter" / "adapter_model.safetensors"
-    own = {x: array for x, array in load_file(file).items() if f".{removed}" not in x}
-    save_file(own, file, {"format": "pt"})
-    fields = json.loads((folder / "adapter" / "adapter_config.json").read_text())
-    fields["base_model_name_or_path"] = str(folder / "base")
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(fields))
-    problem = f"{folder / 'base'} has no {module}, which transformers drew at random and PEFT did not save"
-    with pytest.raises(UserError, match=problem) as error:
-        convert.load(folder / "adapter")
-    assert str(error.value).endswith(f"train it again with modules_to_save=['{module}']")
-
-
-@pytest.mark.parametrize("head", ["token_classification", "none"])
-def test_the_task_of_a_folder_of_peft_decides_before_the_head_of_the_base(tmp_path, head):
-    family = families.FAMILIES["bert"]
-    model = adapted(family, tmp_path, head, "sequence_classification" if head == "none" else "pretraining")
-    (tmp_path / "out").mkdir()
-    formats.get("peft").write(model, tmp_path / "out")
-    (tmp_path / "out" / "bert_jax.json").unlink()
-    written_by_peft(tmp_path / "out")
-    found = convert.load(tmp_path / "out")
-    # transformers' class of the bare encoder has the pooler of its base, that of a token classifier has none.
-    assert (found.head, found.groups) == (head, ("encoder", "pooler" if head == "none" else "classifier"))
-
-
-def test_what_was_written_of_another_task_is_not_read(tmp_path):
-    model = adapted(families.FAMILIES["bert"], tmp_path)
-    (tmp_path / "out").mkdir()
-    formats.get("peft").write(model, tmp_path / "out")
-    file = tmp_path / "out" / "bert_jax.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"head": "none", "groups": ["encoder"]}))
-    written_by_peft(tmp_path / "out")
-    assert convert.load(tmp_path / "out").head == "sequence_classification"
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_labels_and_the_type_of_problem_survive_or_are_left_out(tmp_path, known):
-    model = adapted(families.FAMILIES["bert"], tmp_path, of_base="pretraining")
-    model = model.replace(labels=("a", "b", "c"), problem_type="multi_label_classification")
-    for folder in ("out", "huggingface"):
-        (tmp_path / folder).mkdir()
-    formats.get("peft").write(model, tmp_path / "out")
-    if not known:
-        (tmp_path / "out" / "bert_jax.json").unlink()
-        written_by_peft(tmp_path / "out")
-    lines = []
-    found = convert.load(tmp_path / "out", log=lines.append)
-    formats.get("huggingface").write(found, tmp_path / "huggingface")
-    config = json.loads((tmp_path / "huggingface" / "config.json").read_text())
-    labels = model.labels if known else ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
-    assert config.get("problem_type") == ("multi_label_classification" if known else None)
-    warnings = [line for line in lines if "does not say whether a text has one of its 3 classes" in line]
-    assert len(warnings) == (0 if known else 1)
-
-
 @pytest.mark.parametrize("of_base", [False, True])
 def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base):
     model = adapted(families.FAMILIES["bert"], tmp_path, "none")
@@ -300,76 +194,17 @@ def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base)
     assert convert.load(tmp_path / "out").sentence == sentence
 
 
-def on(base, folder):
-    """Returns a folder with PEFT's adapter on a base model, which is written beside it."""
-    (folder / "base").mkdir()
-    formats.get("huggingface").write(base, folder / "base")
-    shutil.copytree(FOLDER / "bert" / "adapter", folder / "adapter")
-    change(folder / "adapter" / "adapter_config.json", base_model_name_or_path=f"{folder}/base")
-    return folder / "adapter"
-
-
-def change(file, **fields):
-    content = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(content | fields))
-
-
-@pytest.mark.parametrize(
-    "name, fields, expected",
-    [
-        ("tokenizer_config.json", {}, ("torch.Identity", 10)),
-        ("tokenizer_config.json", {"model_max_length": 12}, ("torch.Identity", 12)),
-        ("tokenizer_config.json", {"model_max_length": 512}, ("torch.Identity", 0)),
-        ("config_sentence_transformers.json", {"activation_fn": "torch.Tanh"}, ("torch.Tanh", 10)),
-    ],
-)
-def test_the_scores_of_a_cross_encoder_are_those_of_the_folder_or_of_the_base(
-    tmp_path, name, fields, expected
-):
-    folder = on(read("bert", "base").replace(scores=PairScores("torch.Identity", 10)), tmp_path)
-    change(folder / name, **fields)
-    model = convert.load(folder)
-    assert model.scores == PairScores(*expected)
-    (tmp_path / "again").mkdir()
-    formats.get("peft").write(model, tmp_path / "again")
-    assert convert.load(tmp_path / "again").scores == PairScores(*expected)
-
-
-def test_the_scores_of_a_base_with_other_outputs_are_not_those_of_an_adapter(tmp_path):
-    base = read("bert", "base")
-    params = {name: x[..., :2] if name.startswith("classifier/") else x for name, x in base.params.items()}
-    folder = on(base.replace(params=params, scores=PairScores("torch.Identity")), tmp_path)
-    assert convert.load(tmp_path / "base").scores == PairScores("torch.Identity")
-    assert convert.load(folder).scores == PairScores()
-
-
 def test_parts_of_a_module_share_their_a_or_have_all():
     rng = np.random.default_rng(0)
     a, c = rng.normal(size=(2, 5, 2)).astype(np.float32)
     b, d = rng.normal(size=(2, 2, 3)).astype(np.float32)
-    down, up = peft_updates.joined([(a, b), None, (c, d)])
+    down, up = peft._joined([(a, b), None, (c, d)])
     assert down.shape == (4, 5) and up.shape == (9, 4)
     expected = np.concatenate([b.T @ a.T, np.zeros((3, 5)), d.T @ c.T])
     np.testing.assert_allclose(up @ down, expected, atol=1e-6)
-    down, up = peft_updates.joined([(a, b), (a, d)])
+    down, up = peft._joined([(a, b), (a, d)])
     assert down.shape == (2, 5)
     np.testing.assert_allclose(up @ down, np.concatenate([b.T @ a.T, d.T @ a.T]), atol=1e-6)
-
-
-@pytest.mark.peer
-def test_peft_computes_the_updates_of_parts_of_a_module(tmp_path):
-    peft = pytest.importorskip("peft")
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    model = adapted(families.FAMILIES["modernbert"], tmp_path)
-    (tmp_path / "out").mkdir()
-    formats.get("peft").write(model, tmp_path / "out")
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base").eval()
-    theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
-    ids = np.random.default_rng(0).integers(4, 30, (2, 10)).astype(np.int32)
-    with torch.no_grad():
-        found = theirs(input_ids=torch.tensor(ids).long()).logits.numpy()
-    expected = logits(model, {"input_ids": ids, "mask": np.ones_like(ids)})
-    assert np.max(np.abs(found - expected)) < 2e-5 * np.max(np.abs(expected))
 
 
 @pytest.mark.peer

@@ -99,28 +99,15 @@ PREFIX = {"model": vocabularies.wordpiece_json()["model"] | {"continuing_subword
 REFUSED = {
     "a class": (_settings(tokenizer_class="BertJapaneseTokenizer"), "is a BertJapaneseTokenizer, whose ids"),
     "a class in config.json": (_settings(), "is a PhobertTokenizer"),
-    "words": (_settings(word_tokenizer_type="mecab"), 'word_tokenizer_type "mecab".*expected "basic"'),
-    "characters": (_settings(subword_tokenizer_type="character"), 'subword_tokenizer_type "character"'),
     "split already": (_settings(do_basic_tokenize=False), "do_basic_tokenize false.*expected true"),
-    "Chinese, by its settings": (_settings(tokenize_chinese_chars=False), "tokenize_chinese_chars false"),
     "Chinese, by tokenizer.json": (_normalizer(handle_chinese_chars=False), "tokenize_chinese_chars false"),
-    "Chinese, by tokenizer.json alone": (
-        _normalizer(handle_chinese_chars=False)
-        | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend", "tokenize_chinese_chars": True}},
-        "tokenize_chinese_chars false",
-    ),
-    "control characters": (_normalizer(clean_text=False), "clean_text false"),
     "spaces alone": (_other(pre_tokenizer={"type": "WhitespaceSplit"}), 'pre_tokenizer "WhitespaceSplit"'),
-    "no words": (_other(pre_tokenizer=None), 'pre_tokenizer "none"'),
-    "no normalizer": (_other(normalizer=None), 'normalizer "none".*expected "BertNormalizer"'),
     "another normalizer": (_sequence("NFD", "Lowercase", "StripAccents"), 'normalizer "Sequence"'),
-    "one more normalizer": (_sequence("NFKC", "BertNormalizer"), 'normalizer "Sequence"'),
     "no special tokens": (
         _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
         "it has no post_processor",
     ),
     "another first token": (_settings(cls_token="the"), 'cls_token "the", and bert_jax uses "\\[CLS\\]"'),
-    "another last token": (_settings(sep_token={"content": "the"}), 'sep_token "the"'),
     "no prefix": (_other(**PREFIX), 'continuing_subword_prefix "".*expected "##"'),
 }
 
