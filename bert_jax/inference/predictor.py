@@ -29,7 +29,7 @@ from bert_jax.tasks import fields, registry
 from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
-from bert_jax.tasks.rows.costs import Costs
+from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import split_file, training_objective
 from bert_jax.tasks.table import Malformed, parse_object
 from bert_jax.workdir import run_directory

@@ -37,7 +37,7 @@ from bert_jax.tasks import fields, metrics, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
-from bert_jax.tasks.rows.costs import Costs
+from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import auto_accumulation, train
 from bert_jax.training.evaluators import Batches, BestCheckpoint

@@ -97,7 +97,7 @@ class FinetuneTask(abc.ABC):
         labels: the label names in the order of the logits; empty if the task has none, or if they are not
             known before `read_training`.
         training_columns: the number of columns of the training file, if the task compares files to predict
-            with it; 0 if it does not, or if the number is not known.
+            with it; otherwise 0.
         tokenizer: the tokenizer of the model.
         model_config: the configuration of the encoder.
     """
@@ -125,6 +125,9 @@ class FinetuneTask(abc.ABC):
             raise UserError(f"head={config.head}: expected {alternatives(HEADS)}")
         self.set_up()
 
+    def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
+        """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
+
     @classmethod
     def adopt_model(
         cls,
@@ -145,24 +148,22 @@ class FinetuneTask(abc.ABC):
         """
         return model_config
 
-    def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
-        """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
-
     @classmethod
     def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
-        """Returns the path of a split's file in `data_dir`; see `TaskSpec.file`.
-
-        Args:
-            config: the fields of `Config`.
-            spec: the registry entry of the task.
-            data_dir: the folder with the files.
-            split: the name of the split.
-        """
+        """Returns the path of a split's file in `data_dir`; see `TaskSpec.file`."""
         return spec.file(data_dir, split)
 
     @abc.abstractmethod
     def read(self, path: str) -> Any:
         """Returns the examples of a file, each with its label: a `FileReport` with a length."""
+
+    def read_training(self, path: str) -> Any:
+        """Returns the examples of the training file, and sets `labels` if they come from that file."""
+        return self.read(path)
+
+    def augmented(self, examples: Any) -> Any:
+        """Returns the examples that are trained on, made from those of the training file that are used."""
+        return examples
 
     @abc.abstractmethod
     def read_unlabeled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
@@ -175,14 +176,6 @@ class FinetuneTask(abc.ABC):
             **columns: the columns that differ from those of the training file.
         """
 
-    def read_training(self, path: str) -> Any:
-        """Returns the examples of the training file, and sets `labels` if they come from that file."""
-        return self.read(path)
-
-    def augmented(self, examples: Any) -> Any:
-        """Returns the examples that are trained on, made from those of the training file that are used."""
-        return examples
-
     @abc.abstractmethod
     def encode(self, examples: Any) -> EncodedRows:
         """Returns the rows of the examples, with targets if they have labels."""
@@ -190,17 +183,6 @@ class FinetuneTask(abc.ABC):
     @abc.abstractmethod
     def objective(self) -> RowObjective:
         """Returns the training objective."""
-
-    @property
-    def packs(self) -> bool:
-        """Returns whether rows may hold several examples; see `bert_jax.tasks.rows.packing`."""
-        return getattr(self.config, "pack", False)
-
-    @property
-    def classifier(self) -> ClassificationHead:
-        """Returns the structure of the head: that of the model's family, or the same with a BiLSTM."""
-        head = families.of(self.model_config).classifiers[self.export_head]
-        return head.with_lstm(self.config.head_size) if self.config.head == BILSTM else head
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:
@@ -212,14 +194,14 @@ class FinetuneTask(abc.ABC):
             outputs: the outputs of the objective's `predict`, as `outputs.predict_all` returns them.
         """
 
+    @abc.abstractmethod
+    def score(self, predictions: Any) -> dict[str, float]:
+        """Returns the value of each metric for predictions of labeled examples, in the order of `metrics`."""
+
     @property
     @abc.abstractmethod
     def known_metrics(self) -> Collection[str]:
         """Returns the names of all metrics that can be configured."""
-
-    @abc.abstractmethod
-    def score(self, predictions: Any) -> dict[str, float]:
-        """Returns the value of each metric for predictions of labeled examples, in the order of `metrics`."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -235,13 +217,24 @@ class FinetuneTask(abc.ABC):
         """Returns the mean loss of the outputs, in which every target has the same weight, or None."""
         return self.objective().evaluation_loss(*rows.compared(outputs))
 
+    @property
+    def packs(self) -> bool:
+        """Returns whether rows may hold several examples; see `bert_jax.tasks.rows.packing`."""
+        return getattr(self.config, "pack", False)
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        """Returns the structure of the head: that of the model's family, or the same with a BiLSTM."""
+        head = families.of(self.model_config).classifiers[self.export_head]
+        return head.with_lstm(self.config.head_size) if self.config.head == BILSTM else head
+
     def describe(self, examples: Any, rows: Any) -> str:
         """Returns a one-line summary of a file's labels, or an empty string."""
         return ""
 
     @property
     def stream_warning(self) -> str:
-        """Returns what the examples of a stream lack that those of a file have, or an empty string."""
+        """Returns a message if the examples of a stream lack something that a file has, or ""."""
         return ""
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
@@ -264,22 +257,13 @@ class FinetuneTask(abc.ABC):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field of this class that must keep its default in this run.
-
-        Args:
-            config: the configuration of the run.
-            spec: the registry entry of its task.
-        """
+        """Yields (field, reason) for each field of this class that must keep its default in this run."""
         if config.head != BILSTM:
             yield "head_size", f"it is only used with head={BILSTM}"
 
-    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
-        """Returns an error message for each reason why batches of this size train nothing.
-
-        Args:
-            batch_size: the number of groups of rows in a global batch of training.
-        """
-        return ()
+    def batch_size_error(self, batch_size: int) -> str:
+        """Returns an error message if global batches of this many groups of rows train nothing, or ""."""
+        return ""
 
     @property
     def scores_pairs(self) -> bool:

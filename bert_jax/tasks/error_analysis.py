@@ -70,7 +70,6 @@ def plot_confusions(path: files.PathLike, confusions: Confusions) -> None:
 
 
 def _drawn(confusions: Confusions) -> Any:
-    """Returns a figure of a confusion matrix."""
     counts, labels = confusions.counts, confusions.labels
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
@@ -167,7 +166,6 @@ def _saved_axes(
     y_label: str = "",
     title: str = "",
 ) -> Iterator[Any]:
-    """Yields the axes of a figure, which is saved after the block."""
     figure, ((axes,),) = figures.subplots(size)
     figures.describe(axes, title, x_label, y_label)
     yield axes

@@ -80,12 +80,10 @@ class TaskEvaluator(Evaluator):
             return ({} if loss is None else {"loss": loss}) | self._scores
 
     def _dispatch(self, context: EvaluationContext, frozen: Any, params: Any, batch: Any) -> jax.Array:
-        """Returns the outputs of a batch."""
         args = [frozen] if frozen else []
         return context.dispatch(self._predict, params, batch, *args, compiled=self._compiled)
 
     def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
-        """Writes the confusion matrix as a picture."""
         found = self._predictions.confusions()
         if found is not None:
             writer.write_image(step, f"{self.name}/{CONFUSIONS}", found.png())

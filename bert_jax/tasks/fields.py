@@ -158,7 +158,6 @@ def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
 
 
 def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field that other tasks use, and not this one."""
     for name, field in fields().items():
         if spec.task not in field.users:
             users = ", ".join(user.title for user in field.users)
@@ -166,7 +165,6 @@ def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
 
 
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field that the task uses but that has no effect in this run."""
     data = config.data
     if config.init_from and config.from_scratch:
         taken = "only the parameters in init_keep" if config.init_keep else "no parameters of init_from"

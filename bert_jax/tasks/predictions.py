@@ -149,7 +149,6 @@ def rounded(values: np.ndarray) -> list[float]:
 
 
 def _text(value: str | float | Sequence[str]) -> str:
-    """Returns a value of a record as a field of a table."""
     if isinstance(value, float):
         return digits(value)
     return value if isinstance(value, str) else LABEL_SEPARATOR.join(value)

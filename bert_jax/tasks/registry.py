@@ -11,7 +11,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -84,10 +83,6 @@ class TaskSpec:
         )
 
 
-# The versions of SQuAD as finetune/squad and the files of its data set name them.
-_SQUAD = re.compile(r"squad:?v?(?P<version>[12])(\.[01])?")
-
-
 @functools.cache
 def tasks() -> Mapping[str, TaskSpec]:
     """Returns all tasks by name; those for the user's own files come first."""
@@ -117,9 +112,7 @@ def chosen(config: str, given: str, names: Collection[str]) -> str:
     name = spelled(given)
     if name in names:
         return name
-    version = _SQUAD.fullmatch(name)
-    meant = ("squad2" if version["version"] == "2" else "squad") if version else name
-    hint = did_you_mean(meant, names, f"{config}:")
+    hint = did_you_mean(name, names, f"{config}:")
     listed = ", ".join(names)
     raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK with one of {listed}{hint}")
 

@@ -50,23 +50,17 @@ def from_training_file(
     if of_task.max_seq_length > encoder.max_seq_length:
         raise UserError(
             f"max_seq_length={of_task.max_seq_length}: expected 4 to {encoder.max_seq_length}, the "
-            "number of positions that the model has"
+            "number of positions of the model"
         )
-    mistakes: list[str] = []
-    try:
-        task = spec.task(of_task, spec, None, tokenizer, encoder)
-        user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
-        structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
-        mistakes += task.mistakes_of_batches(config.batch_size)
-        examples = task.augmented(task.read_training(path).first(config.train_rows))
-    except UserError as error:
-        mistakes.append(str(error))
-    # Errors of both files are reported together, because each attempt takes the user seconds.
-    if missing := _missing_evaluation_file(config, spec):
-        mistakes.append(missing)
-    if mistakes:
-        raise UserError("; ".join(mistakes))
-    return task, examples
+    task = spec.task(of_task, spec, None, tokenizer, encoder)
+    user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
+    structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
+    if message := task.batch_size_error(config.batch_size):
+        raise UserError(message)
+    dev = split_file(config, spec, "dev")
+    if dev and not table.exists(dev):
+        raise UserError(checks.no_such_file(dev, "the rows to evaluate on"))
+    return task, task.augmented(task.read_training(path).first(config.train_rows))
 
 
 def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
@@ -88,17 +82,6 @@ def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Obje
         )
     frozen = freeze(learned, task.freeze, config.optimizer.freeze)
     return adapt(frozen, config.adapter, task.objective().new_groups)
-
-
-def _missing_evaluation_file(config: FinetuneConfig, spec: TaskSpec) -> str:
-    """Returns an error message if the evaluation file is missing; "" if it exists or the run has none."""
-    try:
-        path = split_file(config, spec, "dev")
-    except UserError as error:
-        return str(error)
-    if path and not table.exists(path):
-        return checks.no_such_file(path, "the rows to evaluate on")
-    return ""
 
 
 def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:

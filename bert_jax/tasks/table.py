@@ -500,7 +500,6 @@ def _parse_label(parse_label: Any, may_be_empty: bool, text: str) -> Any:
 def _rows(
     path: str, kind: str, columns: Columns, wanted: Mapping[str, list[str]], quoting: str, flags: str
 ) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
-    """Yields (line, {column: value}) of each row of a file of a format."""
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     if kind == LINES:
@@ -565,7 +564,6 @@ def _places(
     flags: str,
     numbers: bool = True,
 ) -> dict[str, int]:
-    """Returns the place of each wanted column, which is a name in the header or a number."""
     places = {}
     for field, names in wanted.items():
         for name in names:
@@ -730,7 +728,6 @@ def find_prepared(task: str, data_dir: str, split: str) -> str:
 
 
 def _read_prepared(path: str, columns: Columns, parse_label: Callable[[str], Any] | None) -> Examples:
-    """Returns the examples of a prepared split in the order of GLUE's file, with its row numbers as ids."""
     folder, _, split = path.rpartition("/")
     features = tfds.builder(folder).info.features
     texts = next((names for names in _TEXTS if all(name in features for name in names)), ())
@@ -756,7 +753,6 @@ def _read_prepared(path: str, columns: Columns, parse_label: Callable[[str], Any
 
 
 def _prepared_label(parse_label: Callable[[str], Any], names: Sequence[str], value: Any) -> Any:
-    """Returns a label by its name, or by its number if GLUE's file has numbers."""
     try:
         return parse_label(names[int(value)] if names else str(value))
     except ValueError:

@@ -12,8 +12,7 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks import evaluation
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.rows.costs import Costs
-from bert_jax.tasks.rows.outputs import Shapes
+from bert_jax.tasks.rows.outputs import Costs, Shapes
 from bert_jax.training.preemption import Watchdog
 
 LIMIT = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,7 @@ from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
 from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 # What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
-EVAL_COLUMNS = (
-    "--config.data.eval_columns=TEXT,TEXT,SCORE to `bert-jax finetune`, or judge a finished run by `bert-jax "
-    "evaluate --model=RUN --similarity=FILE --columns=TEXT,TEXT,SCORE`"
-)
+EVAL_COLUMNS = "--config.data.eval_columns=TEXT,TEXT,SCORE"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +60,6 @@ class GroupsTask(TableTask):
     _group = 2  # texts in a group of training
 
     def set_up(self) -> None:
-        """Checks the columns."""
         super().set_up()
         if self.columns.negatives and not self.columns.text_b:
             raise UserError("data.negatives: without data.text_b there is no positive beside them")
@@ -74,19 +70,15 @@ class GroupsTask(TableTask):
         if not names[0]:
             return dataclasses.replace(self.columns, negatives="")
         if not (2 <= len(names) <= 3 and all(names)):
-            raise UserError(
-                f"data.eval_columns={self.config.data.eval_columns}: expected TEXT,TEXT or TEXT,TEXT,SCORE"
-            )
+            raise UserError(f"data.eval_columns={','.join(names)}: expected TEXT,TEXT or TEXT,TEXT,SCORE")
         label = names[2] if len(names) == 3 else ""
         return Columns(names[0], names[1], label, header=self.columns.header, quotes=",".join(names) != STSB)
 
     def columns_in(self, path: str) -> Columns:
-        """Returns the columns of files to evaluate on."""
         return self.eval_columns
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         yield "head", "vectors of texts have no such head"
         yield "doc_stride", "a text has one row, and longer ones are cut"
@@ -96,17 +88,14 @@ class GroupsTask(TableTask):
         if config.data.eval_columns:
             yield "data.id", "data.eval_columns names the columns of the file to evaluate on, without ids"
 
-    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
-        """Returns an error message if a batch has neither other texts nor hard negatives."""
+    def batch_size_error(self, batch_size: int) -> str:
         if batch_size > 1 or self.columns.negatives:
-            return ()
-        message = "batch_size=1: each text is compared with the others of its batch; expected at least 2"
-        return (message + (", or data.negatives" if self.columns.text_b else ""),)
+            return ""
+        return "batch_size=1: each text is compared with the others of its batch; expected 2 or more"
 
     # Reading
 
     def read_training(self, path: str) -> Examples:
-        """Returns the groups of texts."""
         return self._read_groups(path, dataclasses.replace(self.columns, label=""))
 
     def _read_groups(self, path: str, columns: Columns, parse_label: Any = None) -> Examples:
@@ -116,18 +105,12 @@ class GroupsTask(TableTask):
         return examples
 
     def read(self, path: str) -> Examples:
-        """Returns the pairs of a file to evaluate on, with their similarities if the file has them.
-
-        Raises:
-            UserError: the file has single texts.
-        """
         columns = self.eval_columns
         if not columns.text_b:
             raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
         return self.read_columns(path, columns, parse_number if columns.label else None)
 
     def line_names(self) -> dict[str, str]:
-        """Returns the columns of a file of pairs."""
         return {field: getattr(self.eval_columns, field) for field in FIELDS}
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
@@ -137,7 +120,6 @@ class GroupsTask(TableTask):
     # Rows
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a group of rows for each example: its texts and its hard negatives."""
         data, first, second = self.config.data, examples.texts_a, examples.texts_b
         others = [[text] if self.repeats_single_texts else [] for text in first]
         if second:
@@ -168,7 +150,7 @@ class GroupsTask(TableTask):
         encoded.targets["texts"] = np.array(
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
         )
-        encoded.least_groups = 2 if self.mistakes_of_batches(1) else 1
+        encoded.least_groups = 2 if self.batch_size_error(1) else 1
         return encoded
 
     @property
@@ -184,7 +166,6 @@ class GroupsTask(TableTask):
 
     @property
     def scorers(self) -> Mapping[str, metrics.Metric]:
-        """Returns correlations with similarities, or measures of ranks where there are none."""
         return metrics.SIMILARITY if self.eval_columns.label else metrics.RANKING
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> None:
@@ -193,7 +174,6 @@ class GroupsTask(TableTask):
 
 
 def _by_group(rows: Iterable[tuple[list[Pair], bool]], count: int) -> Iterator[tuple[list[Pair], bool]]:
-    """Yields the rows of `count` texts at a time, and whether one of them was truncated."""
     for group in zip(*[iter(rows)] * count, strict=True):
         pairs, cut = zip(*group, strict=True)
         yield list(itertools.chain.from_iterable(pairs)), any(cut)

@@ -52,18 +52,10 @@ class LateInteractionTask(GroupsTask):
     next_command = "search --index=DIR --rerank={workdir}"
 
     def set_up(self) -> None:
-        """Checks the columns and the lengths."""
         super().set_up()
         c = self.config
-        if not self.columns.text_b:
-            raise UserError(
-                "data.text_b: late interaction compares pairs; expected --config.data.text_b=COLUMN"
-            )
-        if self.eval_columns.label:
-            raise UserError(
-                f"data.eval_columns={c.data.eval_columns}: late interaction is scored by ranks; expected "
-                "TEXT,TEXT"
-            )
+        if not self.columns.text_b or self.eval_columns.label:
+            raise UserError("late interaction compares pairs: data.text_b and data.eval_columns=TEXT,TEXT")
         if c.query_length > c.max_seq_length:
             raise UserError(
                 f"query_length={c.query_length}: expected at most max_seq_length={c.max_seq_length}"
@@ -75,18 +67,15 @@ class LateInteractionTask(GroupsTask):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         yield "data.label", "late interaction has no labels"
 
     @property
     def scores_pairs(self) -> bool:
-        """Returns True."""
         return True
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns the projection."""
         return TOKEN_VECTORS
 
     def form(self, is_anchor: bool) -> tuple[int, Ids]:
@@ -108,7 +97,6 @@ class LateInteractionTask(GroupsTask):
         return dataclasses.replace(rows, tokens=tokens, offsets=offsets, first_lengths=first_lengths)
 
     def objective(self) -> LateInteraction:
-        """Returns the objective for groups of texts."""
         c = self.config
         return LateInteraction(
             self.model_config,

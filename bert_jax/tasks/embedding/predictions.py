@@ -31,11 +31,9 @@ class SimilarityPredictions(NumberPredictions):
     )
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all cosines are the same, up to 0.001."""
         return bool(np.ptp(self.outputs) < _SAME)
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields all pairs, those first whose ranks by label and by cosine, from 0 to 1, differ most."""
         ranks = [_ranks(self.targets), _ranks(self.predicted)]
         for i in np.argsort(-np.abs(ranks[0] - ranks[1]), kind="stable"):
             shown = (
@@ -46,7 +44,6 @@ class SimilarityPredictions(NumberPredictions):
             yield self.examples.lines[i], *shown, *self.texts(i)
 
     def plot(self, path: str) -> None:
-        """Plots the cosines against the labels."""
         error_analysis.plot_numbers(path, self.targets, self.predicted, "cosine", same_scale=False)
 
 
@@ -58,7 +55,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each different text, where it is first, and the number of each text among them."""
     numbers: dict[str, int] = {}
     of_texts = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return np.unique(of_texts, return_index=True)[1], of_texts
@@ -93,7 +89,6 @@ class RetrievalPredictions(TablePredictions):
 
     @functools.cached_property
     def _best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rank of each positive, and the best other candidate with its score."""
         first, second = self.examples.texts_a, self.examples.texts_b
         (_, anchors), (rows, numbers) = (_numbered(texts) for texts in (first, second))
         partners: dict[int, list[int]] = {}
@@ -120,7 +115,6 @@ class RetrievalPredictions(TablePredictions):
         return self._best[0]
 
     def values(self) -> list[float]:
-        """Returns the scores, with 7 significant digits."""
         return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
@@ -133,7 +127,6 @@ class RetrievalPredictions(TablePredictions):
         return bool(np.ptp(found) < _SAME)
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields the pairs whose second text is not the best one, those with the largest ranks first."""
         ranks, best, highest = self._best
         for i in np.argsort(-ranks, kind="stable"):
             if ranks[i] > 1:
@@ -141,7 +134,6 @@ class RetrievalPredictions(TablePredictions):
                 yield self.examples.lines[i], *shown, *self.texts(i), self.examples.texts_b[best[i]]
 
     def plot(self, path: str) -> None:
-        """Plots the scores of pairs whose second text is the best one, and of the others."""
         shares = np.clip(self.shares(), 0, 1)
         error_analysis.plot_confidence(path, shares, self._best[0] == 1, "pairs", "cosine")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,34 +86,26 @@ class EmbeddingTask(GroupsTask):
         explicit: Collection[str],
         log: Callable[[str], None],
     ) -> EncoderConfig:
-        """Returns the configuration with the pooling of the vectors of `init_from`, unless the run sets it.
-
-        The pooling of a classifier in a config.json of Hugging Face is not that of vectors.
-        """
         given = "classifier_pooling" in explicit or config.model.classifier_pooling is not None
         theirs = config.init_from and convert.load_sentence(config.init_from, model_config, tokenizer)
         pooling, source = SENTENCE.pooling, "the default"
         if given:
             pooling, source = SENTENCE.pooling_of(model_config), "as model.classifier_pooling says"
         elif theirs and theirs.pooling in _POOLINGS:
-            pooling, source = theirs.pooling, f"that of {config.init_from}"
+            pooling, source = theirs.pooling, f"as in {config.init_from}"
         elif theirs:
-            source = f"since that of {config.init_from}, {theirs.pooling}, cannot be trained"
+            source = f"since {theirs.pooling} of {config.init_from} cannot be trained"
         log(f"pooling of the vectors: {pooling}, {source}")
         if theirs and theirs.unsupported:
             log(f"warning: {config.init_from}: {theirs.unsupported} is not computed; the vectors are others")
         prefixes = [config.of_tasks.get(name) for name in ("data.prefix_a", "data.prefix_b")]
-        if theirs and (unused := [name for name, text in theirs.prompts.items() if text not in prefixes]):
-            log(
-                f"prompts of {config.init_from} that the texts do not get: {some(unused)}; set them by "
-                "data.prefix_a and data.prefix_b"
-            )
+        if unused := theirs and [name for name, text in theirs.prompts.items() if text not in prefixes]:
+            log(f"prompts of {config.init_from} that data.prefix_a and data.prefix_b lack: {some(unused)}")
         if pooling == SENTENCE.pooling_of(model_config):
             return model_config
         return model_config.replace(classifier_pooling=pooling)
 
     def set_up(self) -> None:
-        """Checks the loss, its columns and the dimensions."""
         c, given = self.config, f"loss={self.config.loss}"
         if c.loss not in _LOSSES:
             raise UserError(f"{given}: expected {alternatives(_LOSSES)}")
@@ -134,7 +126,6 @@ class EmbeddingTask(GroupsTask):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         if config.loss != CONTRASTIVE:
             for name in ("symmetric", "data.negatives"):
@@ -152,11 +143,11 @@ class EmbeddingTask(GroupsTask):
         if not config.data.text_b and not config.data.eval_columns:
             yield "data.prefix_b", "there are no second texts (data.text_b)"
 
-    def mistakes_of_batches(self, batch_size: int) -> Sequence[str]:
-        """Returns an error message if the loss compares the groups of a batch, and there is only one."""
-        if self.config.loss == COSENT and batch_size == 1:
-            return ("batch_size=1: loss=cosent compares the pairs of a batch; expected at least 2",)
-        return super().mistakes_of_batches(batch_size) if self.config.loss == CONTRASTIVE else ()
+    def batch_size_error(self, batch_size: int) -> str:
+        if self.config.loss == COSENT:
+            message = "batch_size=1: loss=cosent compares the pairs of a batch; expected 2 or more"
+            return message if batch_size == 1 else ""
+        return super().batch_size_error(batch_size) if self.config.loss == CONTRASTIVE else ""
 
     @property
     def classifier(self) -> ClassificationHead:
@@ -165,7 +156,6 @@ class EmbeddingTask(GroupsTask):
 
     @property
     def sentence(self) -> SentenceVectors:
-        """Returns the pooling of the model, and vectors of length 1."""
         data = self.config.data
         prompts = {"query": data.prefix_a, "document": data.prefix_b}
         return SentenceVectors(
@@ -178,14 +168,10 @@ class EmbeddingTask(GroupsTask):
     # Reading
 
     def read_training(self, path: str) -> Examples:
-        """Returns the texts, or groups of them, with the labels that the loss needs."""
         columns = self.columns
         if self.config.loss == CONTRASTIVE:
             if not columns.text_b and not _has_dropout(self.model_config):
-                raise UserError(
-                    "data.text_b= and no dropout: a text is its own positive and differs by dropout alone; "
-                    "set --config.model.hidden_dropout_prob=0.1, or name a column of second texts"
-                )
+                raise UserError("data.text_b=: a text and its positive differ by dropout alone, which is 0")
             columns = dataclasses.replace(columns, label="")
         parse = table.parse_number if self.config.loss == COSENT else str
         examples = self._read_groups(path, columns, parse if columns.label else None)
@@ -196,40 +182,21 @@ class EmbeddingTask(GroupsTask):
         return examples
 
     def read(self, path: str) -> Examples:
-        """Returns the pairs of a file to evaluate on, with their similarities if the file has them.
-
-        Raises:
-            UserError: the file has single texts, or classes in place of similarities.
-        """
         if self.config.loss == CLASSES and not self.config.data.eval_columns:
             raise UserError(f"{path}: classes are no similarities; give {EVAL_COLUMNS}")
         return super().read(path)
 
     def read_unlabeled(self, path: str, **options: Any) -> Examples:
-        """Returns the pairs of a file, without their similarities.
-
-        Raises:
-            UserError: the run has single texts.
-        """
         self._check_pairs(options)
         return super().read_unlabeled(path, **options)
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        """Returns a reader of the pairs of a stream.
-
-        Raises:
-            UserError: the run has single texts.
-        """
         self._check_pairs(columns)
         return super().line_reader(file_format, **columns)
 
     def _check_pairs(self, given: Mapping[str, Any]) -> None:
-        """Raises UserError unless the run or the given columns name second texts."""
         if not (self.eval_columns.text_b or given.get("text_b")):
-            raise UserError(
-                "predictions compare pairs of texts, and the run has none; `bert-jax embed`, or `serve` with "
-                "the run as --model, gives the vectors of single texts"
-            )
+            raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
 
     @property
     def repeats_single_texts(self) -> bool:
@@ -237,7 +204,6 @@ class EmbeddingTask(GroupsTask):
         return self.config.loss != DENOISING
 
     def objective(self) -> TextVectors:
-        """Returns the objective for groups of texts, or for single ones."""
         c, layout = self.config, self.tokenizer.layout
         if c.loss == DENOISING:
             return DenoisingAutoEncoder(
@@ -263,7 +229,6 @@ class EmbeddingTask(GroupsTask):
     # Predictions
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
-        """Returns the cosines of pairs, and without similarities the ranks of the second texts."""
         vectors = unit_length(outputs.reshape(len(outputs), 2, -1))
         cosines = np.sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
         if examples.labels:

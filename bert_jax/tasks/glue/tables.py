@@ -31,7 +31,6 @@ def _task(
     test_columns: Columns | None = None,
     splits: tuple[tuple[str, tuple[str, ...]], ...] = (),
 ) -> TaskSpec:
-    """Returns a task of GLUE, whose test set by default has the same columns of texts and an index."""
     test_columns = test_columns or _columns(columns.text_a, columns.text_b, id=columns.id or "index")
     task = TextClassification if labels else TextRegression
     file = "{split}.tsv"
@@ -164,8 +163,7 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
         metrics = list(_AVERAGED[task])
         if missing := [name for name in metrics if name not in found]:
             raise UserError(
-                f"{task}: the run has {', '.join(found)} and not {', '.join(missing)}, of which the score of "
-                "GLUE is the mean; expected a run without --config.metrics"
+                f"{task}: the run lacks {', '.join(missing)}; expected a run without --config.metrics"
             )
         if task == "mnli" and "accuracy_mismatched" in found:
             metrics.append("accuracy_mismatched")

@@ -9,7 +9,6 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import numerals
-from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
@@ -44,7 +43,6 @@ class ChoicePredictions(ClassPredictions):
     )
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields the wrongly answered questions, with the text of both choices."""
         confidence = self.confidence
         for i in self.mistakes():
             right, predicted, choices = self.targets[i], self.predicted[i], self.examples.choices[i]
@@ -55,7 +53,6 @@ class ChoicePredictions(ClassPredictions):
         """Returns None, because the number of a choice has no meaning of its own."""
 
     def plot(self, path: str) -> None:
-        """Plots the confidence of correct and of wrong answers."""
         right = self.predicted == self.targets
         error_analysis.plot_confidence(path, self.confidence, right, "questions")
 
@@ -71,7 +68,6 @@ class MultipleChoiceTask(TableTask):
     scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
 
     def set_up(self) -> None:
-        """Checks that there are columns of choices."""
         super().set_up()
         if not self.columns.choices:
             raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
@@ -83,7 +79,6 @@ class MultipleChoiceTask(TableTask):
         return examples
 
     def objective(self) -> MultipleChoice:
-        """Returns the objective for groups of rows, one for each choice."""
         return MultipleChoice(
             self.model_config,
             len(self.labels),
@@ -113,8 +108,7 @@ class MultipleChoiceTask(TableTask):
         count = len(examples.choices[0])
         if count != len(self.labels):
             raise UserError(
-                f"{examples.path}: {counted(count, 'choice')} a question; the model was trained with "
-                f"{len(self.labels)}"
+                f"{examples.path}: {count} choices a question, expected {len(self.labels)} as trained"
             )
         starts = examples.texts_b or [""] * len(examples)
         endings = [
@@ -127,7 +121,6 @@ class MultipleChoiceTask(TableTask):
         )
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        """Returns a reader for texts with as many choices as in the training file."""
         names = self.columns.names("choices")
         return ChoiceLines(file_format, self.line_names() | columns, names, len(self.labels))
 
@@ -148,20 +141,16 @@ class ChoiceLines(TableLines):
 
     @property
     def columns(self) -> list[str]:
-        """Returns the columns of the texts, and the number of choices."""
         return [*super().columns, f"{self._count} choices"]
 
     @property
     def width(self) -> int:
-        """Returns the number of columns with those of the choices."""
         return len(self.texts) + self._count
 
     def from_text(self, text: str) -> dict[str, Any]:
-        """Returns the texts and, under "choices", the choices of a line."""
         return super().from_text(text) | {"choices": text.split("\t")[len(self.texts) :]}
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the texts and, under "choices", the choices of a JSON object."""
         return super().from_object(row) | {"choices": self._choices_of(row)}
 
     def _choices_of(self, row: Mapping[str, Any]) -> list[str]:
@@ -175,5 +164,4 @@ class ChoiceLines(TableLines):
         return [json_text(choice, "choice", key) for choice in found]
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
-        """Returns the questions of parsed lines."""
         return dataclasses.replace(super().examples(rows), choices=[row["choices"] for _, row in rows])

@@ -8,15 +8,12 @@ last token, in which each run of whitespace is replaced by one space.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from bert_jax.io import atomic, files
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
 
@@ -68,9 +65,9 @@ def decode(
         null_score_diff_threshold: no answer is predicted if its score exceeds that of the best answer by more
             than this.
     """
-    found = _candidates(data, outputs, n_best, max_answer_length)
-    bounds = np.searchsorted(found["example"], np.arange(len(questions) + 1)).tolist()
-    columns = [found[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
+    spans_of = _candidates(data, outputs, n_best, max_answer_length)
+    bounds = np.searchsorted(spans_of["example"], np.arange(len(questions) + 1)).tolist()
+    columns = [spans_of[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
     nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else []
     texts, listed, non_null, null_odds = [], [], [], []
     # In most contexts single spaces separate the words already, also those of every answer.
@@ -166,7 +163,6 @@ def _null_logits(data: WindowRows, outputs: np.ndarray, count: int) -> np.ndarra
 
 
 def _listed(chosen: dict[str, Logits]) -> list[dict[str, Any]]:
-    """Returns the answers with their probabilities among the chosen ones."""
     scores = [sum(logits) for logits in chosen.values()]
     highest = max(scores)
     exponentials = [math.exp(score - highest) for score in scores]
@@ -175,29 +171,3 @@ def _listed(chosen: dict[str, Logits]) -> list[dict[str, Any]]:
         {"text": text, "probability": value / total, "start_logit": logits[0], "end_logit": logits[1]}
         for (text, logits), value in zip(chosen.items(), exponentials, strict=True)
     ]
-
-
-def write(path: str, ids: list[str], answers: Answers) -> None:
-    """Writes the answers, the n best answers and any null odds to files in the same directory.
-
-    For a path that ends in predictions.json, the other files are nbest_predictions.json and null_odds.json;
-    for NAME.json, they are nbest_NAME.json and null_odds_NAME.json.
-
-    Args:
-        path: the file of the answers.
-        ids: the ids of the questions.
-        answers: the answers, in the same order.
-    """
-    n_best, null_odds = files_beside(path)
-    contents: dict[str, Sequence[Any]] = {path: answers.texts, n_best: answers.n_best}
-    if answers.null_odds:
-        contents[null_odds] = answers.null_odds
-    for file, values in contents.items():
-        atomic.write_text(file, json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n")
-
-
-def files_beside(path: str) -> tuple[str, str]:
-    """Returns the files of the n best answers and of null odds that `write` writes beside `path`."""
-    name, folder = files.name(path), os.path.dirname(path)
-    rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
-    return os.path.join(folder, f"nbest_{name}"), os.path.join(folder, f"null_odds{rest}")

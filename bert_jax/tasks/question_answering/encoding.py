@@ -146,7 +146,6 @@ def encode(
 
 
 def _answer(questions: Questions, number: int, tokenizer: Tokenizer) -> str:
-    """Returns the first answer of a question, to encode as it stands in the context."""
     answer = questions.answers[number][0] if questions.answers[number] else ""
     start = questions.starts[number]
     if start <= 0 or not questions.contexts[questions.context_of[number]][start - 1].isspace():

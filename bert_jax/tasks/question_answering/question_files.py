@@ -14,7 +14,6 @@ from typing import Any
 
 from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, compression
-from bert_jax.io.wording import counted
 from bert_jax.tasks.table import (
     PREDICT_FLAGS,
     TRAINING_FLAGS,
@@ -31,11 +30,8 @@ FORMATS = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
-_LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
-_LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
-
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
-
+_LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
 
 # The keys of the objects in a JSON lines file, by SQuAD's names. The value of `answers` is a list of {text,
 # answer_start}, an object with two lists (as in Hugging Face's `datasets`), or a single string, whose
@@ -86,10 +82,6 @@ class Questions(FileReport):
         self.starts.append(start)
 
 
-class _Unlabeled(Malformed):
-    """Raised for a question that lacks the answers it should have."""
-
-
 def read_questions(
     path: str,
     *,
@@ -117,50 +109,35 @@ def read_questions(
             The message gives the id of the question.
     """
     path = str(path)
-    flags = TRAINING_FLAGS if labeled else PREDICT_FLAGS
-    of_lines = detect_format(FORMATS, path, file_format, flags) == "jsonl"
-    found = Questions(path)
-    seen: set[str] = set()
-    unlabeled = 0
+    checks.check_input(path, "questions")
+    kind = detect_format(FORMATS, path, file_format, TRAINING_FLAGS if labeled else PREDICT_FLAGS)
+    out, seen = Questions(path), set()
 
     def add(item: dict[str, Any]) -> None:
-        nonlocal unlabeled
         id_ = _id(item)
         try:
-            if id_ is None:
-                raise Malformed("no 'id'")
-            if id_ in seen:
-                raise Malformed("another question has this id")
+            if id_ is None or id_ in seen:
+                raise Malformed("another question has this id" if id_ else "no 'id'")
             seen.add(id_)
-            found.add(id_, *_question(item, v2, labeled, training))
+            out.add(id_, *_question(item, v2, labeled, training))
         except Malformed as error:
-            unlabeled += isinstance(error, _Unlabeled)
-            raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
+            raise Malformed(f"question {id_!r}: {error}") from None
 
-    found.fill(_jsonl_items(path, {**KEYS, **keys}) if of_lines else _squad_items(path, flags), add)
-    if not found.rows:
-        raise UserError(f"{path}: no questions in it")
-    if unlabeled == found.rows:
-        raise UserError(f"{path}: no question has answers; `bert-jax predict` is for such files")
-    found.check()
-    return found
+    out.fill(_jsonl_items(path, {**KEYS, **keys}) if kind == "jsonl" else _squad_items(path), add)
+    out.check()
+    return out
 
 
 def _question(
     item: dict[str, Any], v2: bool, labeled: bool, training: bool
 ) -> tuple[str, str, list[str], int]:
-    """Returns the question, the context, the answers and the start of the first answer of an object."""
     question, context = _text(item, "question"), _text(item, "context")
     answers, start = _answers(item, v2) if labeled else ([], UNKNOWN)
     if training and item.get("is_impossible") is True:
         answers, start = [], NO_ANSWER
-    if answers and not _is_found(context, answers[0], start):
+    if answers and not _is_in_context(context, answers[0], start):
         if training:
-            there = context[start : start + len(answers[0])] if start >= 0 else ""
-            raise Malformed(
-                f"the answer {answers[0][:60]!r} is not at its answer_start, {start}, where the context has "
-                f"{there[:60]!r}"
-            )
+            raise Malformed(f"the answer {answers[0][:60]!r} is not at its answer_start, {start}")
         start = UNKNOWN
     return question, context, answers, start
 
@@ -173,49 +150,37 @@ def _id(item: dict[str, Any]) -> str | None:
 
 def _text(item: dict[str, Any], name: str) -> str:
     value = item.get(name)
-    if value is None:
-        raise Malformed(f"no {name!r}")
-    if not isinstance(value, str):
-        raise Malformed(f"{name!r} is {type(value).__name__}, expected a string")
-    if not value.strip():
-        raise Malformed(f"an empty {name!r}")
+    if not isinstance(value, str) or not value.strip():
+        raise Malformed(f"{name!r} is {type(value).__name__}, expected a text that is not empty")
     return encodable(value)
 
 
 def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
-    """Returns the texts of the answers of a question, and the start of the first one."""
-    given, impossible = item.get("answers"), item.get("is_impossible") is True
-    if given is None and not impossible:
-        raise _Unlabeled("no 'answers'")
-    if isinstance(given, str):
-        given = [{"text": given, "answer_start": item.get("answer_start", UNKNOWN)}]
-    elif isinstance(given, dict) and isinstance(given.get("text"), list):
-        parts = given["text"]
-        starts = given.get("answer_start") or [UNKNOWN] * len(parts)
-        if not isinstance(starts, list) or len(starts) != len(parts):
-            raise Malformed(
-                f"'answers' has {counted(len(parts), 'text')}, expected as many values of answer_start"
-            )
-        given = [{"text": text, "answer_start": start} for text, start in zip(parts, starts, strict=True)]
-    answers = [] if given is None else given
+    answers, impossible = item.get("answers"), item.get("is_impossible") is True
+    if isinstance(answers, str):
+        answers = [{"text": answers, "answer_start": item.get("answer_start", UNKNOWN)}]
+    elif isinstance(answers, dict) and isinstance(answers.get("text"), list):
+        starts = answers.get("answer_start") or [UNKNOWN] * len(answers["text"])
+        if not isinstance(starts, list) or len(starts) != len(answers["text"]):
+            raise Malformed("'answers' has other numbers of text and answer_start")
+        pairs = zip(answers["text"], starts, strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    if not answers and v2 and (answers is not None or impossible):
+        return [], NO_ANSWER
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-        raise Malformed("'answers' is not a list of {'text', 'answer_start'}")
+        raise Malformed("no 'answers', a list of {'text', 'answer_start'}; `bert-jax predict` needs none")
     if not answers:
-        if v2:
-            return [], NO_ANSWER
-        if impossible:
-            raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
-        raise _Unlabeled("no answer in 'answers'")
+        raise Malformed("no answer in 'answers', as in SQuAD 2.0; set --config.v2=true")
     texts: list[Any] = [answer.get("text") for answer in answers]
+    start = answers[0].get("answer_start", UNKNOWN)
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
         raise Malformed("an answer without 'text'")
-    start = answers[0].get("answer_start", UNKNOWN)
     if isinstance(start, bool) or not isinstance(start, int):
         raise Malformed(f"answer_start is {start!r}, expected a whole number")
     return [encodable(text) for text in texts], start
 
 
-def _is_found(context: str, answer: str, start: int) -> bool:
+def _is_in_context(context: str, answer: str, start: int) -> bool:
     """Returns whether an answer is at its start, or at least within the words that its characters touch.
 
     This is the rule of google-research/bert.
@@ -234,61 +199,25 @@ def _is_found(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def _squad_items(path: str, flags: str) -> Iterator[tuple[str, Any]]:
-    hint = f"for one object on each line set {flags}format=jsonl"
-    for place, paragraph in _paragraphs(path, _load_json(path, hint), hint):
-        if isinstance(paragraph, Malformed):
-            yield f"{path}: {place}", paragraph
-            continue
-        for i, question in enumerate(paragraph["qas"]):
-            if isinstance(question, dict):
-                item = question | {"context": paragraph.get("context")}
-            else:
-                item = Malformed("is not an object")
-            named = isinstance(question, dict) and _id(question) is not None
-            yield path if named else f"{path}: {place}.qas[{i}]", item
-
-
-def _paragraphs(path: str, content: Any, hint: str) -> Iterator[tuple[str, Any]]:
-    entries = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(entries, list):
-        raise UserError(
-            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; {hint}"
-        )
-    for i, entry in enumerate(entries):
-        paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
-        if not isinstance(paragraphs, list):
-            yield f"data[{i}]", Malformed("no list 'paragraphs'")
-            continue
-        for j, paragraph in enumerate(paragraphs):
-            good = isinstance(paragraph, dict) and isinstance(paragraph.get("qas"), list)
-            yield f"data[{i}].paragraphs[{j}]", paragraph if good else Malformed("no list 'qas'")
-
-
-def _load_json(path: str, hint: str) -> Any:
-    checks.check_input(path, "questions")
+def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
     try:
         with reading(path), open_file(path) as raw, compression.decompressed(raw, path) as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise UserError(
-                f"{path}: more than {_LARGEST >> 20} MiB of JSON, which must be in memory at once; {hint}"
-            )
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        remedy = f"; {hint}" if error.msg == "Extra data" else ""
-        place = f"{path}:{error.lineno}"
-        raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){remedy}") from None
-    except RecursionError:
-        raise UserError(f"{path}: not SQuAD's layout: nested too deeply") from None
-    except ValueError:  # raised by int() for a number with thousands of digits
-        raise UserError(f"{path}: not SQuAD's layout: a number of thousands of digits") from None
+            content = json.loads(file.read().decode("utf-8-sig"))
+        for i, entry in enumerate(content["data"]):
+            for j, paragraph in enumerate(entry["paragraphs"]):
+                for k, question in enumerate(paragraph["qas"]):
+                    item = Malformed("is not an object")
+                    if isinstance(question, dict):
+                        item = question | {"context": paragraph.get("context")}
+                    yield f"{path}: data[{i}].paragraphs[{j}].qas[{k}]", item
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: not SQuAD's layout, data/paragraphs/qas ({type(error).__name__}: {error}); for one "
+            "object on each line set the format jsonl"
+        ) from None
 
 
 def _jsonl_items(path: str, keys: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    checks.check_input(path, "questions")
     for number, (line, row) in enumerate(json_rows(path)):
         if isinstance(row, dict):
             item = {name: row[key] for name, key in keys.items() if key in row}

@@ -15,7 +15,7 @@ from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
 from bert_jax.tasks.lines import FIELDS, SOURCE, LineReader, ids_of
 from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
-from bert_jax.tasks.question_answering.predictions import AnswerPredictions
+from bert_jax.tasks.question_answering.predictions import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.registry import TaskSpec
 
@@ -56,7 +56,6 @@ class QuestionLines(LineReader):
     needs_text = True
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
-        """Returns the questions, whose answers are unknown."""
         questions = Questions(SOURCE, rows=len(rows))
         for id_, (_, row) in zip(ids_of(rows), rows, strict=True):
             questions.add(id_, row["text_a"], row["text_b"])
@@ -74,32 +73,26 @@ class QuestionAnsweringTask(FinetuneTask):
     formats = (".json",)
 
     def set_up(self) -> None:
-        """Checks that a row has room for a question and a window of its context."""
         config, special = self.config, self.tokenizer.template.special_count(pair=True)
         if config.max_seq_length <= config.max_query_length + special:
             raise UserError(
-                f"max_seq_length={config.max_seq_length}: expected more than max_query_length + {special} = "
-                f"{config.max_query_length + special}, so that a window of the context has room beside the "
-                f"question; {_HINT}"
+                f"max_seq_length={config.max_seq_length}: expected more than max_query_length + {special}; "
+                f"{_HINT}"
             )
         if config.doc_stride < 1:
             raise UserError(f"doc_stride={config.doc_stride}: expected 1 or more; {_HINT}")
 
     def read_training(self, path: str) -> Questions:
-        """Returns the questions, each with an answer at its `answer_start`."""
         return self._read(path, training=True)
 
     def objective(self) -> Spans:
-        """Returns the objective that scores each token as the start and the end of the answer."""
         return Spans(self.model_config, self.tokenizer.layout.types, self.classifier)
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
-        """Returns the names that the scripts of SQuAD use."""
         return ("f1", "exact" if self.config.v2 else "exact_match")
 
     def read(self, path: str) -> Questions:
-        """Returns the questions of a file, with their answers."""
         return self._read(path)
 
     def read_unlabeled(
@@ -122,14 +115,12 @@ class QuestionAnsweringTask(FinetuneTask):
         )
 
     def encode(self, examples: Questions) -> encoding.WindowRows:
-        """Returns the windows of the questions."""
         c = self.config
         return encoding.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, c.max_query_length)
 
     def decode(
         self, examples: Questions, rows: encoding.WindowRows, outputs: np.ndarray
     ) -> AnswerPredictions:
-        """Returns the answers, chosen among the windows of each question."""
         c = self.config
         answers = decoding.decode(
             examples,
@@ -143,14 +134,12 @@ class QuestionAnsweringTask(FinetuneTask):
         return AnswerPredictions(examples, answers)
 
     def score(self, predictions: AnswerPredictions) -> dict[str, float]:
-        """Returns the metrics of SQuAD 1.1, or those of SQuAD 2.0."""
-        expected, found = predictions.examples.answers, predictions.answers
+        expected, answers = predictions.examples.answers, predictions.answers
         if predictions.v2:
-            return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
-        return squad_scores.score(expected, found.texts)
+            return squad_scores.score_v2(expected, answers.texts, answers.non_null, answers.null_odds)
+        return squad_scores.score(expected, answers.texts)
 
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
-        """Returns the numbers of contexts, windows, truncated questions and questions without an answer."""
         parts = [
             f"{counted(len(examples.contexts), 'context')}, {counted(len(rows), 'window')}",
             f"{counted(rows.cut_questions, 'question')} cut at {self.config.max_query_length}",
@@ -160,12 +149,10 @@ class QuestionAnsweringTask(FinetuneTask):
         return ", ".join(parts)
 
     def files_beside(self, path: str) -> Sequence[str]:
-        """Returns the further files that predictions write when they are written to `path`."""
-        return decoding.files_beside(path)[: 2 if self.config.v2 else 1]
+        return files_beside(path)[: 2 if self.config.v2 else 1]
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields the fields of SQuAD 2.0 that the run does not use, or needs."""
         yield from super().unused(config, spec)
         if not config.v2:
             yield "null_score_diff_threshold", "every question has an answer unless v2=true"

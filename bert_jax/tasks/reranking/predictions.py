@@ -34,15 +34,12 @@ class RankingPredictions(TablePredictions):
         return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
 
     def values(self) -> list[float]:
-        """Returns the scores of the first candidates, with 7 significant digits."""
         return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all scores of each query are the same, up to 0.001."""
         return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields the queries whose relevant document is not the best one, the largest ranks first."""
         best = np.argmax(self.outputs[:, 1:], axis=1)
         for i in np.argsort(-self.predicted, kind="stable"):
             if self.predicted[i] > 1:
@@ -51,7 +48,6 @@ class RankingPredictions(TablePredictions):
                 yield self.examples.lines[i], *shown, *self.texts(i), text
 
     def plot(self, path: str) -> None:
-        """Plots the probability of the relevant document among the candidates."""
         scores = self.outputs - self.outputs.max(axis=1, keepdims=True)
         shares = np.exp(scores[:, 0]) / np.exp(scores).sum(axis=1)
         error_analysis.plot_confidence(path, shares, self.predicted == 1, "queries", "probability")

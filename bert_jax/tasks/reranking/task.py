@@ -51,24 +51,19 @@ class RerankingTask(TableTask):
     _candidates = 1  # of a query; predictions have pairs
 
     def set_up(self) -> None:
-        """Checks the columns."""
         super().set_up()
-        for field, meaning in (("text_b", "the relevant document"), ("negatives", "other documents")):
-            if not getattr(self.columns, field):
-                raise UserError(
-                    f"data.{field}: reranking compares candidates; expected the column of {meaning}, "
-                    f"--config.data.{field}=COLUMN"
-                )
+        if not (self.columns.text_b and self.columns.negatives):
+            raise UserError(
+                "reranking compares documents: data.text_b is the relevant one, data.negatives others"
+            )
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         yield "doc_stride", "a candidate has one row, and longer ones are cut"
         yield "data.label", "the document of data.text_b is the relevant one"
 
     def read_training(self, path: str) -> Examples:
-        """Returns the queries with their candidates."""
         examples = self.read(path)
         self._candidates = 1 + len(examples.negatives[0])
         return examples
@@ -79,11 +74,9 @@ class RerankingTask(TableTask):
         return dataclasses.replace(examples, labels=[0] * len(examples))
 
     def read_unlabeled(self, path: str, **options: Any) -> Examples:
-        """Returns the pairs of a file, without other documents."""
         return super().read_unlabeled(path, **{"negatives": "", **options})
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a group of rows for each query, or a single row where it has no other documents."""
         others = examples.negatives or [[]] * len(examples)
         candidates = [[first, *more] for first, more in zip(examples.texts_b, others, strict=True)]
         return assembly.encode_choices(
@@ -91,11 +84,9 @@ class RerankingTask(TableTask):
         )
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of candidates."""
         return f"{counted(rows.rows_per_example, 'candidate')} of each query"
 
     def objective(self) -> Reranking:
-        """Returns the objective for groups of candidates."""
         return Reranking(
             self.model_config,
             self._candidates,

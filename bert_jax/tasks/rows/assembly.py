@@ -17,7 +17,7 @@ from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 8192
 _MANY_UNKNOWN = 0.05  # fraction of [UNK] above which the vocabulary is probably of another language
-_MAX_PARTS = 1 << 15  # of rows, that are kept as arrays of their own
+_MOST_ARRAYS = 1 << 15  # that are kept before they are concatenated: each takes a hundred bytes
 
 
 class RowBuilder:
@@ -40,38 +40,31 @@ class RowBuilder:
         first: Sequence[int] | np.ndarray,
         second: Sequence[int] | np.ndarray | None = None,
     ) -> int:
-        """Adds a row.
+        """Adds a row and returns the position in `tokens` where it begins.
 
         Args:
             example: the number of the example that the row belongs to.
             first: the token ids of A, without special tokens.
             second: the token ids of B; None for a row with a single text.
-
-        Returns:
-            The position in `tokens` where the row begins.
         """
-        begin = self.total
-        layout = self._tokenizer.layout
+        begin, layout = self.total, self._tokenizer.layout
         parts = layout.parts(first, second)
-        length = sum(map(len, parts))
         self._parts += parts
-        if len(self._parts) > _MAX_PARTS:  # each takes a hundred bytes beside its tokens
+        if len(self._parts) > _MOST_ARRAYS:
             self._blocks.append(np.concatenate(self._parts))
             self._parts = []
-        self._lengths.append(length)
+        self._lengths.append(sum(map(len, parts)))
         self._first_lengths.append(layout.first_length(len(first), second is not None))
         self._examples.append(example)
-        self.total += length
+        self.total += self._lengths[-1]
         return begin
 
     def arrays(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the collected rows as keyword arguments of `EncodedRows`, with this `max_seq_length`."""
         blocks = [*self._blocks, *self._parts]
-        offsets = np.zeros(len(self._lengths) + 1, np.int64)
-        np.cumsum(self._lengths, out=offsets[1:])
         return {
             "tokens": np.concatenate(blocks) if blocks else np.zeros(0, np.int32),
-            "offsets": offsets,
+            "offsets": np.concatenate([np.zeros(1, np.int64), np.cumsum(self._lengths, dtype=np.int64)]),
             "first_lengths": np.array(self._first_lengths, np.int32),
             "pad_id": self._tokenizer.pad_id,
             "max_seq_length": max_seq_length,
@@ -132,14 +125,8 @@ def encode(
         windows.split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
         for a, b in zip(first, second, strict=True)
     )
-    return assemble(
-        rows,
-        examples.labels,
-        tokenizer,
-        max_seq_length,
-        target_dtype=target_dtype,
-        has_windows=bool(doc_stride),
-    )
+    options: dict[str, Any] = {"target_dtype": target_dtype, "has_windows": bool(doc_stride)}
+    return assemble(rows, examples.labels, tokenizer, max_seq_length, **options)
 
 
 def encode_choices(
@@ -172,14 +159,8 @@ def encode_choices(
         rows, cut = zip(*(truncate(text, choice, room) for choice in of_text), strict=True)
         return list(itertools.chain.from_iterable(rows)), any(cut)
 
-    return assemble(
-        map(group, tokenize(tokenizer, texts)),
-        labels,
-        tokenizer,
-        max_seq_length,
-        rows_per_example=count,
-        has_windows=bool(doc_stride),
-    )
+    options: dict[str, Any] = {"rows_per_example": count, "has_windows": bool(doc_stride)}
+    return assemble(map(group, tokenize(tokenizer, texts)), labels, tokenizer, max_seq_length, **options)
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
@@ -194,7 +175,7 @@ def assemble(
     tokenizer: Tokenizer,
     max_seq_length: int,
     *,
-    target_dtype: type = np.int32,
+    target_dtype: Any = np.int32,
     rows_per_example: int = 1,
     has_windows: bool = False,
 ) -> EncodedRows:
@@ -218,10 +199,9 @@ def assemble(
             builder.add(number, first, second)
     arrays = builder.arrays(max_seq_length)
     owners = arrays["examples"]
-    targets = {} if not labels else {"targets": np.asarray(labels, target_dtype)[owners]}
     return EncodedRows(
         **arrays,
-        targets=targets,
+        targets={} if not labels else {"targets": np.asarray(labels, target_dtype)[owners]},
         truncated=truncated,
         rows_per_example=rows_per_example,
         row_weights=windows.row_weights(owners) if has_windows else None,
@@ -237,8 +217,7 @@ def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
         room: the maximum number of tokens of both texts together.
     """
     if b is None:
-        kept = a[:room]
-        return [(kept, None)], len(kept) < len(a)
+        return [(a[:room], None)], len(a) > room
     keep_a, keep_b = truncate_pair(len(a), len(b), room)
     return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
 

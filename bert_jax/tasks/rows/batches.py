@@ -14,8 +14,7 @@ import numpy as np
 
 from bert_jax.tasks.rows import windows
 
-# Examples are sorted by length only within windows of this many batches, so that the order stays mostly
-# random.
+# Examples are sorted by length within windows of this many batches, so that the order stays mostly random.
 _GROUPING_WINDOW = 32
 _MAX_BUCKETS = 8
 _SIZE_SAVES = 0.03
@@ -87,10 +86,7 @@ class EncodedRows:
         return self.targets["targets"][:: self.rows_per_example][windows.first_rows(self.group_examples)]
 
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Returns the outputs that `outputs.predict_all` returned and their targets.
-
-        Both have the form that `evaluation_loss` of the objective expects.
-        """
+        """Returns outputs of `predict_all` and their targets, as `evaluation_loss` expects them."""
         return outputs, self.example_targets()
 
 
@@ -113,8 +109,7 @@ def bucket_lengths(
         batch_size: the number of groups in a batch.
         max_seq_length: the maximum length of rows, and of the padded lengths.
         batches: the number of batches that will be computed, if fewer than an epoch.
-        least: the tokens of an epoch that are computed in the time of a compilation, divided by the number of
-            epochs.
+        least: the tokens of an epoch that are computed in the time of a compilation, divided by the epochs.
         for_few: whether fewer than eight batches may have several lengths, too, by `least` alone.
     """
     longest = int(np.max(lengths, initial=1))
@@ -128,30 +123,20 @@ def bucket_lengths(
 def choose_sizes(
     values: np.ndarray, candidates: np.ndarray, most: int, least: float = 0.0
 ) -> tuple[int, ...]:
-    """Returns the sizes with the smallest total when each value is rounded up to the next size.
+    """Returns up to `most` candidates with the smallest total when each value is rounded up to the next one.
 
-    Args:
-        values: int [N], none of which exceeds the last candidate.
-        candidates: int [C], the possible sizes, ascending.
-        most: the maximum number of sizes. Another size is added only if it saves 3% of the total.
-        least: what it has to save besides.
-
-    Returns:
-        The chosen candidates, ascending. The last candidate is always among them.
+    Another size is added only if it saves `least`, and 3% of the total. The result is ascending, and the last
+    candidate, which no value exceeds, is always in it.
     """
     counts = np.bincount(np.searchsorted(candidates, values), minlength=len(candidates))
     below = np.concatenate([[0], np.cumsum(counts)])
     # cost[i, j] is the total size of the values above candidate i - 1 and up to candidate j, if each is
     # rounded up to candidate j.
-    cost = np.where(
-        np.arange(len(candidates))[:, None] <= np.arange(len(candidates)),
-        (below[None, 1:] - below[:-1, None]) * candidates,
-        np.inf,
-    )
+    numbers = np.arange(len(candidates))
+    cost = np.where(numbers[:, None] <= numbers, (below[None, 1:] - below[:-1, None]) * candidates, np.inf)
     best, chosen = cost[0], [(int(candidate),) for candidate in candidates]
     for _ in range(1, min(most, len(candidates))):
-        # totals[i, j] is the cost of the values up to candidate j if the last two sizes are candidates i and
-        # j.
+        # totals[i, j] is the cost of the values up to candidate j if the last two sizes are candidates i, j.
         totals = best[:-1, None] + cost[1:]
         last = np.argmin(totals, axis=0)
         fewer = best[-1]
@@ -189,7 +174,6 @@ def make_batch(
     indices, real, lengths = indices[places], real[places], lengths[places]
 
     def padded(values: np.ndarray, filling: int) -> np.ndarray:
-        """Returns one value per token in rows of `width` tokens."""
         rows = np.full((len(indices), width, *values.shape[1:]), filling, values.dtype)
         for row, start, length in zip(rows, data.offsets[indices], lengths, strict=True):
             row[:length] = values[start : start + length]
@@ -205,9 +189,8 @@ def make_batch(
     if data.row_weights is not None:
         batch["row_weights"] = np.where(real, data.row_weights[indices], np.float32(0))
     for name, values in data.targets.items():
-        chosen = values[indices]
-        chosen[~real] = 0
-        batch[name] = chosen
+        batch[name] = values[indices]
+        batch[name][~real] = 0
     batch |= {name: padded(values, NO_TARGET) for name, values in data.token_targets.items()}
     batch |= {name: padded(values, 0) for name, values in data.token_features.items()}
     if data.rows_per_example > 1:
@@ -240,12 +223,8 @@ def epoch_order(
     order = rng.permutation(len(lengths))
     if group_by_length:
         window = batch_size * _GROUPING_WINDOW
-        order = np.concatenate(
-            [
-                part[np.argsort(lengths[part], kind="stable")]
-                for part in np.split(order, range(window, len(order), window))
-            ]
-        )
+        parts = np.split(order, range(window, len(order), window))
+        order = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts])
     last = len(order) % batch_size
     if 0 < last < least and len(order) > batch_size:
         order = np.concatenate([order, order[: least - last]])
@@ -254,7 +233,6 @@ def epoch_order(
 
 
 def _in_batches(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Returns int64 [steps, batch_size], with -1 for padding at the end."""
     padding = np.full(-len(order) % batch_size, -1)
     return np.concatenate([order, padding]).reshape(-1, batch_size)
 
@@ -283,16 +261,8 @@ def train_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields training batches of `batch_size` groups without end, beginning with the one of `start_step`.
 
-    The batch of step s depends only on the data, the seed and s.
-
-    Args:
-        data: the encoded rows.
-        batch_size: the number of groups in a global batch.
-        seed: the seed of the order.
-        start_step: the step of the first batch.
-        group_by_length: whether examples of similar length share a batch (`epoch_order`).
-        buckets: the padded lengths; chosen by `bucket_lengths` if empty.
-        local_rows: as in `make_batch`.
+    The batch of step s depends only on the data, the seed and s. The padded lengths are chosen by
+    `bucket_lengths` if `buckets` is empty; `local_rows` is as in `make_batch`.
     """
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
     for indices in orders_from(data, batch_size, seed, start_step, group_by_length):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,7 +14,46 @@ from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, packing, windows
-from bert_jax.tasks.rows.costs import Costs
+from bert_jax.training.metrics import flops
+
+# What a compilation of a forward pass costs, by the time of that of a train step. It takes a tenth of it,
+# 1.5 s of a core with MiniLM, and is stored: later runs, whose rows are padded to the same multiples of 8, do
+# not pay for it.
+_OF_FORWARD_PASS = 0.03
+
+
+class Costs(NamedTuple):
+    """The model FLOPs of a row by its number of tokens, and of the time that a compilation takes."""
+
+    row_flops: Callable[[int], float]
+    compilation: float
+
+    @classmethod
+    def of_training(cls, objective: Objective, mesh: jax.sharding.Mesh, dtype: str) -> Costs:
+        """Returns the costs of the train step of an objective; `dtype` is that of its matmuls."""
+        return cls(flops.row_flops(objective), flops.compilation_flops(mesh, dtype))
+
+    def of_outputs(self, times: int = 1) -> Costs:
+        """Returns the costs of a forward pass, of which each program is called `times` times."""
+        # It has no backward pass, which is two thirds of the FLOPs.
+        return Costs(lambda length: self.row_flops(length) / 3, _OF_FORWARD_PASS * self.compilation / times)
+
+    def least_saved(self, data: batches.EncodedRows, epochs: float = 1.0) -> float:
+        """Returns the padded tokens of an epoch that another length has to save (`bucket_lengths`)."""
+        longest = data.max_seq_length
+        of_token = self.row_flops(longest) * data.rows_per_example / longest
+        return self.compilation / max(of_token * epochs, 1.0)
+
+    def of_padded(self, data: batches.EncodedRows, size: int, lengths: Sequence[int]) -> float:
+        """Returns the cost of padded batches of `size` rows, sorted by length, with compilations."""
+        longest = np.append(np.sort(data.lengths)[size - 1 :: size], data.lengths.max())
+        widths, counts = np.unique(
+            np.searchsorted(lengths, longest[: batches.steps_per_epoch(len(data), size)]), return_counts=True
+        )
+        rows = sum(
+            count * size * self.row_flops(lengths[width]) for width, count in zip(widths, counts, strict=True)
+        )
+        return rows + len(widths) * self.compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +89,7 @@ class Shapes:
             size: as of the class.
             costs: the costs of a forward pass.
             mesh: the device mesh.
-            packs: whether rows may hold several examples. Groups, tokens with features and no rows at all are
-                padded all the same.
+            packs: whether rows may hold several examples. Groups and tokens with features are padded anyway.
             most_tokens: the maximum number of tokens of a packed batch, in which each device has at least one
                 row; None for what suits the devices.
         """
@@ -171,7 +209,6 @@ def predict_all(
 
 
 def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
-    """Returns the outputs of all groups of rows, or of their tokens, computed in padded batches."""
     size = shapes.size
     order = batches.eval_order(data, size)
     made = batches.eval_batches(
@@ -199,7 +236,6 @@ def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
 
 
 def _of_packed(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
-    """Returns the outputs of all rows, computed several rows in one."""
     shape = shapes.packed
     made = packing.output_batches(data, shape, sharding.local_rows(mesh, shape.multiple))
     outputs = pipelining.computed(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)

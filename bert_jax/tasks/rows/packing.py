@@ -73,20 +73,19 @@ def plan(
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
     Packing is too expensive if batches of examples with similar lengths, padded to one of a few lengths, need
-    much fewer FLOPs. This is the case, for example, if every device has only one or two examples.
+    much fewer FLOPs, for example if every device has only one or two examples.
 
     Args:
         data: the encoded rows.
         batch_size: the number of examples in a batch, or of groups of them.
         steps: the number of steps of the run.
-        multiple: the number of devices that the batch is sharded over, of which the number of rows is a
-            multiple.
-        row_flops: returns the FLOPs of a row with a number of tokens.
+        multiple: the number of devices that the batch is sharded over, a divisor of the number of rows.
+        row_flops: maps the number of tokens of a row to its FLOPs.
         parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
             filled up with empty rows. It does not influence which examples share a row.
         compilation: the FLOPs of the time that a compilation takes, which each number of rows costs.
         length: the number of tokens of a row that a run was started with, or 0 if its batches are not
-            packed; None to choose. The devices do not influence which examples share a batch, if it is given.
+            packed; None to choose.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -129,16 +128,10 @@ def train_batches(
     start_step: int,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yields packed batches of `batch_size` examples without end, beginning with the one of `start_step`.
+    """Yields packed batches of `batch_size` examples (or groups) without end, from the one of `start_step`.
 
-    Args:
-        data: the encoded rows.
-        packing: the shapes of the batches.
-        batch_size: the number of examples in a global batch, or of groups of them.
-        seed: the seed of the order.
-        start_step: the step of the first batch.
-        local_rows: maps the number of rows of a global batch to the rows that this process feeds
-            (`sharding.local_rows`); all rows by default.
+    `local_rows` maps the number of rows of a global batch to the rows that this process feeds
+    (`sharding.local_rows`); all rows by default.
     """
     for indices in _batches(data, batch_size, seed, start_step):
         yield make_batch(data, indices, packing, local_rows)
@@ -187,7 +180,7 @@ def for_outputs(
         lengths: int64 [N], the number of tokens of each example, of which there is at least one.
         tokens: the number of tokens of a batch on each device.
         multiple: the number of devices that a batch is sharded over.
-        row_cost: returns the cost of a row with a number of tokens.
+        row_cost: maps the number of tokens of a row to its cost.
         padded: the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
@@ -201,16 +194,9 @@ def for_outputs(
 def output_batches(
     data: EncodedRows, packing: Packing, local_rows: np.ndarray
 ) -> list[tuple[Sequence[np.ndarray], Callable[[], dict[str, np.ndarray]]]]:
-    """Returns the batches of predictions of all examples, without targets.
+    """Returns for each batch the examples of each row, and a function that makes it without targets.
 
-    Args:
-        data: the encoded rows, which are not in groups.
-        packing: the shape of the batches, as of `for_outputs`.
-        local_rows: the rows of a global batch that this process feeds.
-
-    Returns:
-        For each batch the examples of each row, of which the last batch may have fewer than its shape, and a
-        function that makes it.
+    The last batch may have fewer rows than its shape. `local_rows` are those that this process feeds.
     """
     rows = _fit(data.lengths, np.arange(len(data)), packing.length, packing.sequences)
     parts = [rows[begin : begin + packing.multiple] for begin in range(0, len(rows), packing.multiple)]
@@ -233,7 +219,6 @@ def _filled(
     local_rows: Callable[[int], np.ndarray],
     by_example: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Returns a batch as of `make_batch`, whose rows have given examples, with values of each example."""
     places = local_rows(packing.rows_for(len(rows)))
     shape = (len(places), packing.sequences)
     batch = {
@@ -259,7 +244,6 @@ def _filled(
 
 
 def _of_members(by_example, indices, rows, sequences, chosen):
-    """Returns the values of the chosen ones of `indices`, 0 where there is no row, and their places."""
     slot_of = {index: row * sequences + slot for row, of in enumerate(rows) for slot, index in enumerate(of)}
     indices = indices[chosen]
     members = {}

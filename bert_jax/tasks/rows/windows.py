@@ -13,8 +13,6 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 
-_MAX_SHOWN = 4  # different numbers of windows that `describe` lists separately
-
 Ids = list[int]
 Pair = tuple[Ids, Ids | None]
 Span = tuple[int, int]  # [begin, end) in units
@@ -88,23 +86,13 @@ def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
 
 
 def check_stride(stride: int, max_seq_length: int, room: int, pairs: bool) -> None:
-    """Checks that a stride skips no tokens between two windows.
-
-    Args:
-        stride: the number of tokens from one window to the next; 0 for no windows.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
-        room: the maximum number of tokens of a row without special tokens.
-        pairs: whether rows have two texts.
-
-    Raises:
-        UserError: the stride is negative, or larger than the smallest window of `split_pair`.
-    """
+    """Raises UserError if a stride skips tokens between two windows of `split_pair`."""
     largest = (room + 1) // 2 if pairs else room
     if not 0 <= stride <= largest:
         what = "of the longer text of a pair" if pairs else "of a text"
         raise UserError(
-            f"doc_stride={stride}: expected 0 (long texts are cut) to {largest}, the tokens {what} that a "
-            f"row of max_seq_length={max_seq_length} has room for; try {max(1, largest // 2)}"
+            f"doc_stride={stride}: expected 0 (long texts are cut) to {largest}, the tokens {what} in a row "
+            f"of max_seq_length={max_seq_length}"
         )
 
 
@@ -167,8 +155,7 @@ def _windows(tokens: Ids, room: int, stride: int) -> Iterator[Ids]:
 def row_weights(examples: np.ndarray) -> np.ndarray:
     """Returns row weights with mean 1, whose sum is the same for every example: float32 [N].
 
-    Args:
-        examples: int64 [N], the example of each row, from 0, ascending.
+    `examples`, int64 [N], is the example of each row, from 0, ascending.
     """
     counts = np.bincount(examples)
     return (len(examples) / (max(1, len(counts)) * counts[examples])).astype(np.float32)
@@ -180,27 +167,14 @@ def first_rows(examples: np.ndarray) -> np.ndarray:
 
 
 def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
-    """Returns the mean outputs over the rows of each example: float32 [examples, C].
-
-    Args:
-        outputs: float32 [N, C].
-        examples: as in `row_weights`.
-    """
+    """Returns the mean outputs, float32 [N, C], over the rows of each example: float32 [examples, C]."""
     counts = np.bincount(examples).astype(np.float32)
     return np.add.reduceat(outputs, first_rows(examples), axis=0) / counts[:, None]
 
 
 def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> str:
-    """Returns a one-line summary of the numbers of windows of the examples.
-
-    Args:
-        examples: as in `row_weights`.
-        cut: the number of examples of which `what` was truncated.
-        what: the part of an example that was truncated.
-    """
-    numbers, found = np.unique(np.bincount(examples), return_counts=True)
-    parts = [f"{count:,} in {n}" for n, count in zip(numbers, found, strict=True)][:_MAX_SHOWN]
-    if rest := numbers[_MAX_SHOWN:].tolist():
-        parts.append(f"{found[_MAX_SHOWN:].sum():,} in {rest[0]}" + (f" to {rest[-1]}" if rest[1:] else ""))
+    """Returns a line on the numbers of windows; `what` was truncated in `cut` of the examples."""
+    numbers = np.bincount(examples)
     of_cut = f"; {what} cut in {cut:,}" if cut else ""
-    return f"{counted(len(examples), 'window')} (examples: {', '.join(parts)}{of_cut})"
+    windows = counted(len(examples), "window")
+    return f"{windows} (of {counted(len(numbers), 'example')}, up to {max(numbers)} each{of_cut})"

@@ -91,7 +91,6 @@ def to_bio2(tags: Sequence[str]) -> list[str]:
 
 
 def _parsed(tags: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yields `split` of each tag of a sentence, and whether an entity of its type is open before it."""
     open_type = None
     for tag in tags:
         prefix, type = split(tag)

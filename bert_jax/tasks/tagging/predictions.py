@@ -38,7 +38,6 @@ class TagPredictions(Predictions):
 
     @classmethod
     def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
-        """Returns the predictions for outputs of shape [words of all sentences, tags]."""
         best = np.argmax(outputs, axis=-1)
         of_entities = entities.are_of_entities(labels)
         sentences, begin = [], 0
@@ -54,7 +53,6 @@ class TagPredictions(Predictions):
         return entities.are_of_entities(self.labels)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the words, tags and entities of each sentence."""
         begin = 0
         for id_, words, tags in zip(self.examples.ids, self.examples.words, self.tags, strict=True):
             row: dict[str, Any] = {"id": id_, "words": words, "tags": tags}
@@ -73,7 +71,6 @@ class TagPredictions(Predictions):
             begin += len(words)
 
     def write(self, path: str) -> None:
-        """Writes JSON lines, or one word per line in the format of conlleval."""
         if files.suffix(path) == ".jsonl":
             writers.write_json_lines(path, self.records())
             return
@@ -91,11 +88,9 @@ class TagPredictions(Predictions):
         return {type: counts[type].scores | counts[type]._asdict() for type in counts}
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether the first score is 0."""
         return not next(iter(scores.values()))
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields the wrongly tagged words with their sentences."""
         examples, confidence = self.examples, self.probabilities
         positions = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
         truth, guess = (np.array([*itertools.chain(*side)]) for side in (examples.tags, self.tags))
@@ -114,7 +109,6 @@ class TagPredictions(Predictions):
         return Confusions.of(targets, predicted, names, "words")
 
     def plot(self, path: str) -> None:
-        """Plots the confusion matrix of the tags."""
         if found := self.confusions():
             error_analysis.plot_confusions(path, found)
 

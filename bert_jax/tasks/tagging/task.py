@@ -66,16 +66,13 @@ class WordLines(LineReader):
     expected = "the words of a sentence with spaces between"  # type: ignore[assignment]
 
     def from_text(self, text: str) -> dict[str, Any]:
-        """Returns the words of a line of plain text."""
         words = [word for word in re.split("[ \t]+", text) if word]
         return {"text_a": self.checked(words, "text")}
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
-        """Returns the words of a JSON object."""
         return json_list(row, key)
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
-        """Returns the sentences, without tags."""
         lines = [line for line, _ in rows]
         words = [row["text_a"] for _, row in rows]
         places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
@@ -93,7 +90,6 @@ class TaggingTask(FinetuneTask):
     export_head = "token_classification"
 
     def set_up(self) -> None:
-        """Computes the layers that the head of a frozen encoder reads."""
         if self.config.feature_mix not in FEATURE_MIXES:
             raise UserError(f"feature_mix={self.config.feature_mix}: expected {alternatives(FEATURE_MIXES)}")
         self.layers = _feature_layers(self.config, self.model_config)
@@ -129,11 +125,9 @@ class TaggingTask(FinetuneTask):
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns the structure of the head in the model's family, or of the head of a frozen encoder."""
         return _OF_FEATURES if self.layers else super().classifier
 
     def objective(self) -> Tagging:
-        """Returns the objective of the configured head."""
         c = self.config
         return Tagging(
             self.model_config,
@@ -148,7 +142,6 @@ class TaggingTask(FinetuneTask):
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
-        """Returns the metrics of entities, or those of tags that encode no entities."""
         return ("f1", "precision", "recall", "accuracy") if self.of_entities else ("accuracy", "f1_macro")
 
     def precompute(
@@ -208,7 +201,6 @@ class TaggingTask(FinetuneTask):
         return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
 
     def _with_context(self, examples: TaggedSentences) -> TaggedSentences:
-        """Returns the examples, with a note if rows have context and the file does not mark documents."""
         if self.config.document_context and not examples.has_documents:
             examples.notes.append("document_context=true: no documents are marked, and all sentences are one")
         return examples
@@ -221,13 +213,11 @@ class TaggingTask(FinetuneTask):
         return f"document_context=true: in {SOURCE} and requests, a sentence is read without those around it"
 
     def _unknown(self, tag: str) -> str:
-        """Returns an error message for a tag that the model lacks, or ""."""
         usable = self.of_entities and entities.is_entity_tag(tag)
         known = tag in self.labels or (usable and entities.to_bio2([tag])[0] in self.labels)
         return "" if known else unknown_label(self.labels, tag, "tag")
 
     def _converted(self, examples: TaggedSentences) -> TaggedSentences:
-        """Returns the examples with tags in BIO2; a tag without a prefix is an entity of this type."""
         if self.of_entities:
             tags = [[t if entities.is_entity_tag(t) else f"I-{t}" for t in one] for one in examples.tags]
             scheme, invalid = entities.detect_scheme(tags)
@@ -238,13 +228,11 @@ class TaggingTask(FinetuneTask):
         return self._with_context(examples)
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
-        """Returns the rows of the sentences."""
         return encode(
             examples, self.tokenizer, self.config.max_seq_length, self.labels, self.config.document_context
         )
 
     def decode(self, examples: TaggedSentences, rows: TaggedRows, outputs: np.ndarray) -> TagPredictions:
-        """Returns the predicted tag of each word."""
         return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
 
     def score(self, predictions: TagPredictions) -> dict[str, float]:
@@ -261,7 +249,6 @@ class TaggingTask(FinetuneTask):
         return {name: scores[name] for name in self.metrics}
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
-        """Returns the numbers of words, of additional rows, and of entities by type."""
         parts = [counted(len(data.word_tokens), "word")]
         if more := len(data) - len(examples):
             parts.append(f"{counted(more, 'row')} more than sentences, for those longer than a row")
@@ -273,7 +260,6 @@ class TaggingTask(FinetuneTask):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields the fields of other heads than the configured one."""
         yield from super().unused(config, spec)
         if not config.frozen:
             for name in ("feature_layers", "feature_mix"):
@@ -283,7 +269,6 @@ class TaggingTask(FinetuneTask):
 
 
 def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:
-    """Returns the layers that the head of a frozen encoder reads; empty if the encoder is trained."""
     if not config.frozen:
         return ()
     depth = model_config.computed_layers

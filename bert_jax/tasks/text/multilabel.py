@@ -55,18 +55,15 @@ class LabelSets(ClassPredictions):
         return np.where(self.predicted == self.targets, 0, certainty).max(axis=1)
 
     def values(self) -> list[list[str]]:
-        """Returns the names of the labels predicted for each example."""
         return [[self.labels[i] for i in np.flatnonzero(row).tolist()] for row in self.predicted]
 
     def truths(self) -> list[list[str]]:
-        """Returns the labels of each example, in the order of the file."""
         return [list(labels) for labels in self.examples.labels]
 
     def confusions(self) -> None:
         """Returns None, because a text has several labels."""
 
     def plot(self, path: str) -> None:
-        """Plots the F1 of each label."""
         error_analysis.plot_by_label(path, _f1(self.predicted, self.targets, None), self.labels, "F1")
 
 
@@ -83,7 +80,6 @@ def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
 
 
 def _parse(text: str) -> tuple[str, ...]:
-    """Returns the labels in a cell, without repetitions. Raises ValueError if it is not a list of them."""
     given = list_in_cell(text, "label")
     if given is None:
         if text.strip().startswith("[") and text.strip().endswith("]"):
@@ -114,7 +110,6 @@ class MultiLabel(TextTask):
 
     @property
     def scores_pairs(self) -> bool:
-        """Returns False: no label is the opposite of another one."""
         return False
 
     def read_training(self, path: str) -> Examples:
@@ -128,7 +123,6 @@ class MultiLabel(TextTask):
         return examples
 
     def parse_label(self, text: str) -> tuple[str, ...]:
-        """Returns the labels of a text, without repetitions."""
         found = _parse(text)
         for label in found:
             if self.labels and label not in self.numbers:
@@ -146,7 +140,6 @@ class MultiLabel(TextTask):
         return found
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of examples of each label, and without any label."""
         if not examples.labels:
             return ""
         counts = Counter(label for labels in examples.labels for label in labels)

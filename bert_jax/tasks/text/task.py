@@ -96,7 +96,6 @@ class TextTask(TableTask):
         return self._numbered[1]
 
     def set_up(self) -> None:
-        """Checks the encoder."""
         super().set_up()
         given = f"encoder={self.config.encoder}"
         if self.config.encoder not in _ENCODERS:
@@ -104,18 +103,13 @@ class TextTask(TableTask):
         if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
             raise UserError(f"{given}: the rows have no second text to attend to; expected encoder=bilstm")
         if self.config.lm_weight and not self.model_config.causal:
-            raise UserError(
-                f"lm_weight={self.config.lm_weight:g}: the model reads in both directions and sees the next "
-                "token; expected 0, or --config.model.causal=true"
-            )
+            raise UserError(f"lm_weight={self.config.lm_weight:g}: expected 0, or --config.model.causal=true")
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns the structure of the head: that of the model's family, or of a BiLSTM."""
         return super().classifier if self.config.encoder == TRANSFORMER else bilstm_classifier.HEAD
 
     def augmented(self, examples: Examples) -> Examples:
-        """Returns the examples, with `double_unordered` twice: behind them the same in the other order."""
         if not self.config.double_unordered:
             return examples
         return dataclasses.replace(
@@ -127,7 +121,6 @@ class TextTask(TableTask):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         if config.encoder == TRANSFORMER:
             yield "encoder_size", f"it is only used with encoder={_ENCODERS[1]} and {BILSTM_ATTENTION}"
@@ -142,7 +135,6 @@ class TextTask(TableTask):
             yield "double_unordered", "the rows have no second text (data.text_b)"
 
     def read(self, path: str) -> Examples:
-        """Returns the rows of a table, with a note of labels that training lacks."""
         examples = super().read(path)
         if self.labels:
             unknown = zip(examples.lines, map(self._unknown, examples.labels), strict=True)
@@ -153,7 +145,6 @@ class TextTask(TableTask):
         return examples
 
     def _unknown(self, label: Any) -> list[str]:
-        """Returns the names that training lacks in the label of an example, a number or one or more names."""
         names = label if isinstance(label, tuple) else (label,)
         return [name for name in names if isinstance(name, str) and name not in self.numbers]
 
@@ -162,7 +153,6 @@ class TextTask(TableTask):
         return np.asarray(examples.labels, self.target_dtype)
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a row for each example, or one for each of its windows."""
         c, targets = self.config, list(self.targets(examples, self.labels))
         examples = dataclasses.replace(examples, labels=targets)
         return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, self.target_dtype)
@@ -175,7 +165,6 @@ class TextTask(TableTask):
         return self.Predictions(examples, outputs, self.targets(examples, names), names)
 
     def objective(self) -> Classification:
-        """Returns the objective with one output for each label, or a single one for regression."""
         c, layout = self.config, self.tokenizer.layout
         labels = len(self.labels) or 1
         described = (self.model_config, labels, self.kind, self.class_weights, self.has_windows)
@@ -204,7 +193,6 @@ class TextClassification(TextTask):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         if spec.labels:
             yield "positive_label", f"f1 is defined by the task {spec.name}, which knows its labels"
@@ -291,7 +279,6 @@ class TextRegression(TextTask):
     scorers = metrics.REGRESSION
 
     def parse_label(self, text: str) -> float:
-        """Returns a finite number."""
         return table.parse_number(text)
 
 

@@ -47,17 +47,13 @@ class XnliConfig(ClassificationConfig):
 
 
 def chosen(config: XnliConfig) -> tuple[str, ...]:
-    """Returns the languages of a configuration.
-
-    Raises:
-        UserError: a name is empty, there is no such language, or no such way to transfer.
-    """
-    if config.transfer not in TRANSFERS:
-        raise UserError(f"transfer={config.transfer}: expected {', '.join(TRANSFERS)}")
+    """Returns the languages of a configuration."""
     names = tuple(comma_lists.names(config.languages, "languages")) or LANGUAGES
-    for name in names:
-        if name not in LANGUAGES:
-            raise UserError(f"languages: {name!r} is not one of XNLI; expected some of {','.join(LANGUAGES)}")
+    if config.transfer not in TRANSFERS or not {*names} <= {*LANGUAGES}:
+        raise UserError(
+            f"transfer={config.transfer}, languages={config.languages}: expected one of "
+            f"{', '.join(TRANSFERS)}, and some of {','.join(LANGUAGES)}"
+        )
     return names
 
 
@@ -71,7 +67,6 @@ class XnliPredictions(ClassPredictions):
     )
 
     def breakdown(self) -> dict[str, dict[str, float]]:
-        """Returns the accuracy and the number of examples of each language, in the order of the file."""
         languages, right = np.array(self.examples.languages), self.predicted == self.targets
         return {
             name: {
@@ -82,12 +77,10 @@ class XnliPredictions(ClassPredictions):
         }
 
     def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields the wrongly labeled examples, each with its language."""
         for i, (line, *others) in zip(self.mistakes(), super().errors(), strict=True):
             yield line, self.examples.languages[i] if self.examples.languages else "", *others
 
     def plot(self, path: str) -> None:
-        """Plots the accuracy of each language."""
         found = self.breakdown()
         error_analysis.plot_by_label(path, [one["accuracy"] for one in found.values()], [*found], "accuracy")
 
@@ -102,7 +95,6 @@ class Xnli(TextClassification):
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
         yield from super().unused(config, spec)
         if config.data.train and config.data.eval:
             yield "transfer", "it chooses files of data_dir, and data.train and data.eval name others"
@@ -126,7 +118,6 @@ class Xnli(TextClassification):
         return _find(data_dir, [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"], _HUMAN)
 
     def read(self, path: str) -> Examples:
-        """Returns the rows of one or several files, without those of languages that are not chosen."""
         return self._of_languages(path, super().read)
 
     def read_unlabeled(
@@ -150,47 +141,37 @@ class Xnli(TextClassification):
                 if not len(kept):
                     raise UserError(f"{part} has no row of the languages {','.join(languages)}")
                 if others := len(examples) - len(kept):
-                    kept.notes.append(f"{counted(others, 'row')} of other languages left out")
+                    kept.notes.append(f"{counted(others, 'row')} of other languages skipped")
                 examples = kept
             joined.extend(examples)
         return joined
 
     def columns_in(self, path: str) -> Columns:
-        """Returns the columns of a file: those of the translated training files differ."""
         of_training = self.columns.language and _TRAINING.search(files.name(path))
         return _TRAINING_COLUMNS if of_training else self.columns
 
     def parse_label(self, text: str) -> int | str:
-        """Returns the number of a label, in either of its spellings."""
         return super().parse_label(_OF_TRAINING.get(text.strip(), text))
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
-        """Returns the names of all metrics: of all rows, of each chosen language, and their mean."""
         return ("average", *self.scorers, *(f"accuracy_{language}" for language in chosen(self.config)))
 
     def score(self, predictions: TablePredictions) -> dict[str, float]:
         """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
-        found = {name: one["accuracy"] for name, one in predictions.breakdown().items()}
-        scores = {f"accuracy_{name}": value for name, value in found.items()}
-        scores["average"] = (
-            float(np.mean(list(found.values())))
-            if found
-            else metrics.accuracy(predictions.predicted, predictions.targets)
-        )
+        by_language = {name: one["accuracy"] for name, one in predictions.breakdown().items()}
+        all_rows = metrics.accuracy(predictions.predicted, predictions.targets)
+        scores = {f"accuracy_{name}": value for name, value in by_language.items()}
+        scores["average"] = float(np.mean(list(by_language.values()))) if by_language else all_rows
         for name in self.metrics:
             if name in self.scorers:
                 scores[name] = float(self.scorers[name](predictions.predicted, predictions.targets))
             elif name not in scores:
-                raise UserError(
-                    f"metrics: {name}: {predictions.examples.path} has no rows of that language, only of "
-                    f"{','.join(found) or 'an unknown one'}"
-                )
+                raise UserError(f"metrics: {name}: {predictions.examples.path} has no rows of that language")
         return {name: scores[name] for name in self.metrics}
 
 
 def _find(data_dir: str, names: Sequence[str], folders: Sequence[str], of: str = "") -> str:
-    """Returns the first path that exists of some names in some folders of `data_dir`."""
     tried = [os.path.join(data_dir, folder.format(of), name) for folder in folders for name in names]
     for path in tried:
         if files.exists(path):

@@ -161,7 +161,7 @@ def test_single_texts_are_their_own_positives(files, vocabulary):
     assert set(examples.labels) == {4.5, 1.0} and "targets" in task.encode(examples).targets
     without = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     task.model_config = task.model_config.replace(**without)
-    with pytest.raises(UserError, match=r"data\.text_b= and no dropout: a text is its own positive"):
+    with pytest.raises(UserError, match=r"data\.text_b=: a text and its positive differ by dropout"):
         task.read_training(str(files / "train.tsv"))
     with pytest.raises(UserError, match="which columns hold the pairs to evaluate on"):
         make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
@@ -247,12 +247,11 @@ def test_the_pooling_is_that_of_the_folder_of_sentence_transformers(files, folde
     sentences.write(SentenceVectors("cls", True, 12, prompts), 32, 64, folder)
     pooling, lines = prepared(files, folder)
     assert pooling == "cls" and lines == [
-        f"pooling of the vectors: cls, that of {folder}",
-        f"prompts of {folder} that the texts do not get: query, document; set them by data.prefix_a and "
-        "data.prefix_b",
+        f"pooling of the vectors: cls, as in {folder}",
+        f"prompts of {folder} that data.prefix_a and data.prefix_b lack: query, document",
     ]
     pooling, lines = prepared(files, folder, "mean", prefix_a="q ", prefix_b="d ")
     assert pooling == "mean" and lines == ["pooling of the vectors: mean, as model.classifier_pooling says"]
     sentences.write(SentenceVectors("max"), 32, 64, folder)
     pooling, lines = prepared(files, folder)
-    assert pooling == "mean" and f"since that of {folder}, max, cannot be trained" in lines[0]
+    assert pooling == "mean" and f"since max of {folder} cannot be trained" in lines[0]

@@ -186,7 +186,7 @@ def test_the_average_is_over_tasks():
     assert tables.table(scores)[-1].startswith("average   0.6667 over 3 tasks")
     scores["mrpc"]["mean_squared_error"] = 7.0  # no metric of GLUE
     assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
-    with pytest.raises(UserError, match="cola: the run has accuracy and not matthews"):
+    with pytest.raises(UserError, match=r"cola: .*matthews"):
         tables.average({"cola": {"accuracy": 0.9}})
 
 

@@ -113,7 +113,7 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
         *columns,
     ]
     assert cli.main(command) == 0
-    assert ("48 windows (examples: 24 in 2)" in capsys.readouterr().out) == windows
+    assert ("48 windows (of 24 examples, up to 2 each)" in capsys.readouterr().out) == windows
     best = json.loads((tmp_path / "run" / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9  # chance is a third
     capsys.readouterr()

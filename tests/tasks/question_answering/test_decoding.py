@@ -10,6 +10,7 @@ from support import squad_oracle
 
 from bert_jax.tasks.question_answering import decoding
 from bert_jax.tasks.question_answering.encoding import WindowRows
+from bert_jax.tasks.question_answering.predictions import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import windows
 
@@ -140,14 +141,9 @@ def test_decoding_is_that_of_the_rules(contexts, n_best, longest, v2, seed):
 def test_files(tmp_path, name, others):
     questions, data = layout(["abé", "a"])
     found = decode(questions, data, np.ones((int(data.offsets[-1]), 2)), v2=True)
-    decoding.write(str(tmp_path / name), questions.ids, found)
+    AnswerPredictions(questions, found).write(str(tmp_path / name))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *others])
-    assert [str(tmp_path / other) for other in others] == [*decoding.files_beside(str(tmp_path / name))]
+    assert [str(tmp_path / other) for other in others] == [*files_beside(str(tmp_path / name))]
     texts, n_best, odds = (json.loads((tmp_path / file).read_text()) for file in (name, *others))
     assert texts == dict(zip("01", found.texts, strict=True)) and odds == {"0": 0.0, "1": 0.0}
-    assert n_best["0"] == found.n_best[0] and set(n_best["0"][0]) == {
-        "text",
-        "probability",
-        "start_logit",
-        "end_logit",
-    }
+    assert n_best["0"] == found.n_best[0]

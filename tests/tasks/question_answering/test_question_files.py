@@ -57,7 +57,9 @@ def test_questions_without_an_answer(write):
     found = read_questions(path, v2=True, training=True)
     assert found.starts == [4, NO_ANSWER, NO_ANSWER] and found.answers == [["Broncos"], [], []]
     assert read_questions(path, v2=True).answers == [["Broncos"], [], ["Broncos"]]  # as the script scores it
-    with pytest.raises(UserError, match=r"question 'q2': it has no answer, as in SQuAD 2.0; set --config.v2"):
+    with pytest.raises(
+        UserError, match=r"question 'q2': no answer in 'answers', as in SQuAD 2.0; set --config.v2"
+    ):
         read_questions(path)
 
 
@@ -78,35 +80,22 @@ def test_json_lines(write, answers):
 def test_a_file_without_answers(write):
     path = write(squad(without(question(), "answers"), without(question("q2"), "answers")))
     for v2 in (False, True):
-        with pytest.raises(UserError, match=r"dev.json: no question has answers; `bert-jax predict` is for"):
+        with pytest.raises(UserError, match=r"no 'answers'.*`bert-jax predict` needs none"):
             read_questions(path, v2=v2)
         found = read_questions(path, v2=v2, labeled=False)
         assert found.answers == [[], []] and found.starts == [UNKNOWN] * 2
 
 
 BAD = {
-    "no-id": (without(question(), "id"), r"data\[0\].paragraphs\[0\].qas\[1\]: no 'id'"),
-    "odd-id": (question(id_=["q"]), r"qas\[1\]: no 'id'"),
+    "no-id": (without(question(), "id"), r"data\[0\].paragraphs\[0\].qas\[1\]: .*no 'id'"),
     "duplicate": (question("q0"), "question 'q0': another question has this id"),
-    "no-question": (without(question(), "question"), "question 'q1': no 'question'"),
-    "empty-question": (question(question=" "), "question 'q1': an empty 'question'"),
-    "odd-question": (question(question=3), "question 'q1': 'question' is int, expected a string"),
+    "empty-question": (question(question=" "), "question 'q1': 'question' is str, expected a text that is"),
     "no-answers": (without(question(), "answers"), "question 'q1': no 'answers'"),
-    "empty-answers": (question(answers=[]), "question 'q1': no answer in 'answers'"),
-    "odd-answers": (question(answers=3), "question 'q1': 'answers' is not a list of"),
-    "odd-answer": (question(answers=["Broncos"]), "question 'q1': 'answers' is not a list of"),
+    "odd-answer": (question(answers=["Broncos"]), "question 'q1': no 'answers', a list of"),
     "no-text": (question(answers=[{"answer_start": 4}]), "question 'q1': an answer without 'text'"),
     "odd-start": (question(start="4"), "question 'q1': answer_start is '4', expected a whole number"),
-    "lengths": (
-        question(answers={"text": ["a"], "answer_start": [1, 2]}),
-        "'answers' has 1 text, expected as many",
-    ),
-    "no-object": ("q1", r"data\[0\].paragraphs\[0\].qas\[1\]: is not an object"),
-    "misaligned": (
-        question(start=12),
-        "question 'q1': the answer 'Broncos' is not at its answer_start, 12, where the context has 'won in '",
-    ),
-    "outside": (question(start=90), "is not at its answer_start, 90, where the context has ''"),
+    "misaligned": (question(start=12), "question 'q1': the answer 'Broncos' is not at its answer_start, 12"),
+    "outside": (question(start=90), "is not at its answer_start, 90"),
     "no-start": (question(answers=[{"text": "Broncos"}]), "is not at its answer_start, -2"),
 }
 
@@ -136,15 +125,11 @@ def test_an_evaluation_keeps_a_question_whose_answer_is_elsewhere(write):
     assert found.answers == [["Broncos"]] and found.starts == [UNKNOWN] and not found.malformed
 
 
-FILES = {
-    "not-json": ('{"data": [', "dev.json", r"dev.json:1: not JSON: .* \(column 11\)"),
-    "json-lines": ('{"id": 1}\n{"id": 2}\n', "dev.json", "Extra data .* set --config.data.format=jsonl"),
-    "list": ("[]", "dev.json", "no list 'data' in it"),
-    "no-data": ('{"paragraphs": []}', "dev.json", "no list 'data' in it"),
-    "empty": ('{"data": []}', "dev.json", "dev.json: no questions in it"),
-    "deep": ("[" * 100_000, "dev.json", "not SQuAD's layout: nested too deeply"),
-    "columns": ("PAR1", "dev.parquet", "tables of texts read Parquet .*; expected json or jsonl; "),
-    "suffix": ("{}", "dev.txt", "ends in none of .json, .jsonl"),
-    "bad-line": ("nonsense\n", "dev.jsonl", "dev.jsonl:1: not JSON"),
-    "bad-row": ('{"id": "x", "question": "?"}\n', "dev.jsonl", "dev.jsonl:1: question 'x': no 'context'"),
-}
+@pytest.mark.parametrize(
+    "content", ['{"data": [', "[]", '{"data": [{"paragraphs": 3}]}', "[" * 100_000, b"\xff"]
+)
+def test_a_file_of_another_layout(tmp_path, content):
+    (tmp_path / "dev.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=r"dev.json: not SQuAD's layout|more than 5%|no questions") as error:
+        read_questions(str(tmp_path / "dev.json"))
+    assert "\n" not in str(error.value)

@@ -56,7 +56,7 @@ def test_encoding():
 
 
 def test_rows_are_joined_as_they_come(monkeypatch):
-    monkeypatch.setattr(assembly, "_MAX_PARTS", 100)
+    monkeypatch.setattr(assembly, "_MOST_ARRAYS", 100)
     tokenizer = WordTokenizer()
     builder, rows = (
         assembly.RowBuilder(tokenizer),
