@@ -340,7 +340,7 @@ def _step(objective, arrays, mesh):
 
 def _optimizer(objective):
     from bert_jax.settings.run_config import OptimizerConfig
-    from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
+    from bert_jax.training.optimizers import finite_check, make_optimizer
 
     config = OptimizerConfig(warmup_steps=10)
     return *make_optimizer(config, 1000, objective), finite_check(config)

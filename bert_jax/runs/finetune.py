@@ -40,10 +40,10 @@ from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import auto_accumulation, train
+from bert_jax.training.adapters import describe, load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import describe, load_initial
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 

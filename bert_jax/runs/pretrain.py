@@ -43,12 +43,11 @@ from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import auto_accumulation, budget, train
+from bert_jax.training.adapters import adapt, describe, load_initial
 from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import adapt, describe, load_initial
-from bert_jax.training.optimization.optimizers import WITH_TRUST_RATIO, make_optimizer
-from bert_jax.training.optimization.param_groups import freeze
+from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir

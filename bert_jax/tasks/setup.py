@@ -21,8 +21,8 @@ from bert_jax.tasks import fields, registry, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
-from bert_jax.training.optimization.adapters import adapt
-from bert_jax.training.optimization.param_groups import freeze
+from bert_jax.training.adapters import adapt
+from bert_jax.training.optimizers import freeze
 
 
 def from_training_file(

@@ -22,7 +22,7 @@ from bert_jax.parallel import placement, row_parts, sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget, Clock
-from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
+from bert_jax.training.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 
 # A step is a spike if its loss is above `spikes.factor` times the median over this many accepted steps.
@@ -141,7 +141,7 @@ def make_train_step(
 
     Args:
         objective: the training objective.
-        optimizer: the descent direction; see `bert_jax.training.optimization.optimizers`.
+        optimizer: the descent direction; see `bert_jax.training.optimizers`.
         schedule: maps a step to its learning rate; with a budget, maps the parts of it that have been spent.
         accumulate_steps: the number of microbatches.
         spike_factor: see `SPIKE_WINDOW`; 0 for no rule. Before that many steps, no step is a spike.

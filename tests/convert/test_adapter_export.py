@@ -13,7 +13,7 @@ from bert_jax.convert import conversion, families
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import AdapterConfig
-from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.workdir import run_directory
 

@@ -20,7 +20,7 @@ from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings import defaults, pretrain_config
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import abstract_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

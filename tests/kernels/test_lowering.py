@@ -33,7 +33,7 @@ from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.step import make_eval_step, make_train_step
 
 DTYPES = ("bfloat16", "float32")

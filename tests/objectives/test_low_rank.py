@@ -18,7 +18,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel.sharding import make_mesh, unbox
 from bert_jax.settings.run_config import AdapterConfig
-from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.adapters import adapt
 from bert_jax.training.state import abstract_state, init_state
 
 LORA = AdapterConfig(kind="lora", rank=4, alpha=6.0)

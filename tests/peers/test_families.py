@@ -29,7 +29,7 @@ from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.replaced_tokens import PROJECTION, ReplacedTokens, generator_params
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
 

@@ -7,7 +7,7 @@ import pytest
 from support.transformers_models import torch
 
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 
 pytestmark = pytest.mark.peer
 

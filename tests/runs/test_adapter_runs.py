@@ -18,7 +18,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
 from bert_jax.settings.run_config import AdapterConfig
-from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
 from bert_jax.workdir import run_directory

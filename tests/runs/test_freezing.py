@@ -17,7 +17,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization import optimizers, param_groups
+from bert_jax.training import optimizers
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
 from bert_jax.workdir import run_directory
@@ -138,7 +138,7 @@ def test_the_optimizer_has_no_array_for_what_is_frozen(pattern):
 
     ((count,), moments), ((trained, kept), fewer) = (
         sizes(task),
-        sizes(param_groups.freeze(task, pattern)),
+        sizes(optimizers.freeze(task, pattern)),
     )
     assert moments == 2 * count and trained + kept == count and fewer == 2 * trained < moments
 
@@ -158,7 +158,7 @@ def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
         return objective.join(state.params, state.frozen), metrics, state
 
     whole, expected, _ = step_of(task)
-    joined, metrics, state = step_of(param_groups.freeze(task, FREEZE))
+    joined, metrics, state = step_of(optimizers.freeze(task, FREEZE))
     init = jax.jit(lambda: sharding.unbox(task.init(jax.random.key(0, impl="threefry2x32"))))
     whole, begun = flatten(whole), flatten(init())
     assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)
@@ -173,7 +173,7 @@ def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
 @pytest.mark.long
 def test_parameters_that_are_not_given_start_as_if_none_were():
     task, mesh, optimizer = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2), optax.scale_by_adam()
-    objective = param_groups.freeze(task, FREEZE)
+    objective = optimizers.freeze(task, FREEZE)
     whole = init_state(objective, optimizer, mesh, 0)
     model = flatten(jax.device_get(objective.join(whole.params, whole.frozen)))
     values = {name: x + 1 for name, x in model.items() if name.startswith("encoder/")}

@@ -8,7 +8,7 @@ from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.sizes import MODERN
 from bert_jax.runs import pretrain
 from bert_jax.settings import pretrain_config
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 
 _SMALL = ("17m", "32m", "68m")
 

@@ -15,7 +15,7 @@ from bert_jax.settings import config_fields, defaults, pretrain_config
 from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import setup
-from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 
 
 def configs():

@@ -28,7 +28,7 @@ from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
 from bert_jax.settings.run_config import OptimizerConfig  # noqa: E402
-from bert_jax.training.optimization.optimizers import make_optimizer  # noqa: E402
+from bert_jax.training.optimizers import make_optimizer  # noqa: E402
 from bert_jax.training.state import abstract_state  # noqa: E402
 from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 

@@ -33,7 +33,7 @@ _MODULES = (
     "bert_jax.commands.pretrain",
     "bert_jax.runs.pretrain",
     "bert_jax.objectives.masked_lm",
-    "bert_jax.training.optimization.optimizers",
+    "bert_jax.training.optimizers",
     "bert_jax.commands.finetune",
     "bert_jax.commands.predict",
     "bert_jax.commands.evaluate",

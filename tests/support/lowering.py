@@ -31,9 +31,9 @@ from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
 from bert_jax.tasks.xnli.task import Xnli
+from bert_jax.training import optimizers
 from bert_jax.training.metrics.flops import RowFlops
-from bert_jax.training.optimization import param_groups
-from bert_jax.training.optimization.optimizers import finite_check, make_optimizer
+from bert_jax.training.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import SPIKE_WINDOW, make_eval_step, make_train_step
 
@@ -228,7 +228,7 @@ def make_problem(config, files, data, bert):
     task = spec.task(task_fields.of_task(config), spec, None, tokenizer, bert)
     examples = task.read_training(config.data.train)
     rows = task.encode(examples)
-    objective = param_groups.freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    objective = optimizers.freeze(task.objective(), task.freeze, config.optimizer.freeze)
     update, schedule = make_optimizer(config.optimizer, 100, objective)
     packs = getattr(task.config, "pack", False)
     plan = packing.plan(rows, BATCH, 100, 1, RowFlops.of(task.objective())) if packs else None

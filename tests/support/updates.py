@@ -9,7 +9,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel.sharding import unbox
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization import optimizers
+from bert_jax.training import optimizers
 
 
 class Stacked(Objective):

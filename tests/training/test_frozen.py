@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bert_jax.settings.typed.model_config import ModelConfig
 from support.updates import Stacked
 
 from bert_jax import checkpoint
@@ -15,18 +16,10 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import (
-    CheckpointConfig,
-    EvalConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
-from bert_jax.training import train
+from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, MeshConfig, OptimizerConfig, RunConfig
+from bert_jax.training import optimizers, train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization import param_groups
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -118,7 +111,7 @@ def test_given_parameters_come_before_new_ones(monkeypatch):
     """Those that are trained and those that are frozen; a part of each is not given."""
     # With several processes, it would gather an array of the host from all of them to compare its values.
     monkeypatch.delattr(jax, "device_put")
-    objective = param_groups.freeze(Stacked(), "encoder/embeddings/.*|encoder/layers/[02]/.*")
+    objective = optimizers.freeze(Stacked(), "encoder/embeddings/.*|encoder/layers/[02]/.*")
     table, bias = np.full((5, 3), 7, np.float32), np.full(2, 5, np.float32)
     given = {"encoder": {"embeddings": {"word_embeddings": table}}, "classifier": {"bias": bias}}
     mesh = sharding.make_mesh(2, 2, 2)

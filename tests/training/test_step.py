@@ -9,7 +9,7 @@ from support.models import packed_batch, tiny_task
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization import optimizers
+from bert_jax.training import optimizers
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 

@@ -11,8 +11,8 @@ from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings.run_config import AdapterConfig
+from bert_jax.training.adapters import adapt
 from bert_jax.training.metrics import flops, peaks
-from bert_jax.training.optimization.adapters import adapt
 
 
 @pytest.mark.parametrize(

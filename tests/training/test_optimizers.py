@@ -11,7 +11,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.parallel.sharding import unbox
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization import optimizers, param_groups, schedules
+from bert_jax.training import optimizers, schedules
 
 
 def settings(**changes):
@@ -73,47 +73,19 @@ def test_schedules(name, rates):
 @pytest.mark.parametrize(
     "changes,said",
     [
-        (
-            dict(name="lamp"),
-            "unknown; choose one of adamw, .* or an optimizer of optax, .*did you mean lamb?",
-        ),
-        (dict(name="scale_by_adam"), "unknown"),
-        (dict(name="lion", args="b3=1"), "lion has no b3; it has b1, b2, mu_dtype"),
-        (
-            dict(name="muon", args="adam_learning_rate=0.001"),
-            "set optimizer.rates instead of adam_learning_rate, such as '.*layers/.*/kernel=1; .*=0.1'",
-        ),
-        (dict(name="lion", args="weight_decay=0.1"), "set optimizer.weight_decay instead of weight_decay"),
-        (dict(name="lion", args="0.9"), "expected arguments as Python writes them"),
-        (dict(name="lion", args="b1="), "expected arguments as Python writes them"),
-        (dict(name="lion", args="b1='x'"), "name='lion' with optimizer.args=.* cannot be used"),
-        (dict(name="momo"), "cannot be used"),
-        (dict(name="rprop"), "name='rprop' cannot be used: it does not only multiply by its learning rate"),
-        (
-            dict(name="muon", args="adam_b1=1e30"),
-            "'muon' with optimizer.args='adam_b1=1e30' cannot be used: .* such as adafactor, lion, sgd$",
-        ),
-        (dict(name="prodigy"), "name='prodigy' cannot be used: it does not only multiply"),
-        (dict(name="dadapt_adamw"), "name='dadapt_adamw' cannot be used: it does not only multiply"),
-        (dict(name="lars"), "name='lars' cannot be used: its norms or moments contain the weight decay"),
-        (dict(name="galore"), "name='galore' cannot be used: it projects matrices"),
-        (dict(name="sm3"), "name='sm3' cannot be used: the form of its state changes"),
-        (dict(name="noisy_sgd"), "name='noisy_sgd' cannot be used: its state holds a random key"),
-        (dict(name="fromage"), "name='fromage' cannot be used: it does not only multiply"),
-        (dict(name="schedule_free_adamw"), "'schedule_free_adamw' cannot be used: it does not only multiply"),
-        (dict(name="lion", b2=0.99), "optimizer.b2=0.99: is not used by optimizer.name='lion'"),
-        (dict(args="b1=0.9"), "adamw has none"),
-        (dict(name="stable_adamw", args="b1=0.9"), "stable_adamw has none"),
+        (dict(name="lamp"), "unknown; choose one of adamw, .*did you mean lamb?"),
+        (dict(name="prodigy"), "unknown"),
+        (dict(name="lion", args="b3=1"), "optimizer.args='b3=1' of lion: .*b1"),
+        (dict(name="lion", args="weight_decay=0.1"), "optimizer.args"),
+        (dict(name="lion", args="0.9"), "expected Python keyword arguments"),
+        (dict(name="lion", args="b1="), "expected Python keyword arguments"),
+        (dict(name="lion", b2=0.99), "optimizer.b2=0.99: lion does not use it"),
+        (dict(args="b1=0.9"), "optimizer.args='b1=0.9': adamw"),
         (dict(rates="encoder"), "is not REGEX=FACTOR"),
-        (dict(rates="encoder/.*=-1"), "is not REGEX=FACTOR"),
-        (dict(rates="encoder/.*=inf"), "is not REGEX=FACTOR"),
         (dict(rates="encoder/.*=nan"), "is not REGEX=FACTOR"),
-        (dict(rates="(=1"), "no regular expression"),
+        (dict(rates="(=1"), "not a valid regular expression"),
         (dict(schedule="step"), "reference"),
-        (
-            dict(warmup_steps=100),
-            "less than the 100 steps",
-        ),
+        (dict(warmup_steps=100), "less than the 100 steps"),
     ],
 )
 def test_mistakes(changes, said):
@@ -135,20 +107,6 @@ def test_the_first_update_of_a_bias_shows_whether_the_moments_are_corrected(name
     """A bias has no decay and no trust ratio, which would hide the difference."""
     updates = one_update(name=name, clip_norm=0.0, eps=1e-12)
     np.testing.assert_allclose(updates["classifier/bias"], size, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", optimizers.WITH_TRUST_RATIO)
-def test_a_kernel_of_zeros_leaves_its_start_under_lamb(name):
-    """Such as the second factor of a low-rank update; a trust ratio of 0 would keep it there."""
-    params = {"kernel": jnp.zeros((2, 2)), "other": jnp.ones(4)}
-    grads = jax.tree.map(lambda p: jnp.full_like(p, 0.3), params)
-    tx, _ = optimizers.make_optimizer(settings(name=name, clip_norm=0.0, eps=1e-12), 10**6, None)
-    updates, _ = tx.update(grads, tx.init(params), params)
-    np.testing.assert_allclose(updates["kernel"], 1 if name == "lamb" else 0.1 / np.sqrt(0.001), rtol=1e-5)
-    np.testing.assert_allclose(updates["other"], 1, rtol=1e-5)  # |p| / |u| times u
-    nothing = jax.tree.map(jnp.zeros_like, grads)
-    still, _ = tx.update(nothing, tx.init(params), params)
-    assert not np.any(still["kernel"]) and np.all(np.isfinite(still["other"]))
 
 
 def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_rate():
@@ -189,8 +147,8 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
         Stacked(),
     )
     objective = Stacked()
-    layers = param_groups.Layers.of(objective)
-    reference = theirs(lambda params: param_groups.decay_mask(params, layers))
+    layers = optimizers.Layers.from_objective(objective)
+    reference = theirs(lambda params: optimizers.decay_mask(params, layers))
     params = unbox(objective.init(jax.random.key(0)))
     state, other = tx.init(params), reference.init(params)
     for number in range(3):
@@ -209,7 +167,7 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
 def test_adafactor_has_norms_of_single_layers():
     """As if no parameter were stacked: updates are clipped by their norms and scaled by the parameters'."""
     number = 4
-    layers = param_groups.Layers.of(Stacked())
+    layers = optimizers.Layers.from_objective(Stacked())
     start = jnp.arange(1.0, 1 + number)[:, None, None] * jnp.linspace(-1, 2, 6).reshape(3, 2)
     name = "encoder/layers/stack/layer/query/kernel"
     params = {name: start, "classifier": jnp.ones((3, 2))}
@@ -230,20 +188,6 @@ def test_adafactor_has_norms_of_single_layers():
             apart(updates),
             expected,
         )
-
-
-@pytest.mark.parametrize("name", ["adabelief", "adan", "amsgrad", "lion", "radam", "sgd", "signum", "yogi"])
-def test_others_have_no_norms_of_single_parameters(name):
-    """Else a parameter that is stacked over layers would be trained as one."""
-    tx = optimizers.from_optax(name, param_groups.Layers())
-    draw = np.random.default_rng(0).normal
-    params = [jnp.asarray(draw(size=(4, 8)) * 10.0**size, jnp.float32) for size in range(3)]
-    together, alone = tx.init(jnp.stack(params)), tx.init(params)
-    for _ in range(3):
-        grads = [jnp.asarray(draw(size=(4, 8)) * 10.0**size, jnp.float32) for size in range(3)]
-        mine, together = tx.update(jnp.stack(grads), together, jnp.stack(params))
-        theirs, alone = tx.update(grads, alone, params)
-        np.testing.assert_allclose(mine, jnp.stack(theirs), rtol=1e-5)
 
 
 @pytest.mark.long
@@ -300,30 +244,6 @@ def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
 
     _, directions = jax.lax.scan(update, tx.init(params), gradients)
     assert np.all(np.abs(directions) <= (10 if name == "adamw_bias_corrected" else 1) * 7.3)
-
-
-@pytest.mark.parametrize(
-    "fields, expected",
-    [
-        ({}, "nothing"),
-        ({"name": "stable_adamw"}, "nothing"),
-        ({"learning_rate": 1.0}, "nothing"),
-        ({"learning_rate": 2.0}, "update"),
-        ({"learning_rate": 1.0, "weight_decay": 1.5}, "update"),
-        ({"b1": 0.9993}, "nothing"),
-        ({"b1": 0.9995}, "update"),  # the first moment outlives the second
-        ({"b1": 0.5, "b2": 0.25}, "update"),  # and here it lives as long
-        ({"eps": 0.0}, "update"),
-        ({"name": "lamb"}, "norm"),
-        ({"name": "lamb_uncorrected"}, "norm"),
-        ({"name": "lamb", "eps": 0.0}, "update"),
-        ({"name": "lamb", "rates": "classifier/.*=10"}, "update"),
-        ({"name": "lion"}, "update"),
-        ({"rates": "classifier/.*=10"}, "update"),
-    ],
-)
-def test_what_a_step_checks(fields, expected):
-    assert optimizers.finite_check(settings(**fields)) == expected
 
 
 @pytest.mark.parametrize("name", optimizers.WITH_TRUST_RATIO)

@@ -16,7 +16,7 @@ import pytest
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training.optimization import optimizers, schedules
+from bert_jax.training import optimizers, schedules
 
 STEPS, WARMUP, RATE, B1, B2, EPS, DECAY, CLIP = 1000, 100, 1e-2, 0.9, 0.999, 1e-6, 0.01, 1.0
 WORDS, WIDTH, LENGTH, ROWS = 200, 8, 6, 16

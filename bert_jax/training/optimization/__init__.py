@@ -1,1 +1,0 @@
-"""Optimizers, learning rate schedules and groups of parameters."""

@@ -1,0 +1,558 @@
+"""Optimizers by name, and parameter groups for weight decay, learning rates and freezing.
+
+The optimizers are the Adam of google-research/bert, LAMB, StableAdamW, and those of optax. Each returns a
+descent direction, which the train step multiplies by the learning rate. The learning rate depends only on the
+step of the run, so skipped steps do not shift the schedule.
+
+Regular expressions select parameter groups. A parameter's name is its path, such as
+`encoder/embeddings/word_embeddings`. A parameter that is stacked over layers has one name per layer, with the
+layer's number from 0: `encoder/layers/11/query/kernel`. An expression has to match a whole name.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+
+from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean, first_line
+from bert_jax.models.parameters import StackedLayers, name_of
+from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
+from bert_jax.objectives.base import Objective
+from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import OptimizerConfig
+from bert_jax.training.schedules import Schedule, make_schedule
+
+NO_DECAY = r"(.*/)?(bias|scale)"  # Biases and LayerNorm scales, as in google-research/bert.
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """The parameters of a train state that are stacked over layers.
+
+    Attributes:
+        stacked: the axis and the layers of each stacked parameter, by name.
+        count: the number of layers of the model; 0 if none of its parameters is stacked.
+    """
+
+    stacked: Mapping[str, StackedLayers] = dataclasses.field(default_factory=dict)
+    count: int = 0
+
+    @classmethod
+    def from_objective(cls, objective: Objective) -> Layers:
+        """Returns the layers of an objective's trained parameters, read from their logical axis names."""
+        config = encoder_config(objective)
+        if config is None or not stacked_parameters(objective.init_model_shapes, config):
+            return cls()
+        return cls(stacked_parameters(objective.init_shapes, config), config.num_hidden_layers)
+
+    def at(self, path: Any) -> StackedLayers | None:
+        """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
+        return self.stacked.get(name_of(path))
+
+    def axes(self, path: Any, x: Any) -> tuple[int, ...] | None:
+        """Returns the axes of a parameter within one layer; None, for all axes, if it is not stacked."""
+        layers = self.at(path)
+        return None if layers is None else tuple(axis for axis in range(x.ndim) if axis != layers.axis)
+
+    def by_name(self, params: Any, value: Callable[[str], float]) -> Any:
+        """Evaluates `value(name)` for each parameter.
+
+        Returns:
+            A tree of floats, and of float32 arrays such as [layers, 1, ...] for parameters that are stacked
+            over layers.
+        """
+
+        def of_parameter(path, p):
+            layers = self.at(path)
+            if layers is None:
+                return float(value(name_of(path)))
+            return _along(layers, p, [value(name) for name in layers.names])
+
+        return jax.tree_util.tree_map_with_path(of_parameter, params)
+
+
+def _along(layers: StackedLayers, p: Any, values: Any) -> np.ndarray:
+    """Returns one value for each layer, as an array that broadcasts to a parameter."""
+    return np.asarray(values, np.float32).reshape(
+        [-1 if axis == layers.axis else 1 for axis in range(p.ndim)]
+    )
+
+
+def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
+    """Returns the mask of the parameters with weight decay, which are those that `no_decay` does not match.
+
+    Returns:
+        A tree of bools, and of float32 arrays [layers, 1, ...] with values 1 and 0 if the layers of a
+        parameter differ.
+    """
+    pattern = _compiled("no_decay", no_decay)
+    mask = layers.by_name(params, lambda name: not pattern.fullmatch(name))
+    return jax.tree.map(lambda x: bool(np.all(x)) if np.all(x == np.max(x)) else x, mask)
+
+
+def freeze(objective: Objective, *patterns: str) -> Objective:
+    """Returns the objective with those parameters frozen that a regular expression matches.
+
+    Args:
+        objective: a training objective.
+        patterns: regular expressions, of which empty ones are ignored.
+
+    Raises:
+        UserError: an expression matches no parameter, or all expressions match every parameter.
+    """
+    compiled = [_compiled("freeze", pattern) for pattern in patterns if pattern]
+    if not compiled:
+        return objective
+    frozen = PartlyFrozen(objective, lambda name: any(each.fullmatch(name) for each in compiled))
+    flags = {name: flag for flags in frozen.flags.values() for name, flag in flags.items()}
+    unmatched = [each.pattern for each in compiled if not any(map(each.fullmatch, flags))]
+    if unmatched or all(flags.values()):
+        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "every tensor")
+        raise UserError(
+            f"optimizer.freeze={pattern!r} matches {what}; names are like {', '.join(list(flags)[:2])}"
+        )
+    return frozen
+
+
+def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
+    """Parses a text like `encoder/embeddings/.*=0.1; classifier/.*=10`.
+
+    Returns:
+        The pairs of a regular expression and a factor.
+
+    Raises:
+        UserError: the text has another form.
+    """
+    groups = []
+    for part in filter(None, (part.strip() for part in rates.split(";"))):
+        pattern, _, factor = part.rpartition("=")
+        try:
+            number = float(factor)
+        except ValueError:
+            number = -1.0
+        if not pattern or not 0 <= number < float("inf"):
+            raise UserError(
+                f"optimizer.rates={rates!r}: {part!r} is not REGEX=FACTOR, such as encoder/embeddings/.*=0.1"
+            )
+        groups.append((_compiled("rates", pattern), number))
+    return groups
+
+
+def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
+    """Returns the learning rate factor of each parameter, as a tree like that of `Layers.by_name`.
+
+    Args:
+        params: the parameters.
+        layers: the layers of stacked parameters.
+        rates: see `parse_rates`. The first expression that matches a name gives its factor, which is 1 if
+            none matches.
+
+    Raises:
+        UserError: an expression gives no parameter its factor.
+    """
+    groups = parse_rates(rates)
+    unused = {pattern.pattern for pattern, _ in groups}
+    names = []
+
+    def factor(name: str) -> float:
+        names.append(name)
+        for pattern, number in groups:
+            if pattern.fullmatch(name):
+                unused.discard(pattern.pattern)
+                return number
+        return 1.0
+
+    tree = layers.by_name(params, factor)
+    if unused:
+        raise UserError(
+            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is the first match of no tensor; names are "
+            f"like {', '.join(names[:2])}"
+        )
+    return tree
+
+
+def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
+    """Returns the layer-wise learning rate decay of each parameter: decay ** (distance from the head).
+
+    This is the decay of ELECTRA's fine-tuning (Clark et al. 2020, appendix B). The distance is 0 for
+    parameters above the encoder, 1 for the final norm, 2 for the last layer, one more for each layer below
+    it, and layers + 2 for the embeddings.
+
+    Args:
+        params: the parameters.
+        layers: the layers of stacked parameters.
+        decay: the factor between adjacent layers.
+
+    Returns:
+        A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
+
+    Raises:
+        UserError: the layers share their parameters.
+    """
+    if not layers.count:
+        raise UserError(
+            f"optimizer.layer_decay={decay}: the layers of this model share their parameters, which "
+            "have one learning rate for all layers; leave it at 1"
+        )
+
+    def scale(path, p):
+        if path[0].key != "encoder":
+            return 1.0
+        if name_of(path).startswith("encoder/final_norm/"):
+            return decay
+        of_layers = layers.at(path)
+        if of_layers is None:
+            return decay ** (layers.count + 2)
+        return _along(of_layers, p, decay ** (layers.count + 1 - np.array(of_layers.numbers)))
+
+    return jax.tree_util.tree_map_with_path(scale, params)
+
+
+def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """Returns the transformation that multiplies the updates elementwise by the tree `scales(params)`."""
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(lambda u, scale: u * scale, updates, scales(params))
+    )
+
+
+def add_decay(weight_decay: float, layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
+    """Returns the transformation that adds weight decay to the updates; see `decay_mask`."""
+
+    def decayed(u, p, decays):
+        if decays is False:
+            return u
+        return u + weight_decay * p if decays is True else u + weight_decay * decays * p
+
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(decayed, updates, params, decay_mask(params, layers, no_decay))
+    )
+
+
+def _compiled(field: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(
+            f"optimizer.{field}={pattern!r} is not a valid regular expression ({error})"
+        ) from error
+
+
+class UncorrectedAdamState(NamedTuple):
+    """The first and second moments: trees with the structure and shapes of the parameters, in float32."""
+
+    mu: Any
+    nu: Any
+
+
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Returns Adam without bias correction, m / (sqrt(v) + eps).
+
+    This is the Adam of google-research/bert's AdamWeightDecayOptimizer.
+    """
+
+    def init(params):
+        return UncorrectedAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
+
+    def update(updates, state, params=None):
+        del params
+        mu, nu = _moments(b1, b2, state, updates)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), UncorrectedAdamState(mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _moments(b1: float, b2: float, state: Any, updates: Any) -> tuple[Any, Any]:
+    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+    return mu, jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+
+
+def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Returns `optax.scale_by_adam` with the same state and a more precise bias correction.
+
+    optax computes 1 - b2**t in float32 with a relative error of 1e-5 and more, which affects every update of
+    about the first 1,000 steps.
+    """
+    log_b1, log_b2 = (math.log(b) if b else -math.inf for b in (b1, b2))
+
+    def update(updates, state, params=None):
+        del params
+        count = optax.safe_increment(state.count)
+        mu, nu = _moments(b1, b2, state, updates)
+        first, second = -jnp.expm1(count * log_b1), -jnp.expm1(count * log_b2)
+        scaled = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu)
+        return scaled, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def stable_adamw(
+    b1: float, b2: float, eps: float, decay: optax.GradientTransformation, layers: Layers
+) -> optax.GradientTransformation:
+    """Returns StableAdamW (Wortsman et al. 2023, algorithm 2): AdamW with the update clipping of AdaFactor.
+
+    The update is (m / (sqrt(v) + eps) + decay) / max(1, rms), with the bias-corrected moments m and v and
+    rms = sqrt(mean(g^2 / max(v, eps^2))). The mean is taken over a parameter, and per layer over a parameter
+    that is stacked over layers. No other clipping of the gradient is needed.
+
+    Args:
+        b1: the decay rate of the first moment.
+        b2: the decay rate of the second moment.
+        eps: added to the root of the second moment.
+        decay: adds weight decay to a direction; it has no state.
+        layers: the layers of stacked parameters.
+    """
+    adam = scale_by_corrected_adam(b1, b2, eps)
+    log_b2 = math.log(b2) if b2 else -math.inf
+
+    def update(updates, state, params):
+        direction, state = adam.update(updates, state, params)
+        decayed, _ = decay.update(direction, decay.init(params), params)
+        correction = -jnp.expm1(state.count * log_b2)
+
+        def clipped(path, u, g, v):
+            ratio = jnp.square(g) / jnp.maximum(v / correction, eps**2)
+            return u / jnp.maximum(1, jnp.sqrt(jnp.mean(ratio, layers.axes(path, g), keepdims=True)))
+
+        return jax.tree_util.tree_map_with_path(clipped, decayed, updates, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
+def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
+    """Returns the transformation that multiplies updates u by LAMB's trust ratio |p| / |u|.
+
+    See You et al. 2020, algorithm 2. The ratio is 1 if either norm is 0, and for parameters without weight
+    decay (by default biases and LayerNorm scales), as in tensorflow/models and ALBERT. The norms are taken
+    per layer: a parameter that is stacked over layers has one ratio per layer.
+
+    Args:
+        layers: the layers of stacked parameters.
+        no_decay: regular expression that matches the names of the parameters without weight decay.
+    """
+
+    def scale(updates, params):
+        def scaled(path, u, p, decays):
+            if decays is False:
+                return u
+            axes = layers.axes(path, p)
+            norm, size = (jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True)) for x in (u, p))
+            ratio = jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
+            return u * (ratio if decays is True else jnp.where(decays > 0, ratio, 1))
+
+        mask = decay_mask(params, layers, no_decay)
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, mask)
+
+    return optax.stateless(scale)
+
+
+def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
+    """Returns a function that returns the axes that Muon treats as rows and columns, for each parameter.
+
+    The result is None for all parameters except kernels that are stacked over layers. Embeddings, heads,
+    biases and LayerNorm scales are trained by Adam, as Muon's authors do.
+    """
+
+    def dimensions(path, p):
+        stacked = layers.at(path)
+        names = stacked.template.split("/") if stacked else [""]
+        if names[-1] != "kernel":
+            return None
+        axes = layers.axes(path, p)
+        # The rows of attention's output are heads x head size.
+        rows = len(axes) - 1 if names[-2] in ("attention_output", "output") else 1
+        return optax.contrib.MuonDimensionNumbers(axes[:rows], axes[rows:])
+
+    return lambda params: jax.tree_util.tree_map_with_path(dimensions, params)
+
+
+# Maps (b1, b2, eps) to the transformation of the gradient. It is followed by weight decay, and by the trust
+# ratio for the optimizers in WITH_TRUST_RATIO.
+_ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] = {
+    "adamw": scale_by_uncorrected_adam,
+    "adamw_bias_corrected": scale_by_corrected_adam,
+    "lamb": scale_by_corrected_adam,
+    "lamb_uncorrected": scale_by_uncorrected_adam,
+}
+WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
+_STABLE_ADAMW = "stable_adamw"
+
+# Optimizers of optax whose updates are proportional to the learning rate.
+_OPTAX = (
+    "acprop", "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adan",
+    "ademamix", "adopt", "amsgrad", "dog", "dowg", "lion", "muon", "nadam", "nadamw", "optimistic_adam",
+    "optimistic_adam_v2", "optimistic_gradient_descent", "radam", "rmsprop", "sgd", "sign_sgd", "signum",
+    "simplified_ademamix", "yogi",
+)  # fmt: skip
+# Those that multiply by a rate of their own: weight decay is added to their gradient, as in optax, because
+# decay outside would be that of a rate of 1.
+_DECAY_IN_GRADIENT = ("dog", "dowg")
+# Arguments that fields of the configuration replace.
+_RATE_AND_DECAY = (
+    "learning_rate", "adam_learning_rate", "mask", "weight_decay_mask", "weight_decay", "weight_decay_rate",
+    "adam_weight_decay", "muon_weight_dimension_numbers",
+)  # fmt: skip
+_ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
+
+
+def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTransformation:
+    """Returns the descent direction of an optimizer of optax or optax.contrib.
+
+    Args:
+        name: the name of the optimizer, one of `_OPTAX`.
+        layers: the layers of stacked parameters.
+        args: other arguments of its function in Python syntax, such as `b1=0.95, nesterov=True`.
+
+    Raises:
+        UserError: there is no such optimizer, or it does not accept the arguments.
+    """
+    if name not in _OPTAX:
+        known = (*_ADAM, _STABLE_ADAMW, *_OPTAX)
+        raise UserError(
+            f"optimizer.name={name!r} is unknown; choose one of {', '.join(known)}{did_you_mean(name, known)}"
+        )
+    make: Any = getattr(optax, name, None) or getattr(optax.contrib, name)
+    accepted = inspect.signature(make).parameters
+    options: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in accepted else {}
+    if name == "muon":
+        options["muon_weight_dimension_numbers"] = muon_dimensions(layers)
+    try:
+        call: Any = ast.parse(f"f({args})", mode="eval").body
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        if call.args or not accepted.keys() - set(_RATE_AND_DECAY) >= given.keys():
+            raise ValueError(f"it takes {', '.join(set(accepted) - set(_RATE_AND_DECAY))}")
+        optimizer = make(learning_rate=1.0, **options | given)
+        # Some arguments are only checked when the optimizer is used.
+        jax.eval_shape(optimizer.init, {"w": jax.ShapeDtypeStruct((2, 2), np.float32)})
+    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"optimizer.args={args!r} of {name}: expected Python keyword arguments, such as b1=0.95, "
+            f"nesterov=True ({first_line(error)})"
+        ) from error
+    return optax.chain(by_layer(optimizer, layers) if name == "adafactor" else optimizer, optax.scale(-1.0))
+
+
+def by_layer(optimizer: optax.GradientTransformation, layers: Layers) -> optax.GradientTransformation:
+    """Returns an optimizer that treats each layer of a stacked parameter as a separate parameter.
+
+    It is for optimizers that compute norms of parameters. The state of a stacked parameter has the layers on
+    its first axis.
+
+    Args:
+        optimizer: treats every array as one parameter, without regard to the others.
+        layers: the layers of stacked parameters.
+    """
+
+    def group(stacked: StackedLayers | None) -> str:
+        return "whole" if stacked is None else f"axis_{stacked.axis}_of_{len(stacked.names)}_layers"
+
+    def groups(params):
+        return jax.tree_util.tree_map_with_path(lambda path, _: group(layers.at(path)), params)
+
+    optimizers = {group(stacked): _mapped(optimizer, stacked.axis) for stacked in layers.stacked.values()}
+    return optax.partition({group(None): optimizer} | optimizers, groups)
+
+
+def _mapped(optimizer: optax.GradientTransformation, axis: int) -> optax.GradientTransformation:
+    def init(params):
+        # Optax finds the moments in a state by a tree without arrays, which vmap does not take.
+        return jax.vmap(optimizer.init, axis)(params) if jax.tree.leaves(params) else optimizer.init(params)
+
+    def update(updates, state, params=None):
+        return jax.vmap(optimizer.update, (axis, 0, axis), (axis, 0))(updates, state, params)
+
+    return optax.GradientTransformation(init, update)
+
+
+def finite_check(config: OptimizerConfig) -> str:
+    """Returns what a train step has to check, besides its gradients, so that the parameters stay finite.
+
+    Nothing for Adam: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2))
+    (from the Cauchy-Schwarz inequality; 7.3 for b1=.9 and b2=.999), and bias correction multiplies it by less
+    than 1 / (1 - b1). With a learning rate of at most 1, and weight decay that does not overshoot, the
+    parameters cannot overflow float32. LAMB's trust ratio makes the update of a layer as large as its
+    parameters, so that these have to be far from an overflow, too. No bound is known for other optimizers or
+    for `rates`.
+
+    Args:
+        config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
+
+    Returns:
+        "nothing", "norm", the norm of the parameters, or "update"; see `step.make_train_step`.
+    """
+    bounded = (
+        not config.rates
+        and 0 <= config.b1**2 < config.b2 < 1
+        and config.eps > 0
+        and config.learning_rate <= 1
+        and 0 <= config.learning_rate * config.weight_decay <= 1
+    )
+    if bounded and config.name in ("adamw", "adamw_bias_corrected", _STABLE_ADAMW):
+        return "nothing"
+    return "norm" if bounded and config.name in WITH_TRUST_RATIO else "update"
+
+
+def make_optimizer(
+    config: OptimizerConfig, total_steps: int, objective: Objective | None
+) -> tuple[optax.GradientTransformation, Schedule]:
+    """Returns the optimizer and the learning rate schedule of a configuration.
+
+    Args:
+        config: the `optimizer` part of a run's configuration. For `freeze`, see `freeze`.
+        total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
+        objective: has the parameters that are optimized. With None, no parameter is stacked over layers.
+
+    Returns:
+        A transformation whose updates the train step multiplies by -schedule(step), and the schedule.
+
+    Raises:
+        UserError: a name is unknown, or a value is invalid.
+    """
+    parse_rates(config.rates)
+    layers = Layers.from_objective(objective) if objective is not None else Layers()
+    if objective is not None and config.weight_decay and config.no_decay not in ("", NO_DECAY):
+        mask = decay_mask(sharding.unbox(objective.init_shapes), layers, config.no_decay)
+        if all(decays is True for decays in jax.tree.leaves(mask)):
+            raise UserError(f"optimizer.no_decay={config.no_decay!r} matches no parameter")
+    steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    decay = optax.identity()
+    if config.weight_decay:
+        decay = add_decay(config.weight_decay, layers, config.no_decay)
+    adam = _ADAM.get(config.name)
+    is_own = adam is not None or config.name == _STABLE_ADAMW
+    if is_own and config.args:
+        raise UserError(f"optimizer.args={config.args!r}: {config.name} has optimizer.b1, b2 and eps only")
+    for field, default in () if is_own else _ADAM_DEFAULTS.items():
+        if (value := getattr(config, field)) != default:
+            raise UserError(
+                f"optimizer.{field}={value}: {config.name} does not use it; leave it at {default}, and set "
+                "optimizer.args"
+            )
+    if config.name == _STABLE_ADAMW:
+        steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
+    else:
+        own = (config.b1, config.b2, config.eps)
+        direction = adam(*own) if adam else from_optax(config.name, layers, config.args)
+        pair = [direction, decay] if config.weight_decay else [direction]
+        steps += reversed(pair) if config.name in _DECAY_IN_GRADIENT else pair
+    if config.name in WITH_TRUST_RATIO:
+        steps.append(scale_by_trust_ratio(layers, config.no_decay))
+    if config.layer_decay < 1:
+        scales = functools.partial(layer_decay_scales, layers=layers, decay=config.layer_decay)
+        steps.append(scale_by_tree(scales))
+    if config.rates:
+        scales = functools.partial(rate_factors, layers=layers, rates=config.rates)
+        steps.append(scale_by_tree(scales))
+    return optax.chain(*steps), make_schedule(config, total_steps)

@@ -1,0 +1,140 @@
+"""Which parameters decay, which are frozen, and which have a learning rate of their own."""
+
+import jax
+import numpy as np
+import pytest
+from support.models import tiny_task
+from support.updates import Stacked, one_update, ones
+
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.errors import UserError
+from bert_jax.models.config import from_dict as config_from_dict
+from bert_jax.objectives.base import Objective
+from bert_jax.training import optimizers
+
+
+def test_what_decays():
+    x = np.zeros(2)
+    params = {
+        "layers": {"query": {"kernel": x, "bias": x}, "norm": {"scale": x, "bias": x}},
+        "word_embeddings": x,
+        "mlm": {"bias": x},
+    }
+    assert optimizers.decay_mask(params, optimizers.Layers()) == {
+        "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
+        "word_embeddings": True,
+        "mlm": {"bias": False},
+    }
+
+
+def test_rates_decay_from_the_head_down():
+    plain, decayed = one_update(), one_update(layer_decay=0.5)
+    for name, factor in (
+        ("classifier/kernel", 1),
+        ("encoder/embeddings/word_embeddings", 0.5**6),
+        ("encoder/layers/stack/layer/query/kernel", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1, 1)),
+        ("encoder/layers/stack/layer/query/bias", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1)),
+    ):
+        np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
+
+
+class Several(Objective):
+    """The first layer alone, twice two layers that alternate, one more, and a norm behind them."""
+
+    config = config_from_dict(
+        dict(
+            num_hidden_layers=6,
+            norm_placement="pre",
+            first_attention_norm=False,
+            global_every=2,
+            local_window=2,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+    def init(self, key):
+        leaf = {"kernel": ones(2, 3, 3, axis=0)}
+        layers = {
+            "stack_0": {"layer": {"kernel": ones(1, 3, axis=0)}},
+            "stack_1": {"layer_0": leaf, "layer_1": leaf},
+            "stack_2": {"layer": {"kernel": ones(1, 3, axis=0)}},
+        }
+        return {"encoder": {"layers": layers, "final_norm": {"scale": ones(3)}}}
+
+
+def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
+    """A kernel of shape [H, N, D] that all layers share is not treated as a stack of H layers."""
+    params = {"encoder": {"layers": {"shared": {"layer": {"kernel": np.full((3, 2, 2), 2.0)}}}}}
+    layers = optimizers.Layers.from_objective(tiny_task(num_hidden_layers=2, layer_groups=1))
+    updates = jax.tree.map(lambda p: np.arange(1.0, 13).reshape(p.shape), params)
+    transform = optimizers.scale_by_trust_ratio(layers)
+    scaled, _ = transform.update(updates, transform.init(params), params)
+    factors = flatten(jax.tree.map(lambda u, s: s / u, updates, scaled))["encoder/layers/shared/layer/kernel"]
+    np.testing.assert_allclose(factors, factors[0, 0, 0], rtol=1e-6)
+    with pytest.raises(UserError, match="share their parameters"):
+        optimizers.layer_decay_scales(params, layers, 0.9)
+
+
+def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_before():
+    plain = one_update(clip_norm=0.0)
+    frozen = optimizers.freeze(Stacked(), r"encoder/embeddings/.*|encoder/layers/[02]/.*")
+    update = one_update(frozen, clip_norm=0.0)
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    assert set(update) == {
+        "classifier/kernel", "classifier/bias", f"{kernel}/axis0_1,3", f"{kernel[:-6]}bias/axis0_1,3"
+    }  # fmt: skip
+    np.testing.assert_array_equal(update[f"{kernel}/axis0_1,3"], plain[kernel][1::2])
+    count = sum(each.size for each in update.values())
+    clipped = one_update(frozen, clip_norm=0.01, weight_decay=0.0, name="sgd")
+    np.testing.assert_allclose(clipped["classifier/bias"], 0.01 / np.sqrt(count), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(freeze="nothing"), "matches none; names are like"),
+        (dict(freeze="encoder"), "freeze='encoder' matches none"),
+        (dict(freeze=".*"), "matches every tensor"),
+        (dict(freeze="("), "not a valid regular expression"),
+        (dict(no_decay="nothing"), "optimizer.no_decay='nothing' matches no parameter"),
+    ],
+    ids=["nothing", "a part", "everything", "regex", "no_decay"],
+)
+def test_mistakes_in_decay_and_freezing(changes, message):
+    with pytest.raises(UserError, match=message):
+        one_update(optimizers.freeze(Stacked(), changes.pop("freeze", "")), **changes)
+
+
+def test_rates_of_groups():
+    plain = one_update()
+    rated = one_update(rates="encoder/embeddings/.*=0.1; encoder/layers/[02]/.*=0; encoder/.*=3")
+    for name, factor in (
+        ("classifier/kernel", 1),
+        ("encoder/embeddings/word_embeddings", 0.1),
+        ("encoder/layers/stack/layer/query/kernel", np.reshape([0, 3, 0, 3], (4, 1, 1))),
+    ):
+        np.testing.assert_allclose(rated[name], plain[name] * factor, rtol=1e-6)
+    with pytest.raises(UserError, match="'pooler/x' is the first match of no tensor"):
+        one_update(rates="pooler/x=2")
+    with pytest.raises(
+        UserError, match="'classifier' is the first match of no tensor"
+    ):  # A whole name has to match.
+        one_update(rates="classifier=2")
+    ahead = one_update(rates="(?=encoder/).*kernel=0.5")  # an expression with an equals sign
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    np.testing.assert_allclose(ahead[kernel], 0.5 * plain[kernel], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_decays_is_chosen_by_name(name):
+    options = dict(name=name, clip_norm=0.0, weight_decay=0.5)
+    plain, none = one_update(**options), one_update(**options, no_decay=".*")
+    some = one_update(**options, no_decay="encoder/layers/[01]/.*|.*bias|.*embeddings")
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    np.testing.assert_array_equal(some[kernel][:2], none[kernel][:2])
+    np.testing.assert_allclose(some[kernel][2:], plain[kernel][2:], rtol=1e-6)
+    assert not np.allclose(none[kernel], plain[kernel])
+    np.testing.assert_array_equal(
+        some["encoder/embeddings/word_embeddings"], none["encoder/embeddings/word_embeddings"]
+    )
+    np.testing.assert_array_equal(some["classifier/kernel"], plain["classifier/kernel"])
