@@ -1,7 +1,7 @@
-"""Writes files atomically: under a unique temporary name, flushed to the disk, then renamed.
+"""Writes files atomically: under a temporary name, flushed to the disk, then renamed.
 
 All files of the project are written here, except logs that are appended to and files that libraries write
-themselves.
+themselves. A process that is killed may leave NAME.tmp-* behind, which can be deleted.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import files, fonts, owners, progress, scratch
+from bert_jax.io import files, fonts, progress, scratch
 
-_TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
-_REPLACED = ".replaced-"  # NAME.replaced-OWNER-RANDOM
-_NAME_BYTES = 150  # of the final name, in that of a temporary file
-_cleaned: set[str] = set()  # directories in which this process has removed leftovers of dead processes
+_TEMPORARY, _REPLACED = ".tmp-", ".replaced-"
+_NAME_BYTES = 150  # of the final name, in the temporary one; a name may have 255 bytes in all
 
 
 @contextlib.contextmanager
@@ -46,11 +45,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
             yield file
         return
     target = os.path.realpath(path)
-    directory = os.path.dirname(target)
-    if directory not in _cleaned:
-        _cleaned.add(directory)
-        scratch.remove_leftovers(directory, infix=_TEMPORARY)
-    temporary = os.path.join(directory, _unique(os.path.basename(target), _TEMPORARY))
+    temporary = _unique(target, _TEMPORARY)
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -65,27 +60,22 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
             error.filename = path  # the name that the user knows
         raise
     if sync:
-        _sync(directory)
+        _sync(os.path.dirname(target))
 
 
 def is_written_in_place(path: str) -> bool:
-    """Returns whether `replace_file` writes to a local path itself: to a device or a pipe."""
+    """Returns True for a device or a pipe, which `replace_file` writes to directly."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def _unique(name: str, infix: str) -> str:
-    """Returns a unique name: `name`, which is cut if it is long, `infix`, and what identifies the process."""
-    return f"{_begin(name)}{infix}{owners.token()}-{os.urandom(4).hex()}"
-
-
-def _begin(name: str) -> str:
-    """Returns the beginning of a name, which the names of its temporary files share."""
-    # A name may have 255 bytes in all.
-    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+def _unique(path: str, infix: str) -> str:
+    folder, name = os.path.split(path)
+    begin = os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+    return os.path.join(folder, f"{begin}{infix}{uuid.uuid4().hex}")
 
 
 def final_name(name: str) -> str:
-    """Returns what a temporary file of `replace_file` is renamed to; the names of other files as they are."""
+    """Returns the name that a temporary file of `replace_file` gets; other names as they are."""
     return name.partition(_TEMPORARY)[0]
 
 
@@ -142,12 +132,10 @@ def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
 def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
-    An existing directory is replaced at once, unless it is a mount point or the working directory, which have
-    to stay: their content is. After an error, it is as it was before. If the process is killed between two
-    renames, the old content is in NAME.replaced-*: beside the directory, or in one that has to stay. It is
-    kept until `restore_directory` gives it its name back, or until another call replaces the new content. Of
-    a symbolic link, the directory that it refers to is replaced. The content for a URL is uploaded at the
-    end, file by file; after an error, what was not there before is removed.
+    After an error, an existing directory is as it was before. If the process is killed between the two
+    renames, the old content is in NAME.replaced-*, and `restore_directory` gives it its name back. Of a
+    mount point or the working directory, which cannot be renamed, the entries are replaced one by one. The
+    content for a URL is uploaded at the end, file by file; after an error, new files are removed.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -158,96 +146,32 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
                 copy_directory(made, path)
             except BaseException:
                 with contextlib.suppress(OSError):  # the bucket may be unreachable
-                    for name in sorted({*files.walk(made)}.difference(old)):
+                    for name in {*files.walk(made)}.difference(old):
                         files.remove(os.path.join(path, name), missing_ok=True)
                 raise
         return
     path = os.path.realpath(path)
-    stays = _has_to_stay(path)
-    folder = path if stays else files.parent(path)
+    stays = os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))
+    folder = path if stays else os.path.dirname(path)
     files.make_directory(folder)
     with scratch.directory(folder) as temporary:
-        made = os.path.join(temporary, "out")
+        made, replaced = os.path.join(temporary, "new"), _unique(path, _REPLACED)
         os.mkdir(made)
         yield made
-        if not os.path.isdir(path):
-            os.rename(made, path)
-            return
-        replaced = os.path.join(folder, _unique(files.name(files.absolute(path)), _REPLACED))
         if stays:
-            _replace_entries(path, made, replaced, kept=os.path.basename(temporary))
-        else:
+            replaced = os.path.join(temporary, "old")
+            os.mkdir(replaced)
+            entries = [name for name in os.listdir(path) if name != os.path.basename(temporary)]
+            _rename([*_moves(entries, path, replaced), *_moves(os.listdir(made), made, path)])
+        elif os.path.isdir(path):
             _rename([(path, replaced), (made, path)])
-        os.rename(replaced, os.path.join(temporary, "replaced"))  # which is removed with it
-        if not stays:
-            # Of a process that was killed once the new content had its name; it was to be removed then.
-            scratch.remove_leftovers(folder, prefix=_replaced_prefix(path), of_others=False)
-
-
-def restore_directory(path: files.PathLike) -> None:
-    """Restores a directory if the process that was replacing it was killed, and logs that.
-
-    `replace_directory` renames the old content before it renames the new content to `path`. If nothing is at
-    `path`, the process was killed in between. URLs are left as they are.
-
-    Raises:
-        UserError: it cannot be restored without knowing what was in it, or that the process is dead; the
-            message says what to do.
-    """
-    path = os.fspath(path)
-    if files.is_remote(path):
-        return
-    path = os.path.realpath(path)
-    if os.path.lexists(path):
-        for replaced in _unfinished(path, path):
-            raise UserError(
-                f"{path}: a command was killed while it replaced the content; expected that {replaced} is "
-                "gone, which has the old one: move its entries back over those of the same name, or, if the "
-                "new content is complete, remove it"
-            )
-        return
-    for replaced in _unfinished(files.parent(path), path):
-        if owners.is_dead(replaced) is None:
-            raise UserError(
-                f"{path}: a command on another machine renamed it to {replaced} in order to replace it; "
-                "expected that it is there again; if that command was killed, rename it back"
-            )
-        with contextlib.suppress(OSError):  # another process may have restored it first
-            os.rename(replaced, path)
-            progress.log(
-                f"warning: {path} was missing, because a command was killed while it replaced it; "
-                "the old content is restored"
-            )
-
-
-def _unfinished(folder: str, path: str) -> list[str]:
-    """Returns the paths, in a folder, of content that a process which is not known to be alive replaced."""
-    prefix = _replaced_prefix(path)
-    try:
-        found = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
-    except OSError:  # not a directory, or not to be listed
-        return []
-    return [os.path.join(folder, name) for name in found if owners.is_dead(name) is not False]
-
-
-def _replaced_prefix(path: str) -> str:
-    return _begin(files.name(files.absolute(path))) + _REPLACED
-
-
-def _replace_entries(path: str, made: str, replaced: str, kept: str) -> None:
-    """Replaces the entries of `path` except `kept` by those of `made`, and moves them to a new directory."""
-    old = [name for name in os.listdir(path) if name != kept]
-    os.mkdir(replaced)
-    try:
-        _rename([*_moves(old, path, replaced), *_moves(os.listdir(made), made, path)])
-    except BaseException:
-        with contextlib.suppress(OSError):  # an entry that could not be moved back stays there
-            os.rmdir(replaced)
-        raise
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            os.rename(made, path)
+        _sync(folder)
 
 
 def _moves(names: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
-    """Returns (old path, new path) of the entries of a directory that are moved to another."""
     return [(os.path.join(source, name), os.path.join(target, name)) for name in names]
 
 
@@ -260,8 +184,24 @@ def _rename(moves: Sequence[tuple[str, str]]) -> None:
         undo.pop_all()
 
 
-def _has_to_stay(path: str) -> bool:
-    return os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))
+def restore_directory(path: files.PathLike) -> None:
+    """Restores a directory if the process that was replacing it was killed between two renames, and logs it.
+
+    Raises:
+        UserError: several processes were killed, so that it is not known which content is to be restored.
+    """
+    path = os.fspath(path)
+    if files.is_remote(path) or os.path.lexists(path):
+        return
+    path = os.path.realpath(path)
+    prefix = os.path.basename(_unique(path, _REPLACED)).partition(_REPLACED)[0] + _REPLACED
+    names = [name for name in files.names(os.path.dirname(path)) if name.startswith(prefix)]
+    if len(names) > 1:
+        raise UserError(f"{path}: its content is in one of {', '.join(names)}; rename that one back")
+    for name in names:
+        with contextlib.suppress(OSError):  # another process may have restored it first
+            os.rename(os.path.join(os.path.dirname(path), name), path)
+            progress.log(f"warning: {path} was restored, because a command was killed while it replaced it")
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+import uuid
 from collections.abc import Sequence
 
 from bert_jax.errors import UserError, file_error, reading
-from bert_jax.io import atomic, files, owners, remote
-from bert_jax.io.wording import alternatives
+from bert_jax.io import atomic, files, remote
+from bert_jax.io.wording import alternatives, closest
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -17,16 +17,13 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     """Raises a UserError if an output exists and may not be replaced.
 
     Outputs that take long to compute (a vocabulary, records, a converted model, predictions, embeddings) are
-    replaced only with --overwrite. Pictures, which take seconds to draw again, are always replaced. Outputs
+    replaced only with --overwrite. Pictures and reports, which take seconds, are always replaced. Outputs
     that can be resumed, such as a work directory, are continued.
 
     Args:
         path: a file or a directory. An empty directory counts as free.
         overwrite: whether the output may be replaced.
         flag: the flag that gave the path, for the message.
-
-    Raises:
-        UserError: the output exists and may not be replaced.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
@@ -37,9 +34,6 @@ def check_output_file(
     path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output", *, overwrite: bool = True
 ) -> None:
     """Checks that a file can be written later, and creates its directory.
-
-    For a URL, an empty file is written and removed again, since only a write shows whether a bucket exists
-    and is writable.
 
     Args:
         path: the value of the flag.
@@ -59,23 +53,15 @@ def check_output_file(
             raise UserError(f"{flag}={path}: is a directory; expected a file, such as {path}/NAME")
         check_free(path, overwrite, flag)
         files.make_directory(files.parent(path))
-        if files.is_remote(path):
-            probe = f"{path}.tmp-{owners.token()}"
+        if not atomic.is_written_in_place(os.fspath(path)):
+            # Only a write shows that a bucket exists, or that a file may be made beside the old one.
+            target = path if files.is_remote(path) else os.path.realpath(path)
+            probe = os.path.join(files.parent(target), f".bert_jax-{uuid.uuid4().hex}")
             atomic.write_file(probe, b"", sync=False)
             files.remove(probe)
-        elif not _can_be_written(os.fspath(path)):
-            raise UserError(f"{flag}={path}: cannot be written there; choose another place")
     except OSError as error:
         message = f"{flag}={path}: cannot be written there ({error.strerror or error})"
         raise file_error(message, error) from error
-
-
-def _can_be_written(path: str) -> bool:
-    """Returns whether `atomic.replace_file` may write a local file."""
-    if atomic.is_written_in_place(path):
-        return os.access(path, os.W_OK)
-    # The file is written under another name and renamed, which takes more than to write to the old one.
-    return os.access(files.parent(os.path.realpath(path)), os.W_OK | os.X_OK)
 
 
 def no_such_file(path: files.PathLike, expected: str) -> str:
@@ -89,8 +75,8 @@ def similar(path: files.PathLike) -> str | None:
     path = os.fspath(path).rstrip("/")
     if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
         return None
-    near = difflib.get_close_matches(files.name(path), files.names(files.parent(path)), n=1, cutoff=0.75)
-    return os.path.join(os.path.dirname(path), near[0]) if near else None
+    near = closest(files.name(path), files.names(files.parent(path)))
+    return os.path.join(os.path.dirname(path), near) if near else None
 
 
 def check_input(path: files.PathLike, expected: str) -> None:
@@ -110,16 +96,8 @@ def check_input(path: files.PathLike, expected: str) -> None:
 def check_checkpoint_place(path: files.PathLike) -> None:
     """Raises a UserError for a path that orbax and TensorStore, which write checkpoints, cannot access."""
     if files.scheme(path) not in ("", "gs", "s3"):
-        raise UserError(
-            f"{path}: expected a local path, gs:// or s3://, where checkpoints can be stored; copy the "
-            "directory to one of them, or choose another"
-        )
+        raise UserError(f"{path}: expected a local path, gs:// or s3://, where checkpoints can be stored")
     if files.is_remote(path):
         remote.file_system(path)  # its error says how to install a missing client
-    try:
-        files.absolute(path).encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"{files.absolute(path)}: expected a path in UTF-8, where checkpoints can be stored; rename the "
-            "directory, or choose another"
-        ) from None
+    if not files.absolute(path).isprintable():
+        raise UserError(f"{path!r}: expected a printable path in UTF-8, where checkpoints can be stored")

@@ -9,29 +9,23 @@ from bert_jax.io import files
 
 
 def names(text: str, field: str) -> list[str]:
-    """Returns the names of a text with commas between them, without spaces around each.
-
-    Args:
-        text: the names; an empty text has none.
-        field: the name of the setting or of the flag that has the text, for the message.
+    """Returns the names of a text with commas between them; an empty text has none.
 
     Raises:
-        UserError: a name is empty.
+        UserError: a name is empty; `field` is the setting or flag that has the text, for the message.
     """
-    found = [name.strip() for name in text.split(",")] if text.strip() else []
-    return _refuse_empty(found, f"{field}={text}", "names")
+    return _checked(text.split(",") if text.strip() else [], f"{field}={text}")
 
 
 def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
-    """Returns the paths of a text with commas between them, without spaces around each.
+    """Returns the paths of a text with commas between them.
 
     A path that exists may have commas itself, as the directories of a grid have
-    (`batch_size=8,learning_rate=0.001`): the longest path that exists is taken first. A URL always begins
-    another path.
+    (`batch_size=8,learning_rate=0.001`): the longest path that exists is taken first. A URL begins another.
 
     Args:
-        text: the paths. A text without commas is one path, which is returned as it is.
-        exists: returns whether a path with commas exists; it is not called for other paths.
+        text: the paths. A text without commas is one path.
+        exists: tells for a path with commas that it exists; it is not called for other paths.
 
     Raises:
         UserError: a path is empty.
@@ -43,15 +37,13 @@ def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
     while parts:
         longest = next((place for place, part in enumerate(parts) if place and "://" in part), len(parts))
         candidates = (",".join(parts[:count]).strip() for count in range(longest, 1, -1))
-        found.append(next(filter(exists, candidates), parts[0].strip()))
+        found.append(next(filter(exists, candidates), parts[0]))
         del parts[: found[-1].count(",") + 1]
-    return _refuse_empty(found, text, "paths")
+    return _checked(found, text)
 
 
-def _refuse_empty(found: list[str], given: str, kind: str) -> list[str]:
-    if "" in found:
-        raise UserError(
-            f"{given}: part {found.index('') + 1} of the list is empty; expected {kind} with single commas "
-            "between, and none at its ends: leave out the comma"
-        )
-    return found
+def _checked(found: list[str], text: str) -> list[str]:
+    stripped = [one.strip() for one in found]
+    if "" in stripped:
+        raise UserError(f"{text}: part {stripped.index('') + 1} of the list is empty; leave out the comma")
+    return stripped

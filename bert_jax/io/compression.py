@@ -29,8 +29,8 @@ OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 
 def suffix(path: str) -> str:
     """Returns the suffix that names a file's compression, in lower case; "" if the file is not compressed."""
-    found = os.path.splitext(path)[1].lower()
-    return found if found in OPENERS else ""
+    end = os.path.splitext(path)[1].lower()
+    return end if end in OPENERS else ""
 
 
 def strip_suffix(path: str) -> str:
@@ -52,16 +52,7 @@ def opened(path: files.PathLike) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
-    """Yields an open file, decompressed if the suffix of its name says that it is compressed.
-
-    Args:
-        raw: the file as it is stored.
-        path: its name.
-
-    Raises:
-        UserError: the content does not match the suffix, or is truncated or damaged.
-        OSError: the file cannot be read.
-    """
+    """Yields the open file `raw`, decompressed according to the suffix of its name; see `opened`."""
     kind = suffix(path)
     if not kind:
         yield raw
@@ -78,6 +69,4 @@ def errors(path: str) -> Iterator[None]:
     except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(
-            f"{path} is truncated or not a {suffix(path)} file ({error}); compress or copy it again"
-        ) from None
+        raise UserError(f"{path} is truncated or not a {suffix(path)} file ({error})") from None

@@ -23,8 +23,7 @@ from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
 LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
-LARGEST = 256 << 20  # maximum file size in bytes
-_DIGEST, _CRC = "digest", re.compile("[0-9a-f]{8}")
+_DIGEST = "digest"
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _SHOWN = 60  # characters of a value in a message
 _TYPES = {str: "text", bool: "true or false", float: "a number", dict: "an object", list: "a list"}
@@ -38,12 +37,9 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
         schema: the expected schema; see the module docstring.
 
     Raises:
-        UserError: the file does not exist, is not JSON, or does not match the schema. The message is one line
-            with the file, the field, its value and what is expected.
+        UserError: the file does not exist, is not JSON, or does not match the schema.
     """
     with reading(path):
-        if files.size(path) > LARGEST:
-            raise UserError(f"{path}: over {LARGEST >> 20} MiB, which is too large for this file; restore it")
         content = files.read(path)
     return parse(content, path, schema)
 
@@ -59,25 +55,15 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: Mapping[str, Any], path: os.PathLike | str) -> dict[str, Any]:
-    """Returns the object that was given to `sealed`.
-
-    An object without a digest is returned as it is, because older versions wrote none.
-
-    Args:
-        content: the object that was read.
-        path: the file that contains it, for the message.
+    """Returns the object that was given to `sealed`; one without a digest, of older versions, as it is.
 
     Raises:
-        UserError: the object was changed after it was written.
+        UserError: the object was changed after it was written to `path`.
     """
-    for name, value in content.items():
-        rest = {other: content[other] for other in content if other != name}
-        if value == _digest(rest):
-            return rest
-    # The name of the digest may be what was damaged.
-    if any(name == _DIGEST or (isinstance(x, str) and _CRC.fullmatch(x)) for name, x in content.items()):
+    rest = {name: value for name, value in content.items() if name != _DIGEST}
+    if _DIGEST in content and content[_DIGEST] != _digest(rest):
         raise UserError(f"{path}: its content differs from what was written; restore it from a copy")
-    return dict(content)
+    return rest
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -88,14 +74,8 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
     """Returns the parsed content of a JSON file. `path` is used in error messages. See `read`."""
     try:
         value = json.loads(content.decode("utf-8-sig") if isinstance(content, bytes) else content)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}: {error.msg}"
-        raise UserError(f"{path}: not JSON ({place}); restore it from a copy") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected JSON") from None
     except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
-        raise UserError(f"{path}: {what}; expected a JSON file of bert-jax or of a model") from None
+        raise UserError(f"{path}: not JSON ({error}); restore it from a copy") from None
     check(value, schema, path)
     return value
 

@@ -1,7 +1,4 @@
-"""Shows the progress of a long job and its remaining time.
-
-Progress is shown as a bar on a terminal, and as a plain line from time to time elsewhere.
-"""
+"""Shows the progress of a long job, as a bar on a terminal and as a line from time to time elsewhere."""
 
 from __future__ import annotations
 
@@ -27,16 +24,12 @@ _SECONDS_BETWEEN_UPDATES = 0.1  # limits bar updates, since a unit may be as sma
 class Progress:
     """Reports the progress of one stage after another.
 
-    On a terminal, the elapsed time is updated every second, even while the caller does not return to Python
-    for minutes. The remaining time is estimated from the mean rate of the current stage.
-
     Args:
         stream: the output stream; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
         self._bars: Any = None
         self._task: Any = None
         self._stage, self._unit, self._scale = "", "", 1.0
@@ -60,10 +53,11 @@ class Progress:
         self._stage, self._total, self._unit, self._scale = stage, total, unit, scale
         self._done = self._first = done
         self._started = self._updated = time.monotonic()
-        if self._terminal:
+        if self._stream.isatty():
             self._bars = make_bars(self._stream)
             self._bars.start()
-            self._task = add_stage(self._bars, stage, total, unit, scale, done)
+            shown = None if total is None else total * scale
+            self._task = add_stage(self._bars, stage, shown, unit, done * scale)
 
     def advance(self, amount: float) -> None:
         """Reports that `amount` more units are done."""
@@ -73,12 +67,10 @@ class Progress:
         """Reports the number of units done so far."""
         self._done = done
         now = time.monotonic()
-        if self._bars is not None:
-            if now - self._updated >= _SECONDS_BETWEEN_UPDATES:
-                self._updated = now
-                self._bars.update(self._task, completed=done)
-            return
-        if now - self._updated >= _SECONDS_BETWEEN_LINES:
+        if self._bars is not None and now - self._updated >= _SECONDS_BETWEEN_UPDATES:
+            self._updated = now
+            self._bars.update(self._task, completed=done * self._scale)
+        elif self._bars is None and now - self._updated >= _SECONDS_BETWEEN_LINES:
             self._updated = now
             print(self.line(now - self._started), file=self._stream, flush=True)
 
@@ -88,10 +80,9 @@ class Progress:
         total = None if self._total is None else self._total * self._scale
         said = amount(self._stage, self._done * self._scale, total, self._unit)
         said += f", {wording.rate(rate * self._scale)} {self._unit}/s"
-        if self._total is None:
+        if self._total is None or not rate:
             return said
-        left = f"{clock((self._total - self._done) / rate)} left" if rate else "time left unknown"
-        return f"{said}, {left}"
+        return f"{said}, {clock((self._total - self._done) / rate)} left"
 
     def message(self, text: str) -> None:
         """Prints one line above the bar."""
@@ -103,7 +94,7 @@ class Progress:
     def close(self) -> None:
         """Ends the stage and leaves the bar in its current state."""
         if self._bars is not None:
-            self._bars.update(self._task, completed=self._done)
+            self._bars.update(self._task, completed=self._done * self._scale)
             self._bars.stop()
             self._bars = None
 
@@ -145,48 +136,22 @@ def of_batches(stage: str, unit: str = "batches") -> Iterator[Callable[[int, int
 
 def make_bars(stream: TextIO) -> Any:
     """Returns a `rich.progress.Progress` on this terminal, for the stages that `add_stage` adds."""
-
-    class Amount(rich_progress.ProgressColumn):
-        def render(self, task):
-            done, total, scale = task.completed, task.total, task.fields["scale"]
-            of = "" if total is None else f" of {total * scale:,.0f}"
-            shown = f"{done * scale:,.0f}{of} {task.fields['unit']}" if total or done else ""
-            return rich_progress.Text(shown, style="progress.download")
-
-    class Left(rich_progress.ProgressColumn):
-        max_refresh = 0.5
-
-        def render(self, task):
-            return rich_progress.Text(time_left(task), style="progress.remaining")
-
     return rich_progress.Progress(
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(bar_width=20),
-        Amount(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TextColumn("{task.fields[unit]}", markup=False),
         rich_progress.TimeElapsedColumn(),
-        Left(),
+        rich_progress.TimeRemainingColumn(),
         console=rich_console.Console(file=stream),
         redirect_stdout=False,
         redirect_stderr=True,
     )
 
 
-def add_stage(
-    bars: Any, stage: str, total: float | None, unit: str = "", scale: float = 1.0, done: float = 0.0
-) -> int:
+def add_stage(bars: Any, stage: str, total: float | None, unit: str = "", done: float = 0.0) -> int:
     """Adds a stage to the bars of `make_bars` and returns its task id for `bars.update`."""
-    return bars.add_task(
-        stage, total=total, completed=done, unit=unit, scale=scale, first=done, started=time.monotonic()
-    )
-
-
-def time_left(task: Any, now: float | None = None) -> str:
-    """Returns `left 1:23`, estimated from the mean rate of the stage so far; "" if that is unknown."""
-    done = task.completed - task.fields["first"]
-    if task.total is None or done <= 0 or task.completed >= task.total:
-        return ""
-    elapsed = (time.monotonic() if now is None else now) - task.fields["started"]
-    return f"left {clock(elapsed / done * (task.total - task.completed))}"
+    return bars.add_task(stage, total=total, completed=done, unit=unit)
 
 
 def print_above(bars: Any, text: str) -> None:

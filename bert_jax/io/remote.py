@@ -25,7 +25,8 @@ _BUFFER = 1 << 20  # bytes that are read from a remote file at a time
 # File systems without directories: creating one there does nothing, or even creates a bucket.
 OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
 
-# Error numbers for errors that a remote file system raised without one.
+_STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
+# Errors that a remote file system may raise without their number.
 _NUMBERS = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
@@ -33,7 +34,6 @@ _NUMBERS = {
     NotADirectoryError: errno.ENOTDIR,
     PermissionError: errno.EACCES,
 }
-_STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 
 def file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
@@ -66,17 +66,14 @@ def errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno and error.filename is not None:
             raise
-        number = getattr(error, "errno", None) or next(
-            (number for kind, number in _NUMBERS.items() if isinstance(error, kind)), None
-        )
-        if number is not None and number < 0:  # of the resolver of names, not of the system
-            number = errno.EIO
+        number = getattr(error, "errno", None) or _NUMBERS.get(type(error))
         if number is None:
             code = str(getattr(error, "code", None) or getattr(error, "status", None) or "")
             number = _STATUS_NUMBERS.get(int(code) if code.isdigit() else 0, errno.EIO)
-        reason = os.strerror(number)
-        if number == errno.EIO or not isinstance(error, OSError):
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+        number = max(number, 0) or errno.EIO  # the resolver of names has negative ones
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if number != errno.EIO and isinstance(error, OSError):
+            reason = os.strerror(number)
         raise OSError(number, reason, os.fspath(path)) from error
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files, numerals
+from bert_jax.io import atomic, files, json_files
 from bert_jax.parallel import distributed
 from bert_jax.runs import finetune
 from bert_jax.tasks import fields, metrics
@@ -136,7 +136,7 @@ def _typed(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
 def _parsed(text: str) -> Any:
     for convert in (int, float):
         with contextlib.suppress(ValueError):
-            return numerals.parse(text, convert)
+            return convert(text)
     return {"true": True, "false": False}.get(text.lower(), text)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar, Self
 
 from bert_jax.errors import UserError, reading
-from bert_jax.io import checks, columnar, comma_lists, compression, files, numerals, tfds
+from bert_jax.io import checks, columnar, comma_lists, compression, files, tfds
 from bert_jax.io.wording import alternatives, counted
 
 TRAINING_FLAGS, PREDICT_FLAGS = "--config.data.", "--"  # the prefixes of flags that describe a file
@@ -682,7 +682,7 @@ def check_counts(counts: Counter[str], path: str, what: str = "label", may_diffe
 def parse_number(text: str) -> float:
     """Parses a regression target. Raises ValueError unless it is a finite number."""
     try:
-        value = numerals.parse(text, float)
+        value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

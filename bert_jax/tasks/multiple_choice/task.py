@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import numerals
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
@@ -93,7 +92,7 @@ class MultipleChoiceTask(TableTask):
         if len(text) == 1 and text.upper() in string.ascii_uppercase:
             return string.ascii_uppercase.index(text.upper())
         try:
-            return numerals.parse(text, int)
+            return int(text)
         except ValueError:
             raise ValueError(
                 f"label {text[:40]!r} is neither the number nor the letter of a choice"

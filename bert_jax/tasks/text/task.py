@@ -12,7 +12,6 @@ import numpy as np
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
-from bert_jax.io import numerals
 from bert_jax.io.wording import alternatives
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
@@ -303,7 +302,7 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
     for part in text.split(","):
         label, _, number = part.rpartition("=")
         try:
-            weight = numerals.parse(number, float)
+            weight = float(number)
         except ValueError:
             weight = 0.0
         label = label.strip()

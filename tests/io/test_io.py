@@ -1,0 +1,375 @@
+"""Files and directories that appear whole, paths of users, JSON, progress and messages."""
+
+import errno
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pytest
+from support import mutations
+
+from bert_jax.errors import UserError
+from bert_jax.io import (
+    atomic,
+    caches,
+    checks,
+    comma_lists,
+    compression,
+    files,
+    json_files,
+    markdown,
+    owners,
+    progress,
+    scratch,
+    wording,
+)
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+
+
+def files_under(path):
+    """{relative path: content} of all files under a directory."""
+    return {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    with atomic.replace_file(str(path)) as first:
+        first.write(b"first")
+        with atomic.replace_file(str(path)) as second:
+            second.write(b"the second")
+        assert path.read_bytes() == b"the second"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_file_alone(tmp_path):
+    atomic.write_file(str(tmp_path / "file"), b"old")
+    with pytest.raises(ZeroDivisionError), atomic.replace_file(str(tmp_path / "file")) as file:
+        file.write(b"new")
+        1 / 0  # noqa: B018
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+    with pytest.raises(FileNotFoundError) as error:
+        atomic.write_file(tmp_path / "none" / "file", b"new")
+    assert error.value.filename == str(tmp_path / "none" / "file")  # and not the temporary one
+
+
+def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    atomic.write_text(tmp_path / "file", "content")
+    assert calls == ["fsync", "replace", "fsync"]  # of the file, and of the directory
+    calls.clear()
+    atomic.write_text(tmp_path / "file", "content", sync=False)
+    assert calls == ["replace"]
+
+
+def test_names_that_are_not_utf_8_and_names_as_long_as_the_file_system_has_them(tmp_path):
+    path = os.path.join(tmp_path, os.fsdecode(b"caf\xe9"))
+    atomic.write_text(path, f"of {os.path.basename(path)}")
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == "of caf\\udce9"
+    for name in ("あ" * 84, "x" * 255):
+        atomic.write_text(tmp_path / name, "content")
+        assert (tmp_path / name).read_text() == "content"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("content", ["", "old"])
+def test_links_stay_and_what_they_refer_to_is_replaced(tmp_path, content):
+    for name in ("disk", "here"):
+        (tmp_path / name).mkdir()
+    link, folder_link = tmp_path / "here/file", tmp_path / "here/model"
+    link.symlink_to("../disk/file")
+    folder_link.symlink_to("../disk/model")
+    if content:
+        (tmp_path / "disk/file").write_text(content)
+        (tmp_path / "disk/model").mkdir()
+        (tmp_path / "disk/model/old").touch()
+    checks.check_output_file(link)
+    atomic.write_text(link, "new")
+    with atomic.replace_directory(folder_link) as made:
+        atomic.write_text(os.path.join(made, "new"), "")
+    assert link.is_symlink() and folder_link.is_symlink()
+    assert files_under(tmp_path / "disk") == {"file": "new", "model/new": ""}
+
+
+def test_an_upload_that_fails_leaves_nothing_of_the_new_content(tmp_path, monkeypatch):
+    url, uploaded, upload = f"memory://{tmp_path.name}/model", [], files.upload
+
+    def fail(source, path):
+        if uploaded:
+            raise OSError(errno.EIO, "gone", path)
+        uploaded.append(path)
+        upload(source, path)
+
+    monkeypatch.setattr(files, "upload", fail)
+    with pytest.raises(OSError, match="gone"), atomic.replace_directory(url) as folder:
+        for name in ("config.json", "model.safetensors"):
+            atomic.write_text(os.path.join(folder, name), "new")
+    assert uploaded == [f"{url}/config.json"] and not files.walk(url)
+
+
+def test_the_working_directory_stays_and_gets_the_content(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").write_text("old")
+    before = os.stat(tmp_path).st_ino
+    with atomic.replace_directory(".") as folder:
+        os.makedirs(os.path.join(folder, "inner"))
+        atomic.write_text(os.path.join(folder, "inner", "new"), "new")
+    assert os.stat(".").st_ino == before and files_under(tmp_path) == {"inner/new": "new"}
+
+
+@pytest.mark.parametrize(("stays", "moments"), [(False, 2), (True, 5)])
+def test_an_error_while_a_directory_is_replaced_leaves_the_old_one(tmp_path, monkeypatch, stays, moments):
+    monkeypatch.setattr(os.path, "ismount", lambda path: stays)
+    model, rename = tmp_path / "model", os.rename
+    (model / "inner").mkdir(parents=True)
+    old = {"a": "old", "b": "old", "inner/c": "old"}
+    for name in old:
+        (model / name).write_text("old")
+    for moment in range(moments):
+        count = iter(range(100))
+
+        def fail(source, target, count=count, moment=moment):
+            if next(count) == moment:
+                raise PermissionError(source)
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", fail)
+        with pytest.raises(PermissionError), atomic.replace_directory(model) as folder:
+            for name in ("a", "d"):
+                atomic.write_text(os.path.join(folder, name), "new")
+        assert files_under(model) == old and os.listdir(tmp_path) == ["model"]
+
+
+KILLED = """
+import os, sys
+from bert_jax.io import atomic
+rename = os.rename
+for moment in range(3):
+    model = f"{sys.argv[1]}/{moment}/model"
+    os.makedirs(model)
+    atomic.write_text(f"{model}/a", "old")
+    if os.fork():
+        os.wait()
+        continue
+    count = iter(range(100))
+    os.rename = lambda *paths: os._exit(1) if next(count) == moment else rename(*paths)
+    with atomic.replace_directory(model) as folder:
+        atomic.write_text(f"{folder}/a", "new")
+    os._exit(0)
+"""
+
+
+def test_what_a_killed_process_was_replacing_is_restored(tmp_path, capsys):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=True)
+    for moment, content in enumerate(("old", "old", "new")):
+        model = tmp_path / str(moment) / "model"
+        assert model.exists() == (moment != 1)
+        atomic.restore_directory(model)
+        assert files_under(model) == {"a": content}
+        assert ("was restored" in capsys.readouterr().err) == (moment == 1)
+
+
+def test_temporary_directories_are_removed(tmp_path, monkeypatch):
+    with pytest.raises(ZeroDivisionError), scratch.directory(str(tmp_path)) as folder:
+        (tmp_path / folder / "x").touch()
+        1 / 0  # noqa: B018
+    assert os.listdir(tmp_path) == []
+    path = scratch.kept_file("tokenizer.json", b"{}")
+    assert os.path.basename(path) == "tokenizer.json" and os.path.exists(path)
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert caches.directory("xla") == f"{tmp_path}/bert_jax/xla"
+
+
+def test_owners():
+    own = f"a.tmp-{owners.token()}-00"
+    assert owners.is_dead(own) is False
+    assert owners.is_dead(f"a.tmp-{owners.machine()}-{(1 << 22) + 1}-1-00") is True
+    if owners.process_start(os.getpid()) != "unknown":
+        assert owners.is_dead(f"a.tmp-{owners.machine()}-{os.getpid()}-1-00") is True  # its id was used again
+    assert owners.is_dead("a.tmp-0123456789ab-1-1-00") is None and owners.is_dead("a") is None
+
+
+def test_what_is_there_is_replaced_only_when_asked(tmp_path):
+    checks.check_free(tmp_path / "new", overwrite=False)
+    checks.check_free(tmp_path, overwrite=False)  # an empty directory
+    (tmp_path / "file.npy").write_text("")
+    for path in (tmp_path, tmp_path / "file.npy"):
+        with pytest.raises(UserError, match=f"--out={path} exists already; --overwrite replaces it"):
+            checks.check_free(path, overwrite=False, flag="--out")
+        checks.check_free(path, overwrite=True)
+    with pytest.raises(UserError, match="exists already"):
+        checks.check_output_file(tmp_path / "file.npy", (".npy",), overwrite=False)
+    checks.check_output_file(tmp_path / "file.npy", (".npy",))
+    for name in ("file.txt", "file.npy/x.npy", ""):
+        with pytest.raises(UserError, match=f"^--output={tmp_path}"):
+            checks.check_output_file(f"{tmp_path}/{name}", (".npy",) if name else ())
+    assert os.listdir(tmp_path) == ["file.npy"]
+
+
+def test_a_missing_file_gets_the_nearest_one_or_what_is_expected(tmp_path):
+    (tmp_path / "train.csv").touch()
+    for name, hint in (
+        ("train.cvs", f"did you mean {tmp_path}/train.csv?"),
+        ("x.tsv", "expected a CSV file"),
+    ):
+        with pytest.raises(UserError, match=re.escape(f"{name}: no such file; {hint}")):
+            checks.check_input(tmp_path / name, "CSV")
+
+
+def test_places_of_checkpoints(tmp_path):
+    for path in ("ftp://host/run", str(tmp_path / os.fsdecode(b"caf\xe9"))):
+        with pytest.raises(UserError, match="where checkpoints can be stored"):
+            checks.check_checkpoint_place(path)
+    checks.check_checkpoint_place("räume")
+
+
+def test_lists_with_commas(tmp_path):
+    for name in ("a", "size=8,rate=0.1"):
+        (tmp_path / name).touch()
+    both = f"{tmp_path}/size=8,rate=0.1"
+    assert comma_lists.paths(f"{tmp_path}/a, {both},gs://b/c") == [f"{tmp_path}/a", both, "gs://b/c"]
+    assert comma_lists.names(" x, y", "--clean") == ["x", "y"] and comma_lists.names("", "--clean") == []
+    for text in ("x,", ",x", "x,,y"):
+        with pytest.raises(UserError, match="of the list is empty"):
+            comma_lists.names(text, "--clean")
+        with pytest.raises(UserError, match="of the list is empty"):
+            comma_lists.paths(text)
+
+
+@pytest.mark.parametrize("suffix", mutations.COMPRESS)
+def test_files_are_decompressed_by_their_suffix(tmp_path, suffix):
+    path, content = tmp_path / f"x.txt{suffix}", b"some text\n" * 1000
+    path.write_bytes(mutations.COMPRESS[suffix](content))
+    assert compression.strip_suffix(str(path)) == str(tmp_path / "x.txt")
+    with compression.opened(path) as file:
+        assert file.read() == content
+    for damaged in (path.read_bytes()[:-9], b"plain text"):
+        path.write_bytes(damaged)
+        if suffix:
+            with pytest.raises(UserError, match=f"not a {suffix} file"), compression.opened(path) as file:
+                file.read()
+
+
+SCHEMA = {
+    "name": str,
+    "size": range(1, 10),
+    "seed?": int,
+    "rate": float,
+    "on": (bool, None),
+    "parts": [{"rows": range(0, 1 << 63)}],
+    "labels": {str: [str]},
+}
+GOOD = '{"name": "n", "size": 3, "rate": 1, "on": null, "parts": [{"rows": 0}], "labels": {"a": ["b"]}}'
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("", "", ""),
+        ("null", "true", ""),
+        ('"n"', "5", "name is 5, expected text"),
+        ("3", "true", "size is true, expected a whole number from 1 to 9"),
+        ("3", "10", "size is 10, expected a whole number from 1 to 9"),
+        ('"size": 3, ', "", "there is no size, expected a whole number from 1 to 9"),
+        ('"rate": 1', '"rate": "1"', 'rate is "1", expected a number'),
+        ("null", "0", "on is 0, expected true or false or null"),
+        ('[{"rows": 0}]', '{"rows": 0}', "parts is an object, expected a list"),
+        ('{"rows": 0}', '{"rows": -1}', "parts[0].rows is -1, expected a whole number from 0 to"),
+        ('["b"]', "[null]", "labels.a[0] is null, expected text"),
+        ('"size": 3', '"size": 3, "seed": 9223372036854775808', "seed is 9223372036854775808, expected"),
+        ('"n"', '"n', "not JSON"),
+        ('"n"', "[" * 100_000, "not JSON"),
+        ('"n"', '"\ud800"', "not JSON"),
+    ],
+)
+def test_json_is_checked_against_a_schema(tmp_path, old, new, message):
+    path = tmp_path / "x.json"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace(old, new, 1).encode("utf-8", "surrogatepass"))
+    if not message:
+        assert json_files.read(path, SCHEMA)["parts"] == [{"rows": 0}]
+        return
+    with pytest.raises(UserError) as caught:
+        json_files.read(path, SCHEMA)
+    assert str(caught.value).startswith(f"{path}: {message}") and "\n" not in str(caught.value)
+
+
+def test_a_sealed_object_that_was_changed_is_an_error():
+    sealed = json_files.sealed({"step": 3, "scores": {"f1": 0.5}})
+    assert json_files.unsealed(sealed, "best.json") == {"step": 3, "scores": {"f1": 0.5}}
+    assert json_files.unsealed({"step": 3}, "best.json") == {"step": 3}  # of an older version
+    with pytest.raises(UserError, match="its content differs"):
+        json_files.unsealed(sealed | {"step": 4}, "best.json")
+
+
+def test_wording():
+    assert [wording.counted(n, "file") for n in (0, 1, 1234)] == ["0 files", "1 file", "1,234 files"]
+    assert [wording.rate(x) for x in (3 / 7.8, 119.9, 999.6)] == ["0.385", "120", "1,000"]
+    assert [wording.size(n) for n in (999, 1000, 73_800_000)] == ["999 bytes", "1.0 kB", "73.8 MB"]
+    assert wording.alternatives("abc") == "a, b, or c" and wording.some("abcde") == "a, b, c and 2 more"
+    assert wording.did_you_mean("bnch", ["bench"], "--") == "; did you mean --bench?"
+    assert markdown.table_of_texts(["a|b"], [["[x]"]]) == "| a\\|b |\n| --- |\n| \\[x\\] |"
+
+
+def test_lines_are_rare_where_there_is_no_terminal(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with progress.Progress(stream) as bar:
+        bar.start("making rows", 100, "buckets")
+        for _ in range(100):
+            now[0] += 1.0
+            bar.advance(1)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 10 and lines[2] == "making rows: 30 of 100 buckets, 1 buckets/s, 1:10 left"
+
+
+def shown_on_a_terminal(use):
+    """What appears on a terminal while `use` writes to it."""
+    parent, child = pty.openpty()
+    with open(child, "w") as terminal:
+        use(terminal)
+        shown = b""
+        while select.select([parent], [], [], 0.5)[0]:
+            shown += os.read(parent, 1 << 16)
+    os.close(parent)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+
+
+def test_a_terminal_gets_bars(tmp_path, monkeypatch):
+    def use(terminal):
+        with progress.Progress(terminal) as bar:
+            bar.start("tokenizing", 10e6, "MB", 1e-6)
+            bar.advance(10e6)
+        monkeypatch.setattr("sys.stdout", terminal)
+        writer = MetricsWriter(tmp_path, total_steps=1000)
+        writer.rewind(0)
+        with writer.stage("evaluation", 64, "batches") as at:
+            at(2)
+            writer._bars.refresh()
+        writer.message("eval 3  loss 1.0")
+        writer.close()
+
+    shown = shown_on_a_terminal(use)
+    for part in ("tokenizing", "10/10 MB", "steps", "2/64", "eval 3  loss 1.0\r\n"):
+        assert part in shown, part
+
+
+def test_a_picture_has_text_in_any_script(tmp_path):
+    figure, axis = plt.subplots(figsize=(2, 1))
+    axis.set_title("猫 $5")
+    atomic.save_figure(figure, tmp_path / "new" / "picture.svg", 50)
+    plt.close(figure)
+    assert axis.title.get_fontfamily()[0] == "sans-serif" and not axis.title.get_parse_math()
+    assert (tmp_path / "new" / "picture.svg").stat().st_size > 1000
