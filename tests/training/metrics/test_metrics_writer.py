@@ -430,7 +430,7 @@ def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
     writer.close()
     assert "step  6  loss 6.5000" in terminal.getvalue()
     bars = terminal.getvalue().rpartition("\x1b[2K")[2]  # after the line was erased for the last time
-    assert "7/10" in bars and bars.count("of 10") == 1
+    assert "7/10" in bars and bars.count("/10") == 1
 
 
 def test_other_processes_write_nothing(tmp_path, capsys):
