@@ -27,7 +27,7 @@ OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
 
 _STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 # Errors that a remote file system may raise without their number.
-_NUMBERS = {
+_NUMBERS: dict[type[Exception], int] = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
     IsADirectoryError: errno.EISDIR,
