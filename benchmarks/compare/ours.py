@@ -97,14 +97,14 @@ def matrix(args) -> None:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.kernels.products import product
+    from bert_jax.kernels.matmul import matmul
 
     size, inner = args.size, 10
     a, b = (
         jax.random.normal(key, (size, size)).astype(args.dtype) for key in jax.random.split(jax.random.key(0))
     )
     a = a * jnp.asarray(size**-0.5, args.dtype)  # so that the numbers stay as large as they are
-    products = jax.jit(lambda a, b: jax.lax.fori_loop(0, inner, lambda _, c: product(a, c, (1, 0)), b))
+    products = jax.jit(lambda a, b: jax.lax.fori_loop(0, inner, lambda _, c: matmul(a, c, (1, 0)), b))
     case = measure.Case(
         what={"kind": "matrix", "size": size, "dtype": args.dtype},
         unit="FLOP/s",

@@ -177,8 +177,7 @@ def probe() -> dict[str, Any]:
         if not difference <= tolerance:
             wrong[dtype] = difference
     config = model_config.EncoderConfig()
-    variant = kernel_check.Variant.of(config)
-    names = [kernel.name for kernel in kernel_check.candidates(config, variant)]
+    kernels = kernel_check.candidates(config)
     return {
         "platform": devices[0].platform,
         "kind": devices[0].device_kind,
@@ -188,7 +187,7 @@ def probe() -> dict[str, Any]:
         "wrong_matmuls": wrong,
         "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         "crc32c": google_crc32c.implementation,
-        "kernels": [dataclasses.asdict(result) for result in kernel_check.run(names, variant)],
+        "kernels": [dataclasses.asdict(kernel_check.run(kernel, config)) for kernel in kernels],
     }
 
 
@@ -242,7 +241,7 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
     for result in probed["kernels"]:
         name = result["kernel"]
         if result["problem"]:
-            fix = f"runs use {name.split('=')[0]}=xla instead, so none is needed; please report this line"
+            fix = "runs use XLA instead, so none is needed; please report this line"
             yield Check("kernels", WARNING, f"{name}: {result['problem']}", fix)
         else:
             yield Check("kernels", OK, f"{name}: agrees with XLA to {result['difference']:.1%}")

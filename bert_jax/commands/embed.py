@@ -108,7 +108,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
     model = convert.load(flags.model, log=log)
     if flags.layers is None and flags.pooling == "none":
-        layers = list(range(-min(4, model.config.computed_layers), 0))
+        layers = list(range(-min(4, model.config.num_hidden_layers), 0))
     embedder = embedding.Embedder(
         model,
         layers=layers,

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.models import runs
 from bert_jax.models.assembled import Parameter
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.layer_slices import layer_slices
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
 GENERATOR = "tensorflow_generator"  # names of a second network in the same TF1 checkpoint (ELECTRA)
-LAYERS = "encoder/layers/{place}"  # the parameters of a layer, at each of `runs.places`
+LAYERS = "encoder/layers/{place}"  # the parameters of a layer, at each of `layer_slices`
 
 # The layout of a parameter in the files. In bert_jax a kernel is [inputs..., outputs...].
 VECTOR = "vector"  # [N] in both
@@ -62,11 +62,10 @@ class Entry(NamedTuple):
         if not self.ours.startswith(LAYERS):
             yield self.ours, [theirs], False
             return
-        for place in runs.places(config):
-            numbers = place.numbers[:1] if place.shared else place.numbers
-            fields = {"group": place.group, "member": place.member}
-            names = [theirs.format(layer=number, **fields) for number in numbers]
-            yield self.ours.format(place=place.path), names, not place.shared
+        for each in layer_slices(config):
+            numbers = each.numbers[:1] if each.shared else each.numbers
+            names = [theirs.format(layer=number, group=each.group) for number in numbers]
+            yield self.ours.format(place=each.path), names, not each.shared
 
 
 def _module(

@@ -42,7 +42,7 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
         model: the model to compute.
         classification: the structure of its classifier; by default that of its family and head.
     """
-    plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
+    plain = model.config.replace(dtype="float32", attention="xla", remat="none")
     inputs = random_inputs(plain)
     params = nest({name: jnp.asarray(array, jnp.float32) for name, array in model.params.items()})
     positions = np.broadcast_to(np.arange(inputs["mask"].shape[1]), inputs["mask"].shape)

@@ -17,7 +17,7 @@ from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.parameters import LAYERS, abstract, layer_numbers
+from bert_jax.models.parameters import LAYERS, abstract, parameter_slices
 
 WORDS = "encoder/embeddings/word_embeddings"
 POSITIONS = "encoder/embeddings/position_embeddings"
@@ -189,7 +189,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
         name: array for name, array in model.params.items() if not name.startswith(f"encoder/{LAYERS}/")
     }
     old, new = (
-        layer_numbers(abstract(model.family.module(each, ("encoder",), "none")), each)
+        parameter_slices(abstract(model.family.module(each, ("encoder",), "none")), each)
         for each in (model.config, config)
     )
     by_layer = {
@@ -206,11 +206,16 @@ def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
     """Returns the fields of the configuration that give the chosen layers their windows of attention."""
     is_local = [config.is_local(layer) for layer in layers]
     if not any(is_local):
-        names = ("local_window", "global_every", "attention_pattern", "local_rotary_theta")
+        names = ("local_window", "global_every", "local_rotary_theta")
         return {name: getattr(EncoderConfig, name) for name in names}
-    if not config.attention_pattern and is_local == [config.is_local(i) for i in range(len(layers))]:
-        return {}
-    return {"global_every": 1, "attention_pattern": "".join("l" if local else "g" for local in is_local)}
+    depth = range(len(layers))
+    for every in range(2, len(layers) + 1):
+        if is_local == [i % every > 0 for i in depth]:
+            return {"global_every": every}
+    raise UserError(
+        f"layers {', '.join(map(str, layers))}: expected a global layer, such as {config.global_every}, at "
+        "equal distances from the first one on"
+    )
 
 
 def cast(model: Model, dtype: str) -> Model:

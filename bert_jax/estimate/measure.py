@@ -13,7 +13,7 @@ from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.tpus import Slices
 from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
-from bert_jax.models.runs import layer_runs
+from bert_jax.models.layer_slices import layer_slices
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit
 from bert_jax.training.metrics import peaks
@@ -115,7 +115,7 @@ def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
 
 def _attention(step: TrainStep) -> str:
     """Returns the implementations of attention, in global and in local layers."""
-    windows = {spec.window for run in layer_runs(step.model) for spec in run.layers}
+    windows = {each.window for each in layer_slices(step.model)}
     names = [
         step.attention_of(step.model, window) + " in local layers" * bool(window and len(windows) > 1)
         for window in sorted(windows)
@@ -221,12 +221,12 @@ def attention_flops(step: TrainStep) -> float:
     for model in step.encoders:
         forwards = 1 if model.execution.remat == "none" else 2
         products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
-        specs = [spec for run in layer_runs(model) for spec in run.layers * run.repeats]
-        chosen = {spec.window: step.attention_of(model, spec.window) for spec in specs}
+        slices = layer_slices(model)
+        chosen = {each.window: step.attention_of(model, each.window) for each in slices}
         keys = sum(
-            kernel_keys(chosen[spec.window], length, spec.window)
-            for spec in specs
-            if chosen[spec.window] != "xla"
+            kernel_keys(chosen[each.window], length, each.window) * len(each.numbers)
+            for each in slices
+            if chosen[each.window] != "xla"
         )
         total += 2.0 * products * rows * model.hidden_size / step.heads_split(model) * length * keys
     return total

@@ -145,14 +145,17 @@ class TrainStep:
 
     def attention_of(self, model: EncoderConfig, window: int) -> str:
         """Returns the implementation of attention in the layers of an encoder with a window; 0 for none."""
-        case = dataclasses.replace(
-            model.attention_case(),
-            length=self.rows.length,
-            heads=model.num_attention_heads // self.heads_split(model),
-            window=window,
-        )
         target = platform.target_of(self.mesh.devices.flat[0])
-        return dispatch.choose("attention", model.execution.attention, case, target).implementation
+        case = dispatch.AttentionCase(
+            dispatch.resolve_dtype(model.execution.dtype, target),
+            self.rows.length,
+            model.num_attention_heads // self.heads_split(model),
+            model.head_dim,
+            model.attention_probs_dropout_prob,
+            window,
+            model.position == "alibi",
+        )
+        return dispatch.choose_attention(model.execution.attention, case, target).implementation
 
     def heads_split(self, model: EncoderConfig) -> int:
         """Returns the number of chips over which the attention heads of an encoder are split."""

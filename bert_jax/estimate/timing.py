@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.estimate.collectives import KINDS
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.estimate.tpus import Chip
-from bert_jax.kernels import residual
+from bert_jax.kernels.tpu import residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")
 

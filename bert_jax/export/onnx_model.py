@@ -14,9 +14,9 @@ import numpy as np
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.export.graph import Graph, Value
-from bert_jax.models import positions, runs
+from bert_jax.models import layer_slices, positions
 from bert_jax.models.heads.structures import LEAST_LENGTH
-from bert_jax.models.runs import LayerSpec
+from bert_jax.models.layer_slices import LayerSlice
 
 BATCH, LENGTH = "batch", "sequence"
 WORD_EMBEDDINGS = "word_embeddings"  # the name of their table
@@ -118,15 +118,15 @@ class ModelGraph:
         mask = self._padding()
         biases: dict[int, list[Value]] = {}
         turns: dict[float, tuple[Value, Value]] = {}
-        for name, run in runs.named(runs.layer_runs(config)):
-            for repeat in range(run.repeats):
-                for member, spec in enumerate(run.layers):
+        for slices in layer_slices.scans(config):
+            for repeat in range(len(slices[0].numbers)):
+                for spec in slices:
                     if spec.window not in biases:
                         biases[spec.window] = [mask, *self._biases(spec)]
                     if config.position == "rotary" and spec.theta not in turns:
                         turns[spec.theta] = self._turns(spec.theta)
-                    path = f"encoder/layers/{name}/{runs.member_name(run, member)}"
-                    place = None if run.shared else repeat
+                    path = f"encoder/layers/{spec.path}"
+                    place = None if spec.shared else repeat
                     x = self._layer(x, path, place, spec, biases[spec.window], turns.get(spec.theta))
         return self._norm(x, "encoder/final_norm") if config.final_norm else x
 
@@ -152,7 +152,7 @@ class ModelGraph:
         bias = self.graph("Mul", padding, self.graph.floats(_NEVER))
         return self.graph("Unsqueeze", bias, self.graph.ints(1, 2))
 
-    def _biases(self, spec: LayerSpec) -> list[Value]:
+    def _biases(self, spec: LayerSlice) -> list[Value]:
         """Returns what is added to the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""
         config, found = self._config, []
         if not (config.causal or spec.window or config.position == "alibi"):
@@ -188,7 +188,7 @@ class ModelGraph:
         x: Value,
         path: str,
         layer: int | None,
-        spec: LayerSpec,
+        spec: LayerSlice,
         biases: Sequence[Value],
         turns: tuple[Value, Value] | None,
     ) -> Value:

@@ -22,7 +22,7 @@ _LOGITS = {"masked_lm": "mlm", "pretraining": "mlm", "replaced_tokens": "discrim
 
 def function(model: Model) -> Callable[..., dict[str, jax.Array]]:
     """Returns the function of int32 `INPUTS` [B, L] that computes all outputs in float32."""
-    config = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
+    config = model.config.replace(dtype="float32", attention="xla", remat="none")
     module = model.module.clone(config=config)
     params = nest({name: np.asarray(array, np.float32) for name, array in model.params.items()})
 

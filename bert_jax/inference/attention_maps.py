@@ -65,7 +65,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 
 def computed_as(config: EncoderConfig) -> EncoderConfig:
     """Returns a configuration that computes in float32 and without kernels, which return no probabilities."""
-    return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
+    return config.replace(dtype="float32", attention="xla", remat="none")
 
 
 def attention_weights(

@@ -123,7 +123,7 @@ class Embedder:
 
     def _check(self, model: Model) -> tuple[int, ...]:
         """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options."""
-        source, layers, last = model.source or "the model", self.layers, self.config.computed_layers
+        source, layers, last = model.source or "the model", self.layers, self.config.num_hidden_layers
         numbers = tuple(layer % (last + 1) for layer in layers)
         if self.pooling not in POOLINGS:
             raise UserError(f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}")

@@ -1,8 +1,8 @@
 """The table of which implementation computes an operation.
 
 The choice depends on platform, dtype, shape, dropout, window and bias, and no other code decides by platform.
-Every choice comes with its reason, for the run's log and for `bert-jax doctor`. The module does not import
-jax, so that a configuration can be checked before jax starts.
+Every choice comes with its reason, for the run's log. The module does not import jax, so that a configuration
+can be checked before jax starts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ LANES = 128
 LONGEST_WHOLE_ROW = 512
 # Longest row of its kernel without a window: the gradients of the queries, float32 [L, 128], have to fit.
 LONGEST_ROW = 8192
-# Tokens of the smallest block of the Triton kernels.
-SHORTEST_BLOCK = 16
-# The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time, and the
-# Triton kernel a few float32 lines of 1,024 in the registers of a warp.
+# The residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
 
 DTYPES = ("auto", "float32", "bfloat16")
-HALF_PRECISION = ("bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +48,13 @@ class Target:
     @property
     def is_before_ampere(self) -> bool:
         """Returns whether this is known to be an NVIDIA GPU without bfloat16 products (capability < 8.0)."""
-        found = re.fullmatch(r"(\d+)\.\d+", self.capability)
-        return found is not None and int(found[1]) < 8
+        version = re.fullmatch(r"(\d+)\.\d+", self.capability)
+        return version is not None and int(version[1]) < 8
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCase:
-    """What the choice of an attention implementation depends on; None for what is not known yet.
+    """What the choice of an attention implementation depends on; None is unknown.
 
     Attributes:
         dtype: dtype of query, key and value.
@@ -81,12 +77,12 @@ class AttentionCase:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualCase:
-    """What the implementation of the norm of half a layer, and of what it is computed with, depends on.
+    """What the implementation of a sublayer's norm, and of what it is computed with, depends on.
 
     Attributes:
-        length: number of tokens of a row.
+        length: number of tokens of a row; None is unknown.
         features: features of a token.
-        placement: "post", dropout, sum and norm at the end of the half; or "pre", the norm at its start.
+        placement: "post": dropout, sum and norm at the end of the sublayer; "pre": the norm at its start.
         norm: "layernorm" or "rmsnorm".
     """
 
@@ -109,12 +105,12 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class KernelSpec:
     """A fused kernel.
 
     Attributes:
-        operation: "attention" or "residual", which is also the name of the configuration field.
-        implementation: the value of that field.
+        operation: "attention" or "residual".
+        implementation: the value of `model.attention` that requests it.
         platform: the platform that the kernel is made for.
         why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
             a sentence that begins with the kernel's name; None if it can.
@@ -129,15 +125,13 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Returns the kernel as it is requested in a configuration, such as `attention=pallas`."""
+        """Returns the name of the kernel in messages, such as `attention=pallas`."""
         return f"{self.operation}={self.implementation}"
 
 
 _SMALLEST_HEAD = 16  # of the Pallas kernel: eight of them fill a block of lanes
 _WINDOW_OF_SMALLEST = 256  # keys and masks of larger ones do not fit into the vector memory of TPU v4
-_NO_WINDOW = "has no local attention (local_window)"
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
-_ONLY_LAYER_NORM = "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
@@ -146,13 +140,10 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     if length is not None and (length % LANES or (length > LONGEST_ROW and not case.window)):
         return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
     longest = None if length is None else segments.longest_window(length)
+    if size == _SMALLEST_HEAD and (length or 0) > LONGEST_WHOLE_ROW:
+        longest = _WINDOW_OF_SMALLEST if longest is None else longest
     if longest is not None and case.window > longest:
         return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
-    if size == _SMALLEST_HEAD and case.window > _WINDOW_OF_SMALLEST and (length or 0) > LONGEST_WHOLE_ROW:
-        return (
-            f"needs a local_window of at most {_WINDOW_OF_SMALLEST} for heads of {size} features in rows of "
-            f"more than {LONGEST_WHOLE_ROW} tokens, not {case.window}"
-        )
     if size is not None and (LANES % size or size < _SMALLEST_HEAD):
         return f"needs heads of {_SMALLEST_HEAD}, 32, 64 or {LANES} features, not {size}"
     if size is not None and heads is not None and heads * size % LANES:
@@ -170,28 +161,18 @@ def _splash(case: AttentionCase, target: Target) -> str | None:
     return None
 
 
-def _no_nvidia_ampere(target: Target) -> str | None:
-    if target.platform == "cpu":  # its interpreter computes any kernel
-        return None
-    if target.is_before_ampere:
-        return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
-    if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
-        return f"needs an NVIDIA GPU, and this one is {target.capability}"
-    return None
-
-
 def _cudnn(case: AttentionCase, target: Target) -> str | None:
     # The limits of jax.nn.dot_product_attention(implementation="cudnn") with a mask, in a program that may
     # be differentiated. Hopper supports larger heads, but using them would need a check of the actual device.
-    if problem := _no_nvidia_ampere(target):
-        return problem
+    if target.is_before_ampere or not re.fullmatch(r"(\d+\.\d+)?", target.capability):
+        return f"needs an NVIDIA GPU of compute capability 8.0 or newer, not {target.capability}"
     if case.window:
-        return _NO_WINDOW
+        return "has no local attention (local_window)"
     if case.bias:
         return _NO_BIAS
     if case.dropout_rate:
         return _NO_DROPOUT
-    if case.dtype not in (None, *HALF_PRECISION):
+    if case.dtype not in (None, "bfloat16", "float16"):
         return f"needs bfloat16 or float16, not {case.dtype}"
     if case.head_size is not None and (case.head_size % 8 or case.head_size > 128):
         return f"needs heads of a multiple of 8 up to 128, not {case.head_size}"
@@ -200,136 +181,97 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
     return None
 
 
-def _triton(case: AttentionCase, target: Target) -> str | None:
-    if problem := _no_nvidia_ampere(target):
-        return problem
-    # Triton's arrays have powers of 2 as sizes, and the sides of its products are at least 16.
-    if case.head_size is not None and case.head_size not in (16, 32, 64, 128):
-        return f"needs heads of 16, 32, 64 or 128, not {case.head_size}"
-    if case.length is not None and case.length % SHORTEST_BLOCK:
-        return f"needs rows of a multiple of {SHORTEST_BLOCK} tokens, not {case.length}"
-    return None
-
-
 def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
-    length, features = case.length, case.features
     if case.placement == "post" and case.norm != "layernorm":
-        return _ONLY_LAYER_NORM
-    if length is not None and length % RESIDUAL_TOKENS:
-        return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {length}"
-    return _features_of_residual(features)
-
-
-def _triton_residual(case: ResidualCase, target: Target) -> str | None:
-    length, features = case.length, case.features
-    if problem := _no_nvidia_ampere(target):
-        return problem
-    if case.placement == "post" and case.norm != "layernorm":
-        return _ONLY_LAYER_NORM
-    if length is not None and length % SHORTEST_BLOCK:
-        return f"needs rows of a multiple of {SHORTEST_BLOCK} tokens, not {length}"
-    return _features_of_residual(features)
-
-
-def _features_of_residual(features: int | None) -> str | None:
-    if features is not None and (features % LANES or features > MAX_RESIDUAL_FEATURES):
-        return f"needs a multiple of {LANES} features up to {MAX_RESIDUAL_FEATURES}, not {features}"
+        return "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
+    if case.length is not None and case.length % RESIDUAL_TOKENS:
+        return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {case.length}"
+    if case.features is not None and (case.features % LANES or case.features > MAX_RESIDUAL_FEATURES):
+        return f"needs a multiple of {LANES} features up to {MAX_RESIDUAL_FEATURES}, not {case.features}"
     return None
 
 
 # In the order of preference for "auto".
 KERNELS = (
-    Kernel("attention", "pallas", "tpu", _pallas_attention),
-    Kernel("attention", "splash", "tpu", _splash),
-    Kernel("attention", "cudnn", "gpu", _cudnn, is_pallas=False),
-    Kernel("attention", "triton", "gpu", _triton),
-    Kernel("residual", "pallas", "tpu", _pallas_residual),
-    Kernel("residual", "triton", "gpu", _triton_residual),
+    KernelSpec("attention", "pallas", "tpu", _pallas_attention),
+    KernelSpec("attention", "splash", "tpu", _splash),
+    KernelSpec("attention", "cudnn", "gpu", _cudnn, is_pallas=False),
+    KernelSpec("residual", "pallas", "tpu", _pallas_residual),
 )
+ATTENTIONS = ("auto", "xla", "pallas", "splash", "cudnn")  # the values of `model.attention`
+
+# Kernels that failed their check in this process, with the problem; see `bert_jax.kernels.check`.
+_disabled: dict[str, str] = {}
 
 
-def choices(operation: str) -> tuple[str, ...]:
-    """Returns the values of the configuration field of an operation: "auto", "xla", and its kernels."""
-    return ("auto", "xla", *(kernel.implementation for kernel in KERNELS if kernel.operation == operation))
+def disable_kernel(name: str, problem: str) -> None:
+    """Disables a kernel: "auto" no longer chooses it, and requesting it by name is an error."""
+    _disabled[name] = problem
 
 
-_PLATFORM_NAMES = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
+def kernels(operation: str, requested: str, platform: str) -> list[KernelSpec]:
+    """Returns the kernels of an operation that a value of `model.attention` allows on a platform.
+
+    "xla" allows none, for either operation. On a CPU, "pallas" and "splash" are interpreted, which is slow.
+    """
+    if requested == "xla":
+        return []
+    is_interpreted = platform == "cpu" and requested != "auto"
+    return [
+        kernel
+        for kernel in KERNELS
+        if kernel.operation == operation
+        and (requested in ("auto", kernel.implementation) or operation == "residual")
+        and (kernel.platform == platform or (is_interpreted and kernel.is_pallas))
+    ]
 
 
-def kernels_of(platform: str) -> tuple[Kernel, ...]:
-    """Returns the fused kernels that are made for a platform."""
-    return tuple(kernel for kernel in KERNELS if kernel.platform == platform)
-
-
-def choose(operation: str, requested: str, case: AttentionCase | ResidualCase, target: Target) -> Choice:
-    """Returns the implementation of an operation, and the reason for choosing it.
+def choose_attention(requested: str, case: AttentionCase, target: Target) -> Choice:
+    """Returns the implementation of attention, and the reason for choosing it.
 
     Args:
-        operation: "attention" or "residual".
-        requested: "auto", "xla", or the name of a kernel, which is then chosen or refused.
+        requested: "auto", "xla", or the name of a kernel.
         case: what is computed.
         target: the device that it is computed on.
 
     Raises:
         UserError: a kernel is requested by name that cannot compute this, or failed its check.
     """
-    if requested == "auto":
-        choice = _choose_automatically(operation, case, target)
-    elif requested == "xla":
-        choice = Choice(operation, "xla", "as configured")
-    else:
-        kernel = find(operation, requested)
-        if problem := _why_not_requested(kernel, case, target):
-            raise UserError(f"{kernel.name} {problem}; use {operation}=auto, or xla")
-        choice = Choice(operation, requested, "as configured")
-    if (choices := _recording.get()) is not None and choice not in choices:
-        choices.append(choice)
+    choice = _choose("attention", requested, case, target)
+    if choice.implementation != requested and requested != "auto":
+        raise UserError(f"attention={requested} cannot be used: {choice.reason}; use attention=auto, or xla")
     return choice
 
 
-def _choose_automatically(operation, case, target):
-    reasons = []
-    for kernel in kernels_of(target.platform):
-        if kernel.operation != operation:
-            continue
-        problem = kernel.why_not(case, target)
-        if problem is None and kernel.name in _distrusted:
-            problem = "failed its check on this device"
-        if problem is None:
-            return Choice(operation, kernel.implementation, f"the fused kernel of {target.platform}")
-        reasons.append(f"{kernel.implementation} {problem}")
-    return Choice(operation, "xla", "; ".join(reasons) or f"{target.platform} has no fused kernel")
-
-
-def _why_not_requested(kernel, case, target):
-    # Pallas kernels are interpreted on a CPU, which is how they are tested without a TPU or GPU.
-    interpreted = target.platform == "cpu" and kernel.is_pallas
-    if kernel.platform != target.platform and not interpreted:
-        return f"is made for {_PLATFORM_NAMES[kernel.platform]}, and this program is for " + (
-            _PLATFORM_NAMES.get(target.platform, target.platform)
-        )
-    if kernel.name in _distrusted:
-        return f"failed its check on this device ({_distrusted[kernel.name]})"
-    return kernel.why_not(case, target)
-
-
-def find(operation: str, implementation: str) -> Kernel:
-    """Returns the kernel of an operation with this implementation name."""
-    return next(k for k in KERNELS if (k.operation, k.implementation) == (operation, implementation))
-
-
-def check_case(operation: str, requested: str, case: AttentionCase | ResidualCase) -> None:
-    """Raises UserError if a kernel is requested by name that cannot compute the case on any device.
+def choose_residual(requested: str, case: ResidualCase, target: Target) -> Choice:
+    """Returns the implementation of a sublayer's norm, and the reason for choosing it.
 
     Args:
-        operation: as in `choose`.
-        requested: as in `choose`.
-        case: as much of the case as is known; what is None is not checked.
+        requested: `model.attention`, of which "xla" also rules out the residual kernel.
+        case: what is computed.
+        target: the device that it is computed on.
     """
-    if requested not in ("auto", "xla"):
-        kernel = find(operation, requested)
-        if problem := kernel.why_not(case, Target("")):
-            raise UserError(f"{kernel.name} {problem}; use {operation}=auto, or xla")
+    return _choose("residual", requested, case, target)
+
+
+def _choose(operation, requested, case, target):
+    reasons, choice = [], None
+    for kernel in kernels(operation, requested, target.platform):
+        problem = kernel.why_not(case, target)
+        if problem is None and kernel.name in _disabled:
+            problem = f"failed its check on this device ({_disabled[kernel.name]})"
+        if problem is None:
+            reason = f"the fused kernel of {kernel.platform}" if requested == "auto" else "as configured"
+            choice = Choice(operation, kernel.implementation, reason)
+            break
+        reasons.append(f"{kernel.implementation} {problem}")
+    if choice is None:
+        missing = f"{target.platform} has no fused kernel" + (" of this name" if requested != "auto" else "")
+        reason = "as configured" if requested == "xla" else "; ".join(reasons) or missing
+        choice = Choice(operation, "xla", reason)
+    if (choices := _recording.get()) is not None and choice not in choices:
+        choices.append(choice)
+    return choice
 
 
 def resolve_dtype(dtype: str, target: Target) -> str:
@@ -342,15 +284,6 @@ def resolve_dtype(dtype: str, target: Target) -> str:
         return dtype
     is_slow = target.platform == "cpu" and target.capability != "bfloat16"
     return "float32" if is_slow or target.is_before_ampere else "bfloat16"
-
-
-# Kernels that failed their check in this process, with the problem; see `bert_jax.kernels.check`.
-_distrusted: dict[str, str] = {}
-
-
-def distrust(name: str, problem: str) -> None:
-    """Disables a kernel: "auto" no longer chooses it, and requesting it by name is an error."""
-    _distrusted[name] = problem
 
 
 _recording: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("choices", default=None)

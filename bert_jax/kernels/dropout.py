@@ -1,11 +1,11 @@
 """Dropout with a mask that is hashed from the element's index.
 
-No mask is stored, and XLA fuses the hash into the neighboring operations. Drawing the bits with threefry
-costs 14 to 50% of a train step. Here the indices on all axes but the last, which are a line, are hashed to
-one word, the place on the last axis is hashed to another, and an element is kept if the product of its two
-words, modulo 2**32, is large enough: that is one operation for each element. Both words are odd, so that the
-product takes every odd value equally often. A mask depends only on the key and the elements' global indices,
-so it is the same on every mesh, and for any number of parts that a batch is computed in.
+No mask is stored, and XLA fuses the hash into the neighboring operations. Sampling the bits with threefry
+costs 14 to 50% of a train step. Here the indices on all axes but the last are hashed to one word, the index
+on the last axis (the column) is hashed to another, and an element is kept if the product of its two words,
+modulo 2**32, is large enough: that is one operation for each element. Both words are odd, so that the product
+takes every odd value equally often. A mask depends only on the key and the elements' global indices, so it is
+the same on every mesh, and for any number of microbatches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,10 @@ import numpy as np
 _M1 = np.uint32(0x21F0AAAD)
 _M2 = np.uint32(0x735A2D97)
 
-# The word of a place whose number has this bit is that of the place without the bit, times 2**16 + 1, so that
-# a shift and a sum can replace every second product. It is the number of lanes of a TPU's vector register:
-# no element moves between lanes for it.
-PAIR = 128
+# The hash of a column with this bit is the hash of the column without it, times 2**16 + 1.
+_PAIR = 128
 
-# The words of places are hashed as those of a row that no batch has.
+# Columns are hashed as a row that no batch has.
 _NO_ROW = np.array([2**32 - 1], np.uint32)
 
 _row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row_ids", default=None)
@@ -36,7 +34,7 @@ _row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row
 
 @contextlib.contextmanager
 def row_ids(ids: jax.Array) -> Iterator[None]:
-    """Makes programs traced inside the block draw the masks of these rows of a larger batch.
+    """Makes programs traced inside the block sample the masks of these rows of a larger batch.
 
     Outside of it the rows are 0, 1, 2, ...
 
@@ -74,7 +72,7 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
-def row_words(
+def row_seeds(
     key: jax.Array, rows: int, ids: jax.typing.ArrayLike | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Returns two uint32 [rows] that the mask of each row is hashed from.
@@ -82,23 +80,22 @@ def row_words(
     With them the index inside a row fits in 32 bits however large the batch is. `ids` are the positions of
     the rows in the whole batch: 0, 1, 2, ... if None.
     """
-    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    words = words.reshape(-1)[:2].astype(jnp.uint32)
+    seeds = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    seeds = seeds.reshape(-1)[:2].astype(jnp.uint32)
     row = jnp.arange(rows, dtype=jnp.uint32) if ids is None else jnp.asarray(ids)
-    return _mix(row ^ words[0]), _mix((row + np.uint32(0x9E3779B9)) ^ words[1])
+    return _mix(row ^ seeds[0]), _mix((row + np.uint32(0x9E3779B9)) ^ seeds[1])
 
 
-def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
+def kernel_seeds(key: jax.Array | None, rows: int) -> jax.Array:
     """Returns what the Pallas kernels hash masks from, int32 [rows, 4]; zeros without a key.
 
-    They are the two words of each row from `row_words`, and the two that words of places are hashed from, the
-    same for all rows.
+    They are the two seeds of each row, and the two seeds of columns, the same for all rows.
     """
     if key is None:
         return jnp.zeros((rows, 4), jnp.int32)
-    of_places = (jnp.broadcast_to(word, rows) for word in row_words(key, 1, _NO_ROW))
-    words = (*row_words(key, rows, _ids_in_context(rows)), *of_places)
-    return jax.lax.bitcast_convert_type(jnp.stack(words, axis=1), jnp.int32)
+    of_columns = (jnp.broadcast_to(seed, rows) for seed in row_seeds(key, 1, _NO_ROW))
+    seeds = (*row_seeds(key, rows, _ids_in_context(rows)), *of_columns)
+    return jax.lax.bitcast_convert_type(jnp.stack(seeds, axis=1), jnp.int32)
 
 
 def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -108,76 +105,33 @@ def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
-def line_words(line: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Returns the words of lines, uint32.
+def row_hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Returns the hash of all indices but the last, uint32.
 
     Args:
-        line: uint32, the index of the line inside its row.
-        first: the first word of the row from `row_words`.
+        index: uint32, the index on all axes but the first and the last, in the order of memory.
+        first: the first seed of the row from `row_seeds`.
         second: the second one.
     """
-    return _hash(line, first, second) | np.uint32(1)
+    return _hash(index, first, second) | np.uint32(1)
 
 
-def place_words(place: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Returns the words of places on the last axis, uint32.
+def column_hash(column: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Returns the hash of the index on the last axis, uint32.
 
     Args:
-        place: uint32.
-        first: the first word for places from `kernel_words`.
+        column: uint32.
+        first: the first seed of columns from `kernel_seeds`.
         second: the second one.
     """
-    of_pair = place & np.uint32(PAIR)
-    word = _hash(place - of_pair, first, second) | np.uint32(1)
-    return jnp.where(of_pair == 0, word, _second_of_pair(word))
+    of_pair = column & np.uint32(_PAIR)
+    hashed = _hash(column - of_pair, first, second) | np.uint32(1)
+    return jnp.where(of_pair == 0, hashed, hashed + (hashed << 16))
 
 
-def _second_of_pair(word: jax.Array) -> jax.Array:
-    return word + (word << 16)
-
-
-def keep(lines: jax.Array, places: jax.Array, least: np.uint32) -> jax.Array:
-    """Returns whether elements are kept, as bool.
-
-    Args:
-        lines: `line_words`.
-        places: `place_words`, of a shape that is broadcast with that of `lines`.
-        least: smallest value that is kept, see `threshold`.
-    """
-    return lines * places >= least
-
-
-def products_of_parts(lines: jax.Array, parts: Sequence[jax.Array], in_pairs: bool) -> list[jax.Array]:
-    """Returns the products that `keep` compares, for `PAIR` places at a time.
-
-    Args:
-        lines: `line_words`.
-        parts: `place_words` of consecutive places, `PAIR` in each part.
-        in_pairs: whether a shift and a sum replace every second product, and every second part is not read.
-            The first place has to be a multiple of 2 * `PAIR`.
-    """
-    products: list[jax.Array] = []
-    for number, places in enumerate(parts):
-        is_second = in_pairs and number % 2
-        products.append(_second_of_pair(products[-1]) if is_second else lines * places)
-    return products
-
-
-def keep_by_parts(
-    lines: jax.Array, places: jax.Array, axis: int, least: np.uint32, in_pairs: bool
-) -> jax.Array:
-    """Returns `keep` by `products_of_parts`.
-
-    Args:
-        lines: `line_words`, of size 1 or `PAIR` on `axis`.
-        places: `place_words` of consecutive places on `axis`, whose number is a multiple of `PAIR`.
-        axis: the axis of places, of the two.
-        least: as in `keep`.
-        in_pairs: as in `products_of_parts`, for devices without a fast product of integers.
-    """
-    starts = range(0, places.shape[axis], PAIR)
-    parts = [jax.lax.slice_in_dim(places, start, start + PAIR, axis=axis) for start in starts]
-    return jnp.concatenate(products_of_parts(lines, parts, in_pairs), axis) >= least
+def keep(row_hashes: jax.Array, column_hashes: jax.Array, rate: float) -> jax.Array:
+    """Returns whether elements are kept, as bool; both hashes are broadcast to the shape of the elements."""
+    return row_hashes * column_hashes >= threshold(rate)
 
 
 def threshold(rate: float) -> np.uint32:
@@ -190,7 +144,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
 
     Args:
         key: a typed PRNG key or its data, uint32 [2].
-        shape: [rows, ...]; there must be fewer than 2**32 - 1 rows and at most 2**32 lines per row.
+        shape: [rows, ...]; with fewer than 2**32 - 1 rows and at most 2**32 indices on the axes between.
         rate: probability of False, exact to 2**-31.
         ids: uint32 [rows], positions of the rows in the whole batch: 0, 1, 2, ... if None.
 
@@ -199,28 +153,27 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
     """
     *outer, size = shape if len(shape) > 1 else (*shape, 1)
     by_row = (shape[0], *[1] * len(outer))
-    first, second = (words.reshape(by_row) for words in row_words(key, shape[0], ids))
-    line, stride = jnp.zeros((1, *outer[1:], 1), jnp.uint32), 1
+    first, second = (seeds.reshape(by_row) for seeds in row_seeds(key, shape[0], ids))
+    index, stride = jnp.zeros((1, *outer[1:], 1), jnp.uint32), 1
     for axis in range(len(outer) - 1, 0, -1):
-        line += jax.lax.broadcasted_iota(jnp.uint32, line.shape, axis) * np.uint32(stride)
+        index += jax.lax.broadcasted_iota(jnp.uint32, index.shape, axis) * np.uint32(stride)
         stride *= shape[axis]
-    of_places = row_words(key, 1, _NO_ROW)
-    words = line_words(line, first, second), place_words(jnp.arange(size, dtype=jnp.uint32), *of_places)
-    # Fused with the product, they would be computed again for every element.
-    lines, places = jax.lax.optimization_barrier(words)
-    return keep(lines, places, threshold(rate)).reshape(shape)
+    columns = column_hash(jnp.arange(size, dtype=jnp.uint32), *row_seeds(key, 1, _NO_ROW))
+    # Fused with the product, the hashes would be computed again for every element.
+    rows, columns = jax.lax.optimization_barrier((row_hash(index, first, second), columns))
+    return keep(rows, columns, rate).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _dropout(x: jax.Array, words: jax.Array, ids: jax.Array | None, rate: float) -> jax.Array:
-    kept = keep_mask(words, x.shape, rate, ids)
+def _dropout(x: jax.Array, seeds: jax.Array, ids: jax.Array | None, rate: float) -> jax.Array:
+    mask = keep_mask(seeds, x.shape, rate, ids)
     # In float32, as the kernels have it: rounded to bfloat16, the factor would change the mean by up to .3%.
     scaled = (x.astype(jnp.float32) * jnp.float32(1 / (1 - rate))).astype(x.dtype)
-    return jnp.where(kept, scaled, jnp.zeros((), x.dtype))
+    return jnp.where(mask, scaled, jnp.zeros((), x.dtype))
 
 
-def _dropout_fwd(x, words, ids, rate):
-    return _dropout(x, words, ids, rate), (words, ids)
+def _dropout_fwd(x, seeds, ids, rate):
+    return _dropout(x, seeds, ids, rate), (seeds, ids)
 
 
 def _dropout_bwd(rate, rows, g):

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import sum_rows
-from bert_jax.kernels.products import materialize, product, transposed
+from bert_jax.kernels.matmul import materialize, matmul, sum_rows, transposed
 
 _ROWS = 128  # fewer rows make the products slow
 
@@ -74,14 +73,14 @@ def _sums(x, table, bias, labels, weights):
 
     def add(sums, chunk):
         x, labels, weights = chunk
-        found, _ = _chunk(_logits(x, table, bias), labels, weights)
-        return jax.tree.map(jnp.add, sums, found), None
+        both, _ = _chunk(_logits(x, table, bias), labels, weights)
+        return jax.tree.map(jnp.add, sums, both), None
 
     return jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), (x, labels, weights))[0]
 
 
 def _logits(x, table, bias):
-    logits = product(x, table.astype(x.dtype), (1, 1))
+    logits = matmul(x, table.astype(x.dtype), (1, 1))
     return (logits if bias is None else logits + bias.astype(x.dtype)).astype(jnp.float32)
 
 
@@ -106,13 +105,13 @@ def _forward(x, table, bias, labels, weights):
     def add(carry, chunk):
         sums, dtable, dbias = carry
         x, labels, weights = chunk
-        found, gradient = _chunk(_logits(x, table, bias), labels, weights)
+        both, gradient = _chunk(_logits(x, table, bias), labels, weights)
         g = materialize(gradient().astype(x.dtype))
-        dx = product(g, table.astype(x.dtype), (1, 0))
+        dx = matmul(g, table.astype(x.dtype), (1, 0))
         # The sum stays [H, V], so that no chunk transposes the large result.
-        dtable += product(transposed(x), g, (1, 0), jnp.float32)
+        dtable += matmul(transposed(x), g, (1, 0), jnp.float32)
         dbias = None if dbias is None else dbias + sum_rows(g)
-        return (jax.tree.map(jnp.add, sums, found), dtable, dbias), dx
+        return (jax.tree.map(jnp.add, sums, both), dtable, dbias), dx
 
     zero = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = (zero(()), zero(())), zero(table.shape[::-1]), None if bias is None else zero(bias.shape)

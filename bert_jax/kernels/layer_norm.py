@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import sum_rows
-from bert_jax.kernels.products import materialize, pack, unpack
+from bert_jax.kernels.matmul import materialize, pack, sum_rows, unpack
 
 
 def normalize(

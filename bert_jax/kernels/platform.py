@@ -146,17 +146,6 @@ def vector_memory() -> int:
         return SMALL_VECTOR_MEMORY
 
 
-def multiplies_integers() -> bool:
-    """Returns whether the TPU that is being traced for multiplies 32-bit integers in hardware.
-
-    Those up to v4 do not. For other devices it is True; see `target_platform`.
-    """
-    try:
-        return pltpu.get_tpu_info().generation > 4
-    except ValueError:
-        return True
-
-
 def interprets_kernels() -> bool:
     """Returns whether Pallas kernels are interpreted, which is slow: the program is for a CPU."""
     return target_platform() == "cpu"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import dense
+from bert_jax.kernels.matmul import dense
 
 
 def for_each_shard(table: jax.Array, rows: int) -> jax.Array:
@@ -40,8 +40,8 @@ def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
     if table.ndim == 2:
         return jnp.take(table, ids, axis=0, mode="clip")
     each = ids.reshape(table.shape[0], -1, ids.shape[-1])
-    found = jax.vmap(lambda table, ids: jnp.take(table, ids, axis=0, mode="clip"))(table, each)
-    return found.reshape(*ids.shape, -1)
+    rows = jax.vmap(lambda table, ids: jnp.take(table, ids, axis=0, mode="clip"))(table, each)
+    return rows.reshape(*ids.shape, -1)
 
 
 def logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.kernels import platform
 from bert_jax.kernels.dropout import dropout
-from bert_jax.kernels.products import einsum, materialize
+from bert_jax.kernels.matmul import einsum, materialize
 
 # The logit of a masked pair. google-research/bert adds -10000 to the logits of masked positions; in float32
 # the softmax is exactly 0 either way.
@@ -29,7 +29,7 @@ def attend(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """Returns `attention.attention` of query, key and value with their biases, turned.
+    """Returns `attention.attention` of query, key and value with their biases, rotated.
 
     Arguments are its own; `rate` is 0 where nothing is dropped.
     """

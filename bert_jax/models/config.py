@@ -8,8 +8,8 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
-from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
-from bert_jax.models.config_checks import check_fields, field, refuse
+from bert_jax.kernels.dispatch import Target
+from bert_jax.models.config_checks import check_fields, field, validate
 from bert_jax.models.execution import Execution
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
@@ -84,9 +84,6 @@ class EncoderConfig:
         bounds=(0, 2**20),
         shape=True,
     )
-    embedding_projection: bool = field(
-        False, "a dense layer from E to H after the embeddings even if E equals H", shape=True
-    )
     position: str = field(
         "learned",
         "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
@@ -99,11 +96,6 @@ class EncoderConfig:
         0,
         "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
         bounds=(0, 2**24),
-    )
-    sinusoidal_start: bool = field(
-        False,
-        "learned position embeddings start as the sines and cosines of `sinusoid`, as DistilBERT's may, and "
-        "are trained from there",
     )
     rotary_theta: float = field(
         10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
@@ -121,11 +113,6 @@ class EncoderConfig:
         1,
         "layers whose index (from 0) is divisible by this number are global. ModernBERT: 3",
         bounds=(1, 10_000),
-    )
-    attention_pattern: str = field(
-        "",
-        "`g` for a global and `l` for a local layer, one letter per layer, if `global_every` does not "
-        "describe them",
     )
     norm_placement: str = field(
         "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=("post", "pre")
@@ -156,12 +143,6 @@ class EncoderConfig:
         bounds=(0, 10_000),
         shape=True,
     )
-    layers_per_group: int = field(
-        1,
-        "layers of a group, which are applied one after the other",
-        bounds=(1, 10_000),
-        shape=True,
-    )
     embedding_dropout: float | None = _optional_rate(
         "after the embeddings; None for `hidden_dropout_prob`", of_run=True
     )
@@ -181,9 +162,6 @@ class EncoderConfig:
         of_head=True,
         optional=str,
     )
-    qa_dropout: float | None = _optional_rate(
-        "before the answer spans; None for that of the model family", of_head=True
-    )
     attention_adapter: int = field(
         0,
         "width of a bottleneck adapter after the attention of each layer (Houlsby et al. 2019); 0: none. "
@@ -197,7 +175,7 @@ class EncoderConfig:
     initializer: str = field(
         "truncated_normal",
         "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "
-        "deviation divided by sqrt(2 layers) for the last product of each half of a layer",
+        "deviation divided by sqrt(2 layers) for the last product of each sublayer",
         choices=("truncated_normal", "megatron", "normal"),
     )
 
@@ -208,10 +186,7 @@ class EncoderConfig:
             act = _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act)
             object.__setattr__(self, "hidden_act", act)
         check_fields(self)
-        refuse(self)
-        execution = self.execution
-        dispatch.check_case("attention", execution.attention, self.attention_case())
-        dispatch.check_case("residual", execution.residual, self.residual_case())
+        validate(self)
 
     @property
     def head_dim(self) -> int:
@@ -231,7 +206,7 @@ class EncoderConfig:
     @property
     def projects_embeddings(self) -> bool:
         """Returns whether a dense layer follows the embeddings."""
-        return self.embedding_projection or self.embedding_width != self.hidden_size
+        return self.embedding_width != self.hidden_size
 
     @property
     def embedding_dropout_rate(self) -> float:
@@ -243,37 +218,13 @@ class EncoderConfig:
         """Returns the dropout rate after the feed-forward block."""
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
 
-    @property
-    def computed_layers(self) -> int:
-        """Returns the number of layers that are applied: in a group of several, each of its layers counts."""
-        return self.num_hidden_layers * self.layers_per_group
-
     def spelled_out(self) -> EncoderConfig:
-        """Returns an equal configuration where `embedding_size` and `embedding_projection` imply nothing."""
-        return self.replace(
-            embedding_size=self.embedding_width, embedding_projection=self.projects_embeddings
-        )
+        """Returns an equal configuration whose `embedding_size` is not 0."""
+        return self.replace(embedding_size=self.embedding_width)
 
     def is_local(self, layer: int) -> bool:
         """Returns whether a layer, counted from 0, has a local window."""
-        if self.attention_pattern:
-            return self.attention_pattern[layer] == "l"
         return layer % self.global_every > 0
-
-    def attention_case(self) -> AttentionCase:
-        """Returns what is known about the attention of every layer before a program is traced."""
-        dtype = self.execution.dtype
-        return AttentionCase(
-            dtype=None if dtype == "auto" else dtype,
-            head_size=self.head_dim,
-            dropout_rate=self.attention_probs_dropout_prob,
-            window=self.local_window,
-            bias=self.position == "alibi",
-        )
-
-    def residual_case(self) -> ResidualCase:
-        """Returns what is known about the norms of the halves of a layer before a program is traced."""
-        return ResidualCase(features=self.hidden_size, placement=self.norm_placement, norm=self.norm)
 
     def replace(self, **changes: Any) -> EncoderConfig:
         """Returns the configuration with some fields replaced, including those of `execution`."""
@@ -325,8 +276,8 @@ def from_dict(fields: Mapping[str, Any]) -> EncoderConfig:
     unknown = sorted(set(fields) - known)
     if unknown:
         raise UserError(f"model has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
-    own, execution = (
+    encoder, execution = (
         {name: fields[name] for name in names if name in fields}
         for names in (ENCODER_FIELDS, EXECUTION_FIELDS)
     )
-    return EncoderConfig(**own, execution=Execution(**execution))
+    return EncoderConfig(**encoder, execution=Execution(**execution))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.models.layers import RESIDUALS, Module, gather_positions, identity
+from bert_jax.models.layers import Module, gather_positions, identity
 
 
 class CrossAttention(Module):
@@ -19,13 +19,13 @@ class CrossAttention(Module):
         heads = (config.num_attention_heads, config.head_dim)
         self.value = self.dense(None, heads, ("embed",), ("heads", "kv"), use_bias=bias)
         self.output = self.dense(
-            None, (config.hidden_size,), ("heads", "kv"), ("embed",), use_bias=bias, ends_half=True
+            None, (config.hidden_size,), ("heads", "kv"), ("embed",), use_bias=bias, is_output_projection=True
         )
         # A norm before the attention would only change the queries.
         self.layer_norm = self.norm() if config.norm_placement == "post" else identity
 
     def __call__(self, x, vectors, sequence_ids, deterministic):
-        """Returns the states [B, L, H] after this part of a layer.
+        """Returns the states [B, L, H] after this sublayer.
 
         Args:
             x: states [B, L, H].
@@ -38,5 +38,4 @@ class CrossAttention(Module):
             return gather_positions(self.output(self.value(vectors)), sequence_ids - 1)
 
         drop = self.dropout(self.config.hidden_dropout_prob, deterministic)
-        residual = RESIDUALS[self.config.norm_placement]
-        return residual(self.config.norm, x, self.layer_norm, read, identity, drop, None)
+        return self.add_sublayer(x, self.layer_norm, read, identity, drop, is_fused=False)

@@ -80,7 +80,7 @@ class Embeddings(Module):
         drop = self.dropout(self.config.embedding_dropout_rate, deterministic)
         x = drop(self.layer_norm(x))
         if self.projection is not identity:
-            # Else features reach the layers in split, and XLA's partitioner makes a program with wrong
+            # Otherwise features reach the layers split, and XLA's partitioner makes a program with wrong
             # gradients of it where a loop of shared layers follows on a mesh of three axes.
             x = nn.with_logical_constraint(self.projection(x), ("batch", "length", "activation"))
         return x

@@ -24,23 +24,14 @@ class Execution:
     )
     attention: str = field(
         "auto",
-        "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
-        "up to 128), `triton` (the same GPUs; any dtype, rows of a multiple of 16, heads of 16, 32, 64 or "
-        "128), `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local layers, "
-        "heads of 16, 32, 64 or 128), "
-        "`splash` (TPU, rows of a multiple of 128 tokens); cuDNN and splash have no attention dropout, cuDNN "
-        "has no `local_window`, and neither has `alibi`. `auto` takes the first that can compute "
-        "the case, else `xla`; one that is named and cannot is refused",
-        choices=dispatch.choices("attention"),
-        resume="free",
-    )
-    residual: str = field(
-        "auto",
-        "dropout, sum and norm at the end of each half of a layer, or with `norm_placement=pre` the norm at "
-        "its start: `xla`, or as one kernel, for a multiple of 128 features up to 1,024, `pallas` (TPU, rows "
-        "of a multiple of 128 tokens) or `triton` (NVIDIA from Ampere on, rows of a multiple of 16 tokens); "
-        "both need `norm=layernorm` if the norm is at the end",
-        choices=dispatch.choices("residual"),
+        "`xla`; `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
+        "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local "
+        "layers, heads of 16, 32, 64 or 128); `splash` (TPU, rows of a multiple of 128 tokens). cuDNN and "
+        "splash have "
+        "no attention dropout, cuDNN has no `local_window`, and neither has `alibi`. `auto` takes the first "
+        "that can compute the case, else `xla`; an implementation that is named and cannot is an error. On a "
+        "TPU, all values but `xla` also compute dropout, sum and norm of a sublayer as one kernel",
+        choices=dispatch.ATTENTIONS,
         resume="free",
     )
     remat: str = field(
@@ -77,5 +68,5 @@ class Execution:
             dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
             if dtype != "float32" and self.dtype != "auto":
                 dtype = self.dtype
-        attention, residual = ("xla" if name == "xla" else "auto" for name in (self.attention, self.residual))
-        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention, residual=residual)
+        attention = "xla" if self.attention == "xla" else "auto"
+        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention)

@@ -1,4 +1,4 @@
-"""Building blocks of layers: dense layers, norms, activations, dropout and the two kinds of residual.
+"""Building blocks of layers: dense layers, norms, activations, dropout and sublayers.
 
 Parameters are float32 and have logical axis names; computations use the configured dtype.
 """
@@ -15,12 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import residual
-from bert_jax.kernels.dense import dense, dense_halves, product_dtype
-from bert_jax.kernels.dispatch import ResidualCase
+from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-from bert_jax.kernels.products import pack, unpack
+from bert_jax.kernels.matmul import compute_dtype, dense, dense_halves, pack, unpack
+from bert_jax.kernels.tpu.residual import norm_and_input, residual_norm
 from bert_jax.models.config import EncoderConfig
 
 Initializer = Callable[..., jax.Array]
@@ -41,10 +40,10 @@ def kernel_init(stddev: float) -> Initializer:
 
 def _megatron(config: EncoderConfig) -> tuple[Initializer, Initializer]:
     stddev = config.initializer_range
-    return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.computed_layers))
+    return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.num_hidden_layers))
 
 
-# By `initializer`: initializers of most weights, and of the last product of each half of a layer.
+# By `initializer`: initializers of most weights, and of the last product of each sublayer.
 _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initializer]]] = {
     "truncated_normal": lambda config: (kernel_init(config.initializer_range),) * 2,
     "normal": lambda config: (nn.initializers.normal(config.initializer_range),) * 2,
@@ -68,8 +67,8 @@ def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[ja
     def activation(x: jax.Array) -> jax.Array:
         return x * gate(x.astype(jnp.float32)).astype(x.dtype)
 
-    def backward(kept, g):
-        x = unpack(kept)
+    def backward(packed, g):
+        x = unpack(packed)
         if x.dtype != jnp.float32:
             # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
             x = jax.lax.optimization_barrier(x)
@@ -122,7 +121,7 @@ class Dense(nn.Module):
     """y = x W + b over the last `len(in_axes)` dimensions of x.
 
     `in_axes` and `out_axes` are the logical names of the kernel's dimensions, `features` the sizes of the
-    output dimensions. Without `use_bias` there is no b. With `apart`, the first output dimension is 2.
+    output dimensions. Without `use_bias` there is no b. With `split_gate`, the first output dimension is 2.
     """
 
     features: Sequence[int]
@@ -131,11 +130,11 @@ class Dense(nn.Module):
     initializer: Initializer
     dtype: jnp.dtype
     use_bias: bool = True
-    apart: bool = False
+    split_gate: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array, separate_bias: bool = False) -> Any:
-        """Returns [*rows, *features] for x [*rows, *in]; with `apart` two arrays, the halves of it.
+        """Returns [*rows, *features] for x [*rows, *in]; with `split_gate` two arrays, the halves of it.
 
         With `separate_bias` it returns x W and b (None if there is no bias), and the caller adds them.
         """
@@ -155,7 +154,7 @@ class Dense(nn.Module):
                 jnp.float32,
             )
         x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
-        if self.apart:
+        if self.split_gate:
             return dense_halves(x, kernel.reshape(x.shape[1], *self.features), bias, rows)
         y = dense(
             x, kernel.reshape(x.shape[1], -1), None if bias is None or separate_bias else bias.reshape(-1)
@@ -230,67 +229,6 @@ class Dropout:
         return dropout(x, self.make_key(), self.rate) if self.rate else x
 
 
-def _kernel(requested: str | None, case: ResidualCase) -> str | None:
-    """Returns the name of the kernel to use; None for none."""
-    chosen = "xla" if requested is None else residual.choose_here(requested, case).implementation
-    return None if chosen == "xla" else chosen
-
-
-def post_norm(
-    kind: str,
-    x: jax.Array,
-    norm: Callable[..., jax.Array],
-    inner: Callable[[jax.Array], jax.Array],
-    project: Dense,
-    drop: Dropout,
-    requested: str | None,
-    adapter: Callable[[jax.Array], jax.Array] = identity,
-) -> jax.Array:
-    """Returns norm(x + dropout(f(x))), as in Vaswani et al. (2017): the states [B, L, H] after a half.
-
-    Args:
-        kind: the name of the norm in `NORMS`.
-        x: states [B, L, H] before the half of a layer.
-        norm: a `Norm`, or the identity.
-        inner: the half without its last product.
-        project: the last product.
-        drop: dropout of the half's result.
-        requested: `Execution.residual`; None for no kernel, because parameters are initialized with a few
-            tokens, for which there are no kernels.
-        adapter: applied to the half's result after dropout, or the identity. No kernel has one.
-    """
-    _, length, features = x.shape
-    h = inner(x)
-    kernel = _kernel(requested, ResidualCase(length, features, "post", kind))
-    if kernel is None:
-        return norm(x + adapter(drop(project(h))))
-    out, bias = project(h, separate_bias=True)
-    key = drop.key
-
-    def fused(x, scale, offset, epsilon):
-        zeros = jnp.zeros(x.shape[-1:], jnp.float32)
-        added, offset = (zeros if one is None else one for one in (bias, offset))
-        return residual.residual_norm(
-            kernel, x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
-        )
-
-    return norm(x, fused)
-
-
-def pre_norm(kind, x, norm, inner, project, drop, requested, adapter=identity):
-    """Returns x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020); see `post_norm`."""
-    kernel = _kernel(requested, ResidualCase(*x.shape[1:], "pre", kind))
-    if kernel is not None and norm is not identity:
-        normed, x = norm(x, functools.partial(residual.norm_beside, kernel, kind))
-    else:
-        normed = norm(x)
-    return x + adapter(drop(project(inner(normed))))
-
-
-# By `norm_placement`: how one half of a layer is combined with its input.
-RESIDUALS: dict[str, Callable[..., jax.Array]] = {"post": post_norm, "pre": pre_norm}
-
-
 class Module(nn.Module):
     """A module with a configuration, and constructors for the parts that depend on it."""
 
@@ -299,7 +237,7 @@ class Module(nn.Module):
     @property
     def dtype(self) -> jnp.dtype:
         """Returns the dtype of computations."""
-        return product_dtype(self.config.execution.dtype)
+        return compute_dtype(self.config.execution.dtype)
 
     def dense(
         self,
@@ -309,12 +247,64 @@ class Module(nn.Module):
         out_axes: Sequence[str],
         *,
         use_bias: bool = True,
-        ends_half: bool = False,
-        apart: bool = False,
+        is_output_projection: bool = False,
+        split_gate: bool = False,
     ) -> Dense:
-        """Returns a dense layer; `ends_half` is whether it is the last one of a half of a layer."""
-        init = _INITIALIZERS[self.config.initializer](self.config)[ends_half]
-        return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, apart, name=name)
+        """Returns a dense layer; `is_output_projection` is whether it is the last one of a sublayer."""
+        init = _INITIALIZERS[self.config.initializer](self.config)[is_output_projection]
+        return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, split_gate, name=name)
+
+    def add_sublayer(
+        self,
+        x: jax.Array,
+        norm: Callable[..., jax.Array],
+        inner: Callable[[jax.Array], jax.Array],
+        project: Callable[..., Any],
+        drop: Dropout,
+        adapter: Callable[[jax.Array], jax.Array] = identity,
+        is_fused: bool = True,
+    ) -> jax.Array:
+        """Returns the states [B, L, H] after a sublayer f.
+
+        They are norm(x + dropout(f(x))) as in Vaswani et al. (2017), or x + dropout(f(norm(x))) as in most
+        Transformers since (Xiong et al. 2020), by `norm_placement`.
+
+        Args:
+            x: states [B, L, H] before the sublayer.
+            norm: a `Norm`, or the identity.
+            inner: the sublayer without its output projection.
+            project: the output projection, a `Dense` if `is_fused`.
+            drop: dropout of the sublayer's result.
+            adapter: applied to the sublayer's result after dropout, or the identity.
+            is_fused: whether a kernel may compute the norm, if there is one for the device and the shape.
+        """
+        config = self.config
+        _, length, features = x.shape
+        case = dispatch.ResidualCase(length, features, config.norm_placement, config.norm)
+        requested = config.execution.attention if is_fused and norm is not identity else "xla"
+        # Parameters are initialized with a few tokens, for which there are no kernels.
+        if self.is_initializing() or requested == "xla":
+            has_kernel = False
+        else:
+            choice = dispatch.choose_residual(requested, case, platform.target())
+            has_kernel = choice.implementation != "xla"
+        if config.norm_placement == "pre":
+            if has_kernel:
+                normed, x = norm(x, functools.partial(norm_and_input, config.norm))
+            else:
+                normed = norm(x)
+            return x + adapter(drop(project(inner(normed))))
+        if not has_kernel:
+            return norm(x + adapter(drop(project(inner(x)))))
+        out, bias = project(inner(x), separate_bias=True)
+        key = drop.key
+
+        def fused(x, scale, offset, epsilon):
+            zeros = jnp.zeros(x.shape[-1:], jnp.float32)
+            added, offset = (zeros if one is None else one for one in (bias, offset))
+            return residual_norm(x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key)
+
+        return norm(x, fused)
 
     def norm(self, name: str | None = None) -> Norm:
         """Returns the configured norm."""

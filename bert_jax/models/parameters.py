@@ -12,38 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import runs
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.layer_slices import LayerSlice, layer_slices
 
-LAYERS = "layers"  # logical name of the axis along which the layers of a run are stacked
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerNumbers:
-    """The layers of the encoder that a parameter belongs to.
-
-    Attributes:
-        axis: the parameter's axis along which it has one value for each of `numbers`; None if all of these
-            layers share the whole parameter.
-        numbers: indices of the layers, counted from 0.
-        template: the parameter's name in one layer, with `{}` in place of the index.
-    """
-
-    axis: int | None
-    numbers: tuple[int, ...]
-    template: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns the parameter's name in each layer, such as `encoder/layers/11/query/kernel`."""
-        return tuple(self.template.format(number) for number in self.numbers)
-
-
-@dataclasses.dataclass(frozen=True)
-class StackedLayers(LayerNumbers):
-    """The layers of a parameter that has one value for each of them."""
-
-    axis: int
+LAYERS = "layers"  # logical name of the axis along which layers are stacked
 
 
 def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
@@ -74,7 +46,7 @@ def count(boxed: Any) -> int:
 
 
 def layer_axes(boxed: Any) -> dict[str, int]:
-    """Returns {name: axis} of the parameters that have one value for each layer of a run.
+    """Returns {name: axis} of the parameters that have one value for each layer of a slice.
 
     The axis is read from the logical axis names, so a parameter that layers share, or one whose first axis
     has another meaning, is never mistaken for a stack of layers.
@@ -90,23 +62,22 @@ def layer_axes(boxed: Any) -> dict[str, int]:
     return axes
 
 
-def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
-    """Returns {name: `LayerNumbers`} of the parameters that belong to layers; other names are missing.
+def parameter_slices(boxed: Any, config: EncoderConfig) -> dict[str, LayerSlice]:
+    """Returns {name: its layers, with axis and template} of the parameters of layers; others are missing.
 
     Args:
         boxed: boxed parameters, as for `layer_axes`, of a model whose encoder is under `encoder/`, or of an
             encoder.
         config: configuration of the encoder.
     """
-    axes = layer_axes(boxed)
-    places, found = runs.places(config), {}
+    axes, result = layer_axes(boxed), {}
     for name in _named(boxed):
-        for place in places:
-            before, matched, after = f"/{name}".partition(f"/{LAYERS}/{place.path}/")
+        for each in layer_slices(config):
+            before, matched, after = f"/{name}".partition(f"/{LAYERS}/{each.path}/")
             if matched:
                 template = f"{before}/{LAYERS}/{{}}/{after}".removeprefix("/")
-                found[name] = LayerNumbers(axes.get(name), place.numbers, template)
-    return found
+                result[name] = dataclasses.replace(each, axis=axes.get(name, 0), template=template)
+    return result
 
 
 def name_of(path: Any) -> str:

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.kernels import rotary
+from bert_jax.kernels import attention
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.runs import layer_runs
+from bert_jax.models.layer_slices import layer_slices
 
-Angles = dict[float, rotary.Angles]  # by theta
+Angles = dict[float, attention.Angles]  # by theta
 
 
 class Table(NamedTuple):
     """Shape and logical axis names of a parameter of the embeddings.
 
-    `start` is its initial value, a number or an array; None for the random initialization of a table.
+    `start` is its initial value; None for the random initialization of a table.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    start: Any = None
+    start: float | None = None
 
 
 class PositionScheme:
@@ -49,7 +49,7 @@ class PositionScheme:
         return x
 
     def angles(self, position_ids: jax.Array) -> Angles | None:
-        """Returns what queries and keys are turned by, computed once for all layers; None to turn nothing."""
+        """Returns the angles of queries and keys, computed once for all layers; None for no rotation."""
         return None
 
     def slopes(self) -> np.ndarray | None:
@@ -63,8 +63,7 @@ class Learned(PositionScheme):
     def tables(self):
         """Returns the parameters that `embed` takes; see `PositionScheme`."""
         shape = self.config.max_position_embeddings, self.config.embedding_width
-        start = _sines_and_cosines(*shape) if self.config.sinusoidal_start else None
-        return {"position_embeddings": Table(shape, ("position", "embed"), start)}
+        return {"position_embeddings": Table(shape, ("position", "embed"))}
 
     def embed(self, x, position_ids, tables):
         """Returns x with positions added; see `PositionScheme`."""
@@ -101,12 +100,12 @@ class ScaledSinusoid(Sinusoid):
 class Rotary(PositionScheme):
     """Rotates queries and keys by angles that grow with the position (Su et al. 2021).
 
-    The plane of coordinates i and i + D/2 of a head is turned by position * theta^(-2i/D).
+    The plane of coordinates i and i + D/2 of a head is rotated by position * theta^(-2i/D).
     """
 
     def angles(self, position_ids):
         """Returns cosines and sines for each theta of the layers; see `PositionScheme`."""
-        thetas = {spec.theta for run in layer_runs(self.config) for spec in run.layers}
+        thetas = {each.theta for each in layer_slices(self.config)}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
 
@@ -123,13 +122,6 @@ def _angles(position_ids: jax.Array, size: int, theta: float) -> jax.Array:
     """Returns float32 [..., size/2]: position * theta^(-2i/size)."""
     frequencies = np.float32(float(theta) ** (-np.arange(0, size, 2) / size))
     return position_ids[..., None].astype(jnp.float32) * frequencies
-
-
-def _sines_and_cosines(rows: int, width: int) -> np.ndarray:
-    """Returns float32 [rows, width]: sines of the positions in even columns, and cosines in odd ones."""
-    column = np.arange(width)
-    angles = np.arange(rows)[:, None] / 10_000.0 ** (2 * (column // 2) / width)
-    return np.where(column % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
 
 
 def alibi_slopes(heads: int) -> list[float]:

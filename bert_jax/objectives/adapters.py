@@ -25,7 +25,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.parameters import LAYERS, StackedLayers, is_box, layer_numbers, parameter_shapes
+from bert_jax.models.layer_slices import LayerSlice
+from bert_jax.models.parameters import LAYERS, is_box, parameter_shapes, parameter_slices
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs, encoder_config
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
@@ -64,7 +65,7 @@ class PartlyFrozen(Objective):
         return encoder_config(self.objective)
 
     @functools.cached_property
-    def _layers(self) -> Mapping[str, StackedLayers]:
+    def _layers(self) -> Mapping[str, LayerSlice]:
         return stacked_parameters(self.objective.init_shapes, self.config)
 
     @functools.cached_property
@@ -239,7 +240,7 @@ def recomputes(objective: Objective) -> bool:
     return config is not None and config.execution.remat != "none"
 
 
-def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str, StackedLayers]:
+def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str, LayerSlice]:
     """Returns {name: layers} of the parameters that are stacked over layers, or of parts of them.
 
     Args:
@@ -248,15 +249,15 @@ def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str,
     """
     if config is None:
         return {}
-    found = layer_numbers(boxed, config)
+    found = parameter_slices(boxed, config)
     stacked = {}
     for name, layers in found.items():
-        if layers.axis is not None:
+        if not layers.shared:
             numbers, template = layers.numbers, layers.template
             if part := _PART.fullmatch(name):
                 numbers = tuple(numbers[index] for index in _parse_indices(part["indices"]))
                 template = template.removesuffix(name.removeprefix(part["name"]))
-            stacked[name] = StackedLayers(layers.axis, numbers, template)
+            stacked[name] = dataclasses.replace(layers, numbers=numbers, template=template)
     return stacked
 
 

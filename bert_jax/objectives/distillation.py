@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists
 from bert_jax.kernels.xla_attention import attention_logits
-from bert_jax.models import Encoder, collected
+from bert_jax.models import Encoder, intermediates
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import kernel_init
 from bert_jax.models.parameters import is_box
@@ -116,11 +116,11 @@ class Models:
     @property
     def layers(self) -> tuple[int, ...]:
         """Returns the teacher's layer for each layer of the student."""
-        few, many = self.student.computed_layers, self.teacher.computed_layers
+        few, many = self.student.num_hidden_layers, self.teacher.num_hidden_layers
         return self.layer_numbers or tuple((i + 1) * many // few - 1 for i in range(few))
 
 
-Sides: TypeAlias = tuple[collected.States, collected.States]  # of the student and of the teacher
+Sides: TypeAlias = tuple[intermediates.States, intermediates.States]  # of the student and of the teacher
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Pair:
     """A comparison of states.
 
     Attributes:
-        states: the names of the states; see `models.collected`.
+        states: the names of the states; see `models.intermediates`.
         loss: function of the states of both models, the sequence ids [B, L], the weight of each token, and
             the models, which returns a sum.
         counts_pairs: whether the sum is divided by the number of pairs of tokens of a sequence, instead of
@@ -170,13 +170,13 @@ def _layers(sides: Sides, name: str, models: Models) -> list[tuple[jax.Array, ja
 
 
 def _hidden(sides, ids, tokens, models):
-    pairs = _layers(sides, collected.LAYERS, models)
+    pairs = _layers(sides, intermediates.LAYERS, models)
     return sum(squared_distance(mine, theirs, tokens) for mine, theirs in pairs)
 
 
 def _scores(sides, ids, tokens, models):
     total = jnp.float32(0)
-    queries, keys = (_layers(sides, name, models) for name in (collected.QUERIES, collected.KEYS))
+    queries, keys = (_layers(sides, name, models) for name in (intermediates.QUERIES, intermediates.KEYS))
     for query, key in zip(queries, keys, strict=True):
         mine, theirs = (attention_logits(query[i], key[i], ids) for i in range(2))
         # The logits of tokens of two sequences are the same constant on both sides.
@@ -199,19 +199,23 @@ def _relation(first: str, second: str) -> Callable:
 
 
 PAIRS: Mapping[str, Pair] = {
-    "cosine": Pair((collected.LAST,), _only(cosine_distance, collected.LAST)),
-    "embeddings": Pair((collected.EMBEDDINGS,), _only(squared_distance, collected.EMBEDDINGS), projects=True),
-    "hidden": Pair((collected.LAYERS,), _hidden, projects=True, layers=True),
-    "scores": Pair((collected.QUERIES, collected.KEYS), _scores, counts_pairs=True, layers=True, heads=True),
+    "cosine": Pair((intermediates.LAST,), _only(cosine_distance, intermediates.LAST)),
+    "embeddings": Pair(
+        (intermediates.EMBEDDINGS,), _only(squared_distance, intermediates.EMBEDDINGS), projects=True
+    ),
+    "hidden": Pair((intermediates.LAYERS,), _hidden, projects=True, layers=True),
+    "scores": Pair(
+        (intermediates.QUERIES, intermediates.KEYS), _scores, counts_pairs=True, layers=True, heads=True
+    ),
     "attention": Pair(
-        (collected.QUERIES, collected.KEYS),
-        _relation(collected.QUERIES, collected.KEYS),
+        (intermediates.QUERIES, intermediates.KEYS),
+        _relation(intermediates.QUERIES, intermediates.KEYS),
         relations=True,
         heads=True,
     ),
     **{
         name: Pair((name,), _relation(name, name), relations=True, heads=True)
-        for name in (collected.QUERIES, collected.KEYS, collected.VALUES)
+        for name in (intermediates.QUERIES, intermediates.KEYS, intermediates.VALUES)
     },
 }
 
@@ -264,7 +268,7 @@ def check(names: Sequence[str], models: Models) -> None:
 
 def _problem(name: str, pair: Pair, models: Models) -> str:
     mine, theirs, layers = models.student, models.teacher, models.layer_numbers
-    few, many = mine.computed_layers, theirs.computed_layers
+    few, many = mine.num_hidden_layers, theirs.num_hidden_layers
     if name == "cosine" and mine.hidden_size != theirs.hidden_size:
         return f"the student's hidden_size is {mine.hidden_size} and the teacher's {theirs.hidden_size}"
     if pair.layers:
@@ -279,7 +283,7 @@ def _problem(name: str, pair: Pair, models: Models) -> str:
     heads = mine.num_attention_heads, theirs.num_attention_heads
     if pair.heads and heads[0] != heads[1]:
         return f"the student has {heads[0]} attention heads and the teacher {heads[1]}"
-    if collected.QUERIES in pair.states and collected.KEYS in pair.states:
+    if intermediates.QUERIES in pair.states and intermediates.KEYS in pair.states:
         for config in (mine, theirs):
             if config.causal or config.local_window or config.position == "alibi":
                 return "attention that is causal, local or has a bias (ALiBi) cannot be compared"
@@ -437,7 +441,7 @@ def _forward(objective: DistillableObjective, heads, params, batch, rngs, names)
     inputs = (_rows(batch[name]) for name in INPUTS)
     options = {"deterministic": rngs is None, "rngs": rngs}
     encoder, config = Encoder(objective.config), objective.config
-    return None, collected.apply(encoder, config, params["encoder"], *inputs, collect=names, **options)[1]
+    return None, intermediates.apply(encoder, config, params["encoder"], *inputs, collect=names, **options)[1]
 
 
 def _rows(x: jax.Array) -> jax.Array:

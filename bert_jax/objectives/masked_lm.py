@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import PretrainingModel, collected
+from bert_jax.models import PretrainingModel, intermediates
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
@@ -107,19 +107,19 @@ class MaskedLM(Objective):
         rngs: Rngs | None = None,
         collect: Collection[str] = (),
         late_logits: bool = False,
-    ) -> tuple[Any, collected.States]:
+    ) -> tuple[Any, intermediates.States]:
         """Returns the logits of both heads, None without a next-sentence head, and the collected states.
 
         Args:
             params: parameters of the model.
             batch: a prepared batch; without `masked_positions`, tokens are predicted at every position.
             rngs: as in `loss`.
-            collect: see `models.collected`.
+            collect: see `models.intermediates`.
             late_logits: see `models.PretrainingModel`.
         """
         inputs = [batch.get(name) for name in (*INPUTS, "masked_positions", "cls_positions")]
         options = {"deterministic": rngs is None, "rngs": rngs, "late_logits": late_logits}
-        return collected.apply(self.model, self.config, params, *inputs, collect=collect, **options)
+        return intermediates.apply(self.model, self.config, params, *inputs, collect=collect, **options)
 
     def losses_of(self, logits: Any, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns the losses and the metrics of the logits that `forward` returns."""

@@ -48,7 +48,6 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0) -> EncoderConf
         num_attention_heads=heads,
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
-        embedding_projection=False,
         attention_adapter=0,  # adapters are for the discriminator
         output_adapter=0,
     )

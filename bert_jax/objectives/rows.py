@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import collected
+from bert_jax.models import intermediates
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
@@ -101,7 +101,7 @@ class RowObjective(Objective):
     def _apply(self, params, batch, rngs, collect, options):
         inputs = (batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS)
         options = {"deterministic": rngs is None, **options, "rngs": rngs}
-        return collected.apply(self.model, self.config, params, *inputs, collect=collect, **options)
+        return intermediates.apply(self.model, self.config, params, *inputs, collect=collect, **options)
 
     def options(self, batch: Batch) -> dict[str, Any]:
         """Returns further arguments of the model for a prepared batch."""
@@ -113,8 +113,8 @@ class RowObjective(Objective):
 
     def forward(
         self, params: Params, batch: Batch, rngs: Rngs | None = None, collect: Collection[str] = ()
-    ) -> tuple[jax.Array, collected.States]:
-        """Returns the float32 logits for a prepared batch, and what is collected; see `models.collected`."""
+    ) -> tuple[jax.Array, intermediates.States]:
+        """Returns the float32 logits for a prepared batch, and the intermediates in `collect`."""
         output, states = self._apply(params, batch, rngs, collect, self.options(batch))
         return self.shaped(output, batch), states
 

@@ -161,7 +161,7 @@ def read_teacher(
     params = {name: model.params[name].astype(like.dtype) for name, like in wanted.items()}
     count = sum(x.size for x in params.values())
     log(
-        f"teacher: {model.source}, {counted(objective.teacher.config.computed_layers, 'layer')}, "
+        f"teacher: {model.source}, {counted(objective.teacher.config.num_hidden_layers, 'layer')}, "
         f"{count:,} parameters"
     )
     return dataclasses.replace(objective, teacher_params=nest(params))

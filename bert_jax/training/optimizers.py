@@ -28,7 +28,8 @@ import optax.contrib
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean, first_line
-from bert_jax.models.parameters import StackedLayers, name_of
+from bert_jax.models.layer_slices import LayerSlice
+from bert_jax.models.parameters import name_of
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
@@ -47,7 +48,7 @@ class Layers:
         count: the number of layers of the model; 0 if none of its parameters is stacked.
     """
 
-    stacked: Mapping[str, StackedLayers] = dataclasses.field(default_factory=dict)
+    stacked: Mapping[str, LayerSlice] = dataclasses.field(default_factory=dict)
     count: int = 0
 
     @classmethod
@@ -58,7 +59,7 @@ class Layers:
             return cls()
         return cls(stacked_parameters(objective.init_shapes, config), config.num_hidden_layers)
 
-    def at(self, path: Any) -> StackedLayers | None:
+    def at(self, path: Any) -> LayerSlice | None:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
         return self.stacked.get(name_of(path))
 
@@ -84,7 +85,7 @@ class Layers:
         return jax.tree_util.tree_map_with_path(of_parameter, params)
 
 
-def _along(layers: StackedLayers, p: Any, values: Any) -> np.ndarray:
+def _along(layers: LayerSlice, p: Any, values: Any) -> np.ndarray:
     """Returns one value for each layer, as an array that broadcasts to a parameter."""
     return np.asarray(values, np.float32).reshape(
         [-1 if axis == layers.axis else 1 for axis in range(p.ndim)]
@@ -455,7 +456,7 @@ def by_layer(optimizer: optax.GradientTransformation, layers: Layers) -> optax.G
         layers: the layers of stacked parameters.
     """
 
-    def group(stacked: StackedLayers | None) -> str:
+    def group(stacked: LayerSlice | None) -> str:
         return "whole" if stacked is None else f"axis_{stacked.axis}_of_{len(stacked.names)}_layers"
 
     def groups(params):

@@ -17,9 +17,8 @@ Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate 
 --config=pretrain/base`): 3.95 of 16 GiB a chip; a step of 45 ms, with 6 ms of all-reduces beside the
 computation; 5,684 full rows per second, 54% MFU; 13 hours for the million steps.
 
-And for eight H100 (`--topology=h100:8`), where dropout on attention probabilities takes the attention kernel
-of Triton (attention=triton): 6.5 GiB on each; at least 10 ms for the products at the peak and 14 ms for the
-47 GB that each moves, about the same as with base_gpu:8. Plain XLA (attention=xla) would move twice as many.
+On GPUs use pretrain/base_gpu: cuDNN's attention has no dropout on the probabilities, and XLA's moves twice as
+many bytes.
 """
 
 from bert_jax.settings import defaults

@@ -5,8 +5,8 @@
 
 One process drives all GPUs of a machine. The batch is the paper's; on one GPU it is computed in four parts.
 Dropout is on hidden states alone, so that attention is cuDNN's, which has none on its probabilities here.
-With the paper's (`--config.model.attention_probs_dropout_prob=0.1`) it is the kernel of Triton, and the step
-moves as many bytes.
+With the paper's (`--config.model.attention_probs_dropout_prob=0.1`) it is XLA's, which moves twice as many
+bytes.
 
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/base_gpu --topology=h100:1`, and
 `base_gpu:8` with `h100:8`), rows of 512: 11.9 GiB on one H100, 6.5 GiB on each of eight, without cuDNN's

@@ -14,10 +14,6 @@ Where a batch does not fit the devices' memory, set accumulate_steps, or model.r
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
 --config=pretrain/large`): 10.90 of 16 GiB a chip; a step of 141 ms, with 21 ms of all-reduces beside the
 computation; 1,822 full rows per second, 59% MFU; 39 hours for the million steps.
-
-And for eight H200 (`--topology=h200:8`), where attention=auto takes the kernel of Triton: 17.0 GiB on each;
-at least 34 ms for the products at the peak, 23 ms for the 112 GB that each moves; each sends 1.25 GiB of
-gradients.
 """
 
 from bert_jax.settings import defaults

@@ -3,16 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.kernels.dropout import (
-    dropout,
-    keep,
-    keep_by_parts,
-    keep_mask,
-    kernel_words,
-    place_words,
-    row_ids,
-    threshold,
-)
+from bert_jax.kernels.dropout import dropout, keep_mask, kernel_seeds, row_ids
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])
@@ -78,31 +69,6 @@ def test_the_definition_of_a_mask():
         assert found[row, token, place] == (value >= round(0.4 * 2**32)), (row, token, place)
 
 
-@pytest.mark.parametrize("in_pairs", [False, True])
-@pytest.mark.parametrize("size, axis", [(128, 0), (256, 1), (384, 0), (640, 1)])
-def test_parts_are_the_same_elements(size, axis, in_pairs):
-    rng, least = np.random.default_rng(0), threshold(0.3)
-    lines = rng.integers(0, 2**32, 40, np.uint32) | np.uint32(1)
-    places = place_words(np.arange(size, dtype=np.uint32), np.uint32(12345), np.uint32(678))
-    expected = keep(lines[:, None], places, least)
-    of_lines, of_places = (lines[None], places[:, None]) if axis == 0 else (lines[:, None], places[None])
-    found = keep_by_parts(of_lines, of_places, axis, least, in_pairs)
-    assert np.array_equal(found, expected.T if axis == 0 else expected)
-    repeated = np.repeat(of_lines, 128, axis)
-    assert np.array_equal(keep_by_parts(repeated, of_places, axis, least, in_pairs), found)
-
-
-def test_one_element_for_each_row():
-    assert np.array_equal(
-        keep_mask(jax.random.key(3), (50,), 0.3), keep_mask(jax.random.key(3), (50, 1), 0.3)[:, 0]
-    )
-
-
-def test_keys_differ():
-    a, b = (keep_mask(jax.random.key(seed), (16, 4096), 0.5) for seed in (0, 1))
-    assert abs(float(jnp.mean(a == b)) - 0.5) < 0.02
-
-
 def test_the_mask_of_a_row_depends_on_its_global_index_alone():
     whole = keep_mask(jax.random.key(0), (8, 40), 0.3)
     assert np.array_equal(keep_mask(jax.random.key(0), (3, 40), 0.3), whole[:3])
@@ -110,16 +76,6 @@ def test_the_mask_of_a_row_depends_on_its_global_index_alone():
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     sharded = jax.jit(lambda key: keep_mask(key, (8, 40), 0.3), out_shardings=sharding)(jax.random.key(0))
     assert np.array_equal(sharded, whole)
-
-
-@pytest.mark.parametrize("rate", [0.05, 0.1, 0.15])
-def test_the_mean_stays_in_bfloat16(rate):
-    """1 / (1 - rate) rounded to bfloat16 would change it by up to .3%."""
-    x = jnp.full((256, 512), 1 + 2**-7 * np.arange(512) % 1, jnp.bfloat16)
-    dropped = dropout(x, jax.random.key(3), rate).astype(jnp.float32)
-    kept = np.asarray(dropped) > 0
-    exact = np.asarray(x.astype(jnp.float32)) / (1 - rate)
-    assert abs(float(np.mean(np.asarray(dropped)[kept]) / np.mean(exact[kept])) - 1) < 5e-4
 
 
 @pytest.mark.long
@@ -135,10 +91,10 @@ def test_the_gradient_passes_where_the_value_does():
 @pytest.mark.long
 def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
     key, whole, ids = jax.random.key(2), jnp.ones((12, 300)), np.array([7, 1, 10])
-    expected, words = dropout(whole, key, 0.3)[ids], kernel_words(key, 12)[ids]
+    expected, seeds = dropout(whole, key, 0.3)[ids], kernel_seeds(key, 12)[ids]
     with row_ids(ids):
         found, pull = jax.vjp(lambda x: dropout(x, key, 0.3), whole[ids])
-        assert np.array_equal(kernel_words(key, 3), words)
+        assert np.array_equal(kernel_seeds(key, 3), seeds)
     assert np.array_equal(found, expected)
     assert np.array_equal(pull(jnp.ones_like(found))[0], expected)  # outside of the context, as JAX does
     assert np.array_equal(dropout(whole, key, 0.3)[ids], expected)

@@ -67,17 +67,6 @@ def test_losses_accuracies_and_gradients_are_those_of_all_logits(rows, positions
             np.testing.assert_allclose(found, sums, rtol=1e-5)
 
 
-def test_a_bias_is_optional(small_chunks):
-    x, table, _, labels, weights = example(4, 6)
-    arguments = x, table, None, labels, weights
-    for found, expected in zip(
-        jax.tree.leaves(gradients(late, arguments, (0, 1))),
-        jax.tree.leaves(gradients(whole, arguments, (0, 1))),
-        strict=True,
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_products_have_the_dtype_of_the_states(small_chunks):
     arguments = example(4, 6, dtype=jnp.bfloat16)
     (loss, _), (dx, dtable, dbias) = gradients(late, arguments)

@@ -9,17 +9,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import Target
-from bert_jax.kernels.platform import SMALL_VECTOR_MEMORY, target, target_platform, vector_memory
+from bert_jax.kernels.platform import target, target_platform, vector_memory
 from bert_jax.parallel import sharding
-
-
-def test_without_a_mesh_it_is_the_backend():
-    assert target_platform() == jax.default_backend()
-
-
-def test_of_this_machines_mesh():
-    with sharding.on_mesh(sharding.make_mesh()):
-        assert target_platform() == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -42,14 +33,6 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
     monkeypatch.setattr(platform, "_PROCESSORS", path)
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert platform.multiplies_bfloat16.__wrapped__() is expected
-
-
-def test_the_fields_of_the_first_processor(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text("model name\t: One: 2\nflags\t\t: fpu\n\nmodel name\t: Other\n")
-    monkeypatch.setattr(platform, "_PROCESSORS", tmp_path / "cpuinfo")
-    assert platform.processor_fields() == {"model name": "One: 2", "flags": "fpu"}
-    monkeypatch.setattr(platform, "_PROCESSORS", tmp_path / "none")
-    assert platform.processor_fields() == {}
 
 
 def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog):
@@ -121,14 +104,3 @@ def test_a_gpu_that_is_attached_tells_its_own_capability(monkeypatch, kind, capa
     gpu = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
         assert target() == Target("gpu", capability)
-
-
-@pytest.mark.parametrize("kind, expected", [("TPU v4", False), ("TPU v5 lite", True), ("TPU v99", True)])
-def test_which_chips_multiply_integers(kind, expected):
-    tpu = AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
-        assert platform.multiplies_integers() is expected
-
-
-def test_elsewhere_it_is_the_smallest():
-    assert vector_memory() == SMALL_VECTOR_MEMORY

@@ -8,7 +8,6 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from support.models import tiny_config
 
-from bert_jax.errors import UserError
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.layers import Bottleneck
 from bert_jax.parallel.sharding import unbox
@@ -61,8 +60,3 @@ def test_the_module_is_a_gelu_between_two_products():
     x = h @ params["down/kernel"] + params["down/bias"]
     x = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     np.testing.assert_allclose(found, h + x @ params["up/kernel"] + params["up/bias"], rtol=1e-5, atol=1e-5)
-
-
-def test_a_kernel_without_adapters_is_refused():
-    with pytest.raises(UserError, match="residual=pallas: the kernel has no adapter"):
-        tiny_config(output_adapter=3, residual="pallas", hidden_size=128)

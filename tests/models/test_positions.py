@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from support import encoder_oracle
 
-from bert_jax.kernels import rotary
+from bert_jax.kernels.attention import apply_rotary
 from bert_jax.kernels.xla_attention import attention_logits
 from bert_jax.models import config, positions
 
@@ -23,7 +23,7 @@ def scheme(**fields):
 def test_rotary_turns_as_in_its_paper(theta, expected):
     x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 1, 4)
     angles = scheme(position="rotary", rotary_theta=theta).angles(jnp.int32([[3]]))[theta]
-    query, key = (rotary.turn(given, angles) for given in (x, 2 * x))
+    query, key = (apply_rotary(given, angles) for given in (x, 2 * x))
     np.testing.assert_allclose(query.ravel(), expected, atol=1e-5)
     np.testing.assert_allclose(key.ravel(), 2 * np.array(expected), atol=1e-5)
 
@@ -32,7 +32,7 @@ def test_rotary_is_a_product_of_complex_numbers():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 2, 4)).astype(np.float32)
     places = rng.integers(0, 500, (2, 5)).astype(np.int32)
-    found = rotary.turn(x, scheme(position="rotary").angles(places)[10_000.0])
+    found = apply_rotary(x, scheme(position="rotary").angles(places)[10_000.0])
     for row, token, head in np.ndindex(2, 5, 2):
         expected = encoder_oracle.rotate(x[row, token, head], int(places[row, token]), 10_000.0)
         np.testing.assert_allclose(found[row, token, head], expected, atol=2e-4)
@@ -66,15 +66,6 @@ def test_learned_positions_begin_at_their_offset():
     rows = jnp.arange(12.0)[:, None] * jnp.ones(8)
     found = learned.embed(jnp.ones((1, 3, 8)), jnp.int32([[0, 1, 9]]), {name: rows})
     np.testing.assert_array_equal(found[0, :, 0], [3, 4, 12])
-
-
-def test_a_table_that_starts_as_sinusoids():
-    (table,) = (
-        scheme(position="learned", sinusoidal_start=True, max_position_embeddings=400).tables().values()
-    )
-    expected = np.stack([encoder_oracle.sinusoid(place, 8) for place in range(400)])
-    assert table.start.dtype == np.float32
-    np.testing.assert_allclose(table.start, expected, atol=1e-6)
 
 
 def test_sinusoids_and_their_learned_factor():

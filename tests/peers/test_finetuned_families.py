@@ -33,7 +33,7 @@ def distilbert(files, tmp_path_factory):
     torch.manual_seed(0)
     config = transformers.DistilBertConfig(
         vocab_size=100, dim=32, n_layers=2, n_heads=2, hidden_dim=48, max_position_embeddings=128,
-        seq_classif_dropout=0.3, qa_dropout=0.25,
+        seq_classif_dropout=0.3,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("distilbert")
     transformers.DistilBertForMaskedLM(config).save_pretrained(folder)
@@ -88,7 +88,7 @@ def test_a_fine_tuned_distilbert(files, distilbert, tmp_path, head):
     assert cli.main(["finetune", f"--config=finetune/{config}", f"--workdir={run}", *flags]) == 0
     assert convert.load(run).head == head
     config = check(head, run, tmp_path / "out")
-    assert (config.seq_classif_dropout, config.qa_dropout) == (0.3, 0.25)
+    assert config.seq_classif_dropout == 0.3
 
 
 def go_on(config, start, folder, **fields):

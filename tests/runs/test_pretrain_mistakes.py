@@ -67,7 +67,10 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
             },
             "optimizer.initial_rate=0.5: there is no warm-up, which it is the start of",
         ),
-        ({"model.qa_dropout": 0.2}, "model.qa_dropout=0.2: pre-training does not use it; leave it at None"),
+        (
+            {"model.classifier_dropout": 0.2},
+            "model.classifier_dropout=0.2: pre-training does not use it; leave it at None",
+        ),
         ({"model.model_type": "roberta"}, "those of a RoBERTa are 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
         ({"masking.strategy": "words"}, "masking.strategy='words' is unknown"),
         ({"optimizer.name": "adamx"}, "optimizer.name='adamx' is unknown"),

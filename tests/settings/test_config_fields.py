@@ -97,7 +97,7 @@ def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):
     "name, rule",
     [
         *((f"model.{name}", "fixed") for name in ("num_attention_heads", "hidden_size", "vocab_size")),
-        *((name, "free") for name in ("model.residual", "model.attention", "accumulate_steps", "mesh.fsdp")),
+        *((name, "free") for name in ("model.attention", "accumulate_steps", "mesh.fsdp")),
         *((name, "same") for name in ("model.dtype", "seed", "optimizer.b1")),
     ],
 )

@@ -119,13 +119,12 @@ for name in sys.argv[2:]:
     calls = collections.Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', text))
     calls += collections.Counter(re.findall(r'call_target="(tpu_custom_call|AsyncCollectiveStart)"', text))
     calls["sparsecore"] = len(re.findall(r"%all-reduce.* call-start\(.*sparsecore", text))
-    calls += collections.Counter(re.findall(r'custom_call_target="[^"]*triton.* name = "([^"]+)"', text))
     kinds = "all-reduce|reduce-scatter|all-gather|all-to-all"
     traffic = [
         (kind, re.findall(r"\w+\[[\d,]+\]", shapes))
         for shapes, kind in re.findall(rf"^ +%\S+ = (.*?) ({kinds})(?:-start)?\(", text, re.MULTILINE)
     ]
-    heads = re.findall(r"= \(((?:bf16|f32)\[\d+(?:,\d+){3}\]).*?(?:__cudnn\$fmha|xla\.gpu\.triton)", text)
+    heads = re.findall(r"= \(((?:bf16|f32)\[\d+(?:,\d+){3}\]).*?__cudnn\$fmha", text)
     memory = compiled.memory_analysis().peak_memory_in_bytes
     found = {"name": name, "calls": calls, "traffic": traffic, "heads": heads, "memory": memory}
     found["parameters"] = parameters

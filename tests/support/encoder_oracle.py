@@ -138,8 +138,7 @@ def states(config, params, ids, types, positions, sequences):
     x = embed(config, params, ids, types, positions)
     found = [x]
     for i, layer in enumerate(layer_parameters(config, params)):
-        pattern = config.attention_pattern
-        is_global = pattern[i] == "g" if pattern else i % config.global_every == 0
+        is_global = i % config.global_every == 0
         window = 0 if is_global else config.local_window
         theta = config.rotary_theta if is_global else config.local_rotary_theta
 

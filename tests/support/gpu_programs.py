@@ -2,7 +2,7 @@
 
 # A loop of 3 turns over stacked weights, each with a slice of them, a product by cuBLAS, one with an operand
 # sliced in its fusion, attention forward, and an all-reduce beside it; then a Triton kernel with a product
-# in it, attention backward by cuDNN, attention by a Pallas kernel, and an all-reduce that is waited for.
+# in it, attention backward by cuDNN, and an all-reduce that is waited for.
 TRAIN_STEP = """\
 HloModule jit_train_step, is_scheduled=true
 
@@ -71,7 +71,6 @@ ENTRY %main (p0: bf16[3,64,32], p1: bf16[16,64], p2: bf16[2,4,8,16], p3: f32[16,
   %norm = f32[16,64]{1,0} fusion(%p3), kind=kCustom, calls=%triton_norm, backend_config={"fusion_backend_config":{"kind":"__triton"}}
   %gemm_fusion = f32[16,8]{1,0} fusion(%norm, %p4), kind=kCustom, calls=%triton_product, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
   %backward = (bf16[2,4,8,16]{3,2,1,0}, bf16[2,4,8,16]{3,2,1,0}, bf16[2,4,8,16]{3,2,1,0}, u8[0]{0}) custom-call(%p2, %p2, %p2, %p2, %p2), custom_call_target="__cudnn$fmhaScaleBiasSoftmaxBackward", backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"dimensions": ["2", "4", "8", "8"]}}}
-  %pallas_call.1 = (bf16[2,4,8,16]{3,2,1,0}, f32[2,8,4]{2,1,0}) custom-call(%p2, %p2, %p2), custom_call_target="__gpu$xla.gpu.triton", operand_layout_constraints={bf16[2,4,8,16]{3,2,1,0}, bf16[2,4,8,16]{3,2,1,0}, bf16[2,4,8,16]{3,2,1,0}}, api_version=API_VERSION_TYPED_FFI, metadata={op_name="jit(train_step)/attend/triton_attention_flops_4096000/pallas_call"}, backend_config={debug = false, grid_x = 1 : i32, grid_y = 8 : i32, grid_z = 2 : i32, ir = "ML\\EFR\\0D\\22calls=%sum", name = "_attention_forward", num_stages = 2 : i32, num_warps = 4 : i32}
   %waited-start = f32[16,8]{1,0} all-reduce-start(%gemm_fusion), channel_id=2, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%sum, backend_config={"collective_backend_config":{"is_sync":true}}
   ROOT %waited-done = f32[16,8]{1,0} all-reduce-done(%waited-start)
 }

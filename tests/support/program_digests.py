@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from jax._src.interpreters import mlir
-from jax._src.lib import tpu, triton
+from jax._src.lib import tpu
 from jax._src.lib.mlir import ir
 
 # Attributes that only name something; nothing that is computed depends on them.
@@ -198,9 +198,6 @@ def _has_side_effect(operation: ir.Operation) -> bool:
 
 def _backend_config(attribute: ir.Attribute) -> str:
     """The text of a custom call's settings, without the locations that the body of a Pallas kernel has."""
-    if isinstance(attribute, ir.DictAttr) and "ir" in attribute:  # a kernel that Triton compiles
-        fields = {entry.name: str(entry.attr) for entry in attribute if entry.name not in ("ir", "name")}
-        return json.dumps(fields | {"ir": _kernel_text(triton_kernel(attribute))}, sort_keys=True)
     if not isinstance(attribute, ir.StringAttr):
         return str(attribute)
     text = attribute.value
@@ -211,11 +208,6 @@ def _backend_config(attribute: ir.Attribute) -> str:
         return text
     fields["custom_call_config"]["body"] = _kernel_text(_parse(base64.b64decode(body), tpu))
     return json.dumps(fields, sort_keys=True)
-
-
-def triton_kernel(config: ir.DictAttr) -> ir.Module:
-    """The kernel in the settings of a call of a kernel that Triton compiles, in Triton's dialect."""
-    return _parse(ir.StringAttr(config["ir"]).value_bytes, triton.dialect)
 
 
 def _kernel_text(kernel: ir.Module) -> str:

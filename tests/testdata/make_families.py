@@ -70,11 +70,11 @@ def sizes(vocabulary, layers, **fields):
 
 
 def albert(head):
-    """One group of layers, several of unequal numbers, groups of two layers, and embeddings of width H."""
+    """One group of layers, and several of equal and of unequal numbers."""
     different = {
         "none": {"num_hidden_layers": 7, "num_hidden_groups": 3},
-        "masked_lm": {"num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
-        "token_classification": {"embedding_size": 12, "hidden_act": "gelu"},
+        "masked_lm": {"num_hidden_layers": 4, "num_hidden_groups": 2},
+        "token_classification": {"hidden_act": "gelu"},
     }
     return sizes(34, 2, embedding_size=8) | different.get(head, {})
 
@@ -88,7 +88,6 @@ def distilbert(head):
         "hidden_dim": 20,
         "max_position_embeddings": 16,
         "activation": "gelu",
-        "sinusoidal_pos_embds": head == "masked_lm",
     }
 
 
@@ -108,7 +107,7 @@ def modernbert(head):
             "classifier_pooling": "mean", "attention_bias": True, "mlp_bias": True, "norm_bias": True,
         },
         "token_classification": {
-            "num_hidden_layers": 5, "layer_types": [LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL],
+            "num_hidden_layers": 5, "layer_types": [GLOBAL, LOCAL, GLOBAL, LOCAL, GLOBAL],
         },
         "question_answering": {"num_hidden_layers": 2, "layer_types": [GLOBAL, GLOBAL]},
         "multiple_choice": {"global_attn_every_n_layers": 2},
@@ -183,8 +182,6 @@ def write(name):
         model = make(config(**fields_of(head), num_labels=labels, attn_implementation="eager")).eval()
         with torch.no_grad():
             for key, parameter in model.named_parameters():
-                if "position_embeddings" in key and getattr(model.config, "sinusoidal_pos_embds", False):
-                    continue  # the table that transformers fills in
                 parameter.normal_(float("norm" in key.lower() and key.endswith("weight")), 0.3)
             tensors = {key: torch.tensor(x) for key, x in given.items()}
             if head == "multiple_choice":

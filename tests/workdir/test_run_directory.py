@@ -109,7 +109,6 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
         ("config__mesh__fsdp", 8),
         ("config__model__attention", "xla"),
         ("config__model__remat", "full"),
-        ("config__model__residual", "xla"),
         ("config__model__scan_unroll", 2),
         ("config__accumulate_steps", 2),
         ("config__data__dir", "/elsewhere"),

@@ -4,7 +4,7 @@ To add a family, add a module with its `Family`, of about 100 lines, and an entr
 states:
 
 1. Configuration. `fields` pairs the fields of config.json with those of `EncoderConfig`; `fixed` gives what
-   config.json does not say, such as `position_offset=2` (RoBERTa) or `embedding_projection=True` (ALBERT);
+   config.json does not say, such as `position_offset=2` (RoBERTa);
    `constants` and `checked` refuse what cannot be computed, and `translation` has functions for fields that
    do not correspond one to one (ModernBERT's `layer_types`). If a number of `EncoderConfig` is missing, it
    is added there, with BERT's value as the default.

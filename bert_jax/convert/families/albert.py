@@ -8,11 +8,14 @@ names in a TF1 checkpoint are of google's scopes.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bert_jax.convert.families import bert
-from bert_jax.convert.families.base import Family, TensorFlowConfig
+from bert_jax.convert.families.base import Family, TensorFlowConfig, Translation
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
+from bert_jax.errors import UserError
 from bert_jax.models import sizes
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import Rate
 from bert_jax.tokenization.families import RECORDS
 
@@ -29,10 +32,18 @@ _LAYER = {
 _FIELDS = {
     **{name: name for name in ("vocab_size", "embedding_size", *bert.FIELDS[1:])},
     "num_hidden_groups": "layer_groups",
-    "inner_group_num": "layers_per_group",
 }
 
 _DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, whatever the dropout of the encoder
+
+
+def _check_projection(config: EncoderConfig) -> dict[str, Any]:
+    if not config.projects_embeddings:
+        raise UserError(
+            f"transformers' ALBERT projects its embeddings, but embedding_size is hidden_size, "
+            f"{config.hidden_size}"
+        )
+    return {}
 
 
 FAMILY = Family(
@@ -49,8 +60,8 @@ FAMILY = Family(
         *modules(
             (
                 LAYERS,
-                "albert.encoder.albert_layer_groups.{group}.albert_layers.{member}",
-                "bert/encoder/transformer/group_{group}/inner_group_{member}",
+                "albert.encoder.albert_layer_groups.{group}.albert_layers.0",
+                "bert/encoder/transformer/group_{group}/inner_group_0",
             ),
             _LAYER,
         ),
@@ -69,9 +80,11 @@ FAMILY = Family(
     },
     fields={**_FIELDS, "layer_norm_eps": "layer_norm_eps", "classifier_dropout_prob": "classifier_dropout"},
     activation="hidden_act",
+    constants={"inner_group_num": 1},
+    translation=Translation(lambda _: {}, _check_projection),
     activations={"gelu_tanh": "gelu_new"},
     checked={"position_embedding_type": "absolute"},
-    fixed={**sizes.ALBERT_ARCHITECTURE, "embedding_projection": True},
+    fixed=sizes.ALBERT_ARCHITECTURE,
     tied=(
         ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
         ("predictions.decoder.bias", "predictions.bias"),
@@ -82,6 +95,7 @@ FAMILY = Family(
         "albert_config.json",
         tuple(_FIELDS),
         activations={"gelu": "gelu_tanh"},
+        constants={"inner_group_num": 1},
         fixed=sizes.ALBERT_ARCHITECTURE,
     ),
     sizes=sizes.ALBERT,

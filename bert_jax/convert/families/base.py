@@ -19,7 +19,7 @@ from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig
 from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
 from bert_jax.tokenization.families import TokenizerRecord
 
-START_FIELDS = ("initializer", "sinusoidal_start")  # affect the start of training only
+START_FIELDS = ("initializer",)  # affect the start of training only
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 
 # Other names in config.json of the activations that `EncoderConfig` has.
@@ -48,12 +48,14 @@ class TensorFlowConfig:
         fields: the keys of `Family.fields` that it has.
         activations: {name of an activation in the file: value of `hidden_act`}, where they differ.
         fixed: as `Family.fixed`, which does not apply to these files.
+        constants: fields that are written with one value.
     """
 
     file: str
     fields: tuple[str, ...]
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Family:
         fields = {name: getattr(config, self.fields[name]) for name in tensorflow.fields}
         spellings = {act: name for name, act in tensorflow.activations.items()}
         fields[self.activation] = spellings.get(config.hidden_act, config.hidden_act)
-        return fields
+        return fields | dict(tensorflow.constants)
 
     def to_files(
         self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str, head: str = "none"

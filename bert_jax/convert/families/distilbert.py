@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.convert.families.base import Family
+from bert_jax.convert.families.base import Family, Translation
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 from bert_jax.tokenization.families import RECORDS
@@ -54,7 +54,7 @@ FAMILY = Family(
         "sequence_classification": _SEQUENCE,
         "token_classification": dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT),
         "multiple_choice": _SEQUENCE,
-        "question_answering": dataclasses.replace(SPANS, drop_out=Rate(0.1, "qa_dropout")),
+        "question_answering": dataclasses.replace(SPANS, drop_out=Rate(0.1)),
     },
     fields={
         "vocab_size": "vocab_size",
@@ -65,14 +65,13 @@ FAMILY = Family(
         "dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
         "max_position_embeddings": "max_position_embeddings",
-        "sinusoidal_pos_embds": "sinusoidal_start",
         "initializer_range": "initializer_range",
         "seq_classif_dropout": "classifier_dropout",
-        "qa_dropout": "qa_dropout",
     },
     activation="activation",
+    # Reading ignores both: they affect training only.
+    translation=Translation(lambda _: {}, lambda _: {"qa_dropout": 0.1, "sinusoidal_pos_embds": False}),
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
-    # The position table is read whether or not sinusoidal_pos_embds initialized it.
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
     tokenizer=RECORDS["distilbert"],
     sizes={

@@ -69,9 +69,9 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     local_theta = _theta(fields, _LOCAL, "local_rope_theta", 10_000.0)
     found["local_rotary_theta"] = theta if local_theta is None else local_theta
     found["local_window"] = fields.get("local_attention", 128) // 2
-    if periods:
-        return found | {"global_every": periods[0]}
-    return found | {"attention_pattern": "".join("l" if local else "g" for local in is_local)}
+    if not periods:
+        raise UserError("layer_types: expected a full_attention layer at equal distances from layer 0 on")
+    return found | {"global_every": periods[0]}
 
 
 _KEYS = tuple(name.strip("?") for name in _SCHEMA)
@@ -108,8 +108,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     }
     if config.local_window:
         fields["local_attention"] = 2 * config.local_window
-    if not config.attention_pattern:
-        fields["global_attn_every_n_layers"] = config.global_every
+    fields["global_attn_every_n_layers"] = config.global_every
     if config.vocab_size <= 50283:
         fields |= dict.fromkeys(_SPECIAL_IDS)  # the class's defaults are beyond the table
     return fields

@@ -7,7 +7,7 @@ long rows whose tokens attend to all others need a flash kernel (`long_rows`), h
 [L, L] array leaves the chip, and the backward pass computes the probabilities again from the three inputs and
 one number for each query, the binary logarithm of the softmax's denominator (`blocks.results`). The biases of
 the inputs are added here, so that their gradients, which are sums over all tokens, are computed together with
-the gradients of the inputs: separately they would be three more passes over HBM. Queries and keys are turned
+the gradients of the inputs: separately they would be three more passes over HBM. Queries and keys are rotated
 here, too, for which operations on [B, L, N, D] would take longer than the kernel. Dropout of the
 probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in both passes.
 """
@@ -15,63 +15,53 @@ probabilities is bitwise equal to `dropout`: the mask is hashed from the element
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, segments
-from bert_jax.kernels.dispatch import AttentionCase
+from bert_jax.kernels import dispatch, platform, segments
+from bert_jax.kernels.dropout import kernel_seeds
 from bert_jax.kernels.tpu import local_rows, long_rows, whole_rows
-from bert_jax.kernels.tpu.blocks import How
+from bert_jax.kernels.tpu.blocks import AttentionOptions
 
 
-def row_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    sequence_ids: jax.Array,
-    biases: jax.Array,
-    words: jax.Array,
-    tables: Sequence[jax.Array] = (),
-    slopes: jax.Array | None = None,
-    *,
-    head_size: int,
-    causal: bool = False,
-    window: int = 0,
-    rate: float = 0.0,
-    interpret: bool = False,
-) -> jax.Array:
-    """Returns scaled dot-product attention within each sequence of a row.
+def attend(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key, biases, angles):
+    """Returns `attention.attention` of arguments that `dispatch` allows for this kernel."""
+    rows, _, heads, head_size = query.shape
+    if biases is None:
+        biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
+    options = AttentionOptions(
+        head_size, causal, window, rate, slopes is not None, platform.interprets_kernels()
+    )
 
-    Args:
-        query: [B, L, N D], float32 or bfloat16, of a shape that `dispatch` allows for this kernel.
-        key: as `query`.
-        value: as `query`.
-        sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
-        biases: float32 [3, N D], added to query, key and value.
-        words: int32 [B, 5] for dropout: those of `dropout.kernel_words`, and the index of the first head of
-            this device in the whole row.
-        tables: those of `rotary.lane_tables` for 128 lanes, by which query and key are turned after their
-            biases are added; none to turn nothing.
-        slopes: float32 [N], see `bert_jax.kernels.attention.attention`.
-        head_size: D.
-        causal: whether a token attends to no later token.
-        window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
-        rate: dropout rate of the probabilities.
-        interpret: whether to run without a TPU, which is slow.
+    def kernel(query, key, value, sequence_ids, biases, seeds, heads, slopes, *tables):
+        # A device that has only some of the heads hashes their masks by their indices in the whole row.
+        first_head = jnp.broadcast_to(heads[:1], (seeds.shape[0], 1))
+        seeds = jnp.concatenate([seeds, first_head], axis=1)
+        return _attend(options, query, key, value, biases, (seeds, sequence_ids, tables, slopes))
 
-    Returns:
-        [B, L, N D] in the dtype of the query. Softmax is computed in float32.
+    tables = () if angles is None else _lane_tables(angles)
+    by_head, by_row = ("batch", None, "heads"), ("batch", None)
+    axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",), ("heads",))
+    kernel = platform.on_each_device(kernel, (*axes, *[("batch", None, None)] * len(tables)), by_head)
+    # Flattened before the kernel's boundary, because an array with as few lanes as one head has would be
+    # padded there.
+    flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
+    biases = jnp.stack([bias.reshape(-1) for bias in biases])
+    seeds = kernel_seeds(dropout_key if rate else None, rows)
+    slopes = None if slopes is None else jnp.asarray(slopes)
+    return kernel(*flat, sequence_ids, biases, seeds, jnp.arange(heads), slopes, *tables).reshape(query.shape)
 
-    Raises:
-        UserError: there is no kernel for these shapes.
+
+def _lane_tables(angles):
+    """Returns cosines and sines [B, L, 128] for a kernel that rotates 128 lanes, one or more heads.
+
+    It adds each lane times its cosine and the lane of the other coordinate of the plane times its sine. The
+    sines of the first half of a head are negated.
     """
-    _, length, width = query.shape
-    case = AttentionCase(length=length, heads=width // head_size, head_size=head_size, window=window)
-    dispatch.check_case("attention", "pallas", case)
-    how = How(head_size, causal, window, rate, slopes is not None, interpret)
-    return _attend(how, query, key, value, biases, (words, sequence_ids, tuple(tables), slopes))
+    cosine, sine = (x[:, :, 0] for x in angles)
+    heads = dispatch.LANES // (2 * cosine.shape[-1])
+    return jnp.tile(cosine, 2 * heads), jnp.tile(jnp.concatenate([-sine, sine], axis=-1), heads)
 
 
 def keys_in_reach(length: int, window: int) -> int:
@@ -79,29 +69,29 @@ def keys_in_reach(length: int, window: int) -> int:
     return segments.divide(length, window).span if window else length
 
 
-def _kernels(how, length):
-    if how.window:
+def _kernels(options, length):
+    if options.window:
         return local_rows
     # The logits of more than four heads of the longest such row do not fit into v4's vector memory.
-    fits = how.heads * length**2 <= 4 * dispatch.LONGEST_WHOLE_ROW**2
+    fits = options.heads * length**2 <= 4 * dispatch.LONGEST_WHOLE_ROW**2
     return whole_rows if length <= dispatch.LONGEST_WHOLE_ROW and fits else long_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(how, query, key, value, biases, by_row):
-    return _attend_fwd(how, query, key, value, biases, by_row)[0]
+def _attend(options, query, key, value, biases, by_row):
+    return _attend_fwd(options, query, key, value, biases, by_row)[0]
 
 
-def _attend_fwd(how, *arguments):
+def _attend_fwd(options, *arguments):
     *arrays, biases, by_row = arguments
-    out, kept = _kernels(how, arrays[0].shape[1]).forward(how, arrays, biases, by_row)
-    return out, (*arguments, kept)
+    out, saved = _kernels(options, arrays[0].shape[1]).forward(options, arrays, biases, by_row)
+    return out, (*arguments, saved)
 
 
-def _attend_bwd(how, residuals, gradient):
-    *arrays, biases, by_row, kept = residuals
-    kernels = _kernels(how, gradient.shape[1])
-    *gradients, sums = kernels.backward(how, (*arrays, gradient), biases, by_row, *kept)
+def _attend_bwd(options, residuals, gradient):
+    *arrays, biases, by_row, saved = residuals
+    kernels = _kernels(options, gradient.shape[1])
+    *gradients, sums = kernels.backward(options, (*arrays, gradient), biases, by_row, *saved)
     return *gradients, jnp.sum(sums, axis=0), (None, None, (None,) * len(by_row[2]), None)
 
 

@@ -23,10 +23,9 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dispatch import LANES
-from bert_jax.kernels.dropout import PAIR, keep_by_parts, line_words, place_words, threshold
-from bert_jax.kernels.products import dot
-from bert_jax.kernels.tpu.lanes import in_rows, widened
+from bert_jax.kernels.dispatch import LANES, LONGEST_WHOLE_ROW
+from bert_jax.kernels.dropout import column_hash, keep, row_hash
+from bert_jax.kernels.matmul import dot
 from bert_jax.kernels.xla_attention import MASKED
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -41,8 +40,8 @@ ByHead = Callable[[int, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class How:
-    """How attention is computed; `attention.row_attention` describes the fields."""
+class AttentionOptions:
+    """How attention is computed; `attention.attention` describes the fields."""
 
     head_size: int
     causal: bool
@@ -68,14 +67,13 @@ class How:
 
 
 def attend(
-    how: How, query: jax.Array, key: jax.Array, value: jax.Array, mask: ByHead, drop: ByHead
+    options: AttentionOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: ByHead, drop: ByHead
 ) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
     """Computes attention.
 
-    Args:
-        how: the options.
-        query: [queries, 128], biased, turned and `scaled`.
-        key: [keys, 128], biased and turned.
+    Inputs:
+        query: [queries, 128], biased, rotated and `scaled`.
+        key: [keys, 128], biased and rotated.
         value: [keys, 128], biased.
         mask: see `masker`.
         drop: see `dropper`.
@@ -84,22 +82,22 @@ def attend(
         [queries, 128] in the dtype of the query; and for each head the binary logarithms of the softmax's
         denominators, float32 [1, queries], that `differentiate` takes.
     """
-    logits = _logits(how, query, key, mask)
+    logits = _logits(options, query, key, mask)
     yield
     values, contexts, statistics = value.T, [], []
-    for head in range(how.heads):
+    for head in range(options.heads):
         largest = jnp.max(logits[head], axis=0, keepdims=True)
         exponentials = jnp.exp2(logits[head] - largest)
         denominators = jnp.sum(exponentials, axis=0, keepdims=True)
         statistics.append(largest + log2(denominators))
         exponentials = drop(head, exponentials).astype(value.dtype)
-        context = dot(values[features(how, head)], exponentials, (1, 0))
-        contexts.append((context / (denominators * (1 - how.rate))).astype(query.dtype))
+        context = dot(values[features(options, head)], exponentials, (1, 0))
+        contexts.append((context / (denominators * (1 - options.rate))).astype(query.dtype))
     return jnp.concatenate(contexts).T, statistics
 
 
 def attend_running(
-    how: How,
+    options: AttentionOptions,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -111,22 +109,16 @@ def attend_running(
 ) -> None:
     """Adds what a block of keys contributes to attention.
 
-    Args:
-        how: as in `attend`.
-        query: as in `attend`.
-        key: as in `attend`.
-        value: as in `attend`.
-        mask: as in `attend`.
-        drop: as in `attend`.
+    Inputs:
         contexts: reference of float32 [128, queries], sums of values times `exponentials`, which are those
             of logits less `largest`.
         largest: reference of float32 [heads, queries], the largest logits so far.
         denominators: as `largest`, the sums of exponentials.
     """
-    logits = _logits(how, query, key, mask)
+    logits = _logits(options, query, key, mask)
     values = value.T
-    for head in range(how.heads):
-        each, lanes = slice(head, head + 1), features(how, head)
+    for head in range(options.heads):
+        each, lanes = slice(head, head + 1), features(options, head)
         before = largest[each]
         largest[each] = now = jnp.maximum(before, jnp.max(logits[head], axis=0, keepdims=True))
         factor = jnp.exp2(before - now)
@@ -137,7 +129,7 @@ def attend_running(
 
 
 def differentiate(
-    how: How,
+    options: AttentionOptions,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -150,37 +142,31 @@ def differentiate(
 ) -> Generator[None, None, jax.Array]:
     """Differentiates `attend`.
 
-    Args:
-        how: as in `attend`.
-        query: as in `attend`.
-        key: as in `attend`.
-        value: as in `attend`.
+    Inputs:
         gradient: that of the result, [queries, 128].
         statistics: function (head) that returns those of `attend`.
-        mask: as in `attend`.
-        drop: as in `attend`.
         add: procedure (head, place, x) that adds x, float32 [keys, 128], to the gradient of the key, if
-            `place` is 0, or of the value, if it is 1, which are to be multiplied by `How.key_scale` and
-            `How.value_scale` at last.
+            `place` is 0, or of the value, if it is 1, which are to be multiplied by `options.key_scale` and
+            `options.value_scale` at last.
         inner: function (head) that returns the sums over all keys of probabilities times their gradients
             before the factor of dropout, float32 [1, queries]; None if these are all keys.
 
     Returns:
         The gradient of the query, float32 [queries, 128].
     """
-    logits = _logits(how, query, key, mask)
-    d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(how)]
+    logits = _logits(options, query, key, mask)
+    d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(options)]
     yield
     transposed, d_queries = key.T, []
-    for head, lanes in enumerate(_heads(how)):
+    for head, lanes in enumerate(_heads(options)):
         weights = jnp.exp2(logits[head] - statistics(head))
         d_probabilities = drop(head, d_weights[head])
         sums = jnp.sum(weights * d_probabilities, axis=0, keepdims=True) if inner is None else inner(head)
         d_logits = (weights * (d_probabilities - sums)).astype(query.dtype)
-        d_queries.append(dot(transposed[features(how, head)], d_logits, (1, 0)))
+        d_queries.append(dot(transposed[features(options, head)], d_logits, (1, 0)))
         add(head, 0, dot(d_logits, _only(query, lanes), (1, 0)))
         add(head, 1, dot(drop(head, weights).astype(query.dtype), _only(gradient, lanes), (1, 0)))
-    return jnp.concatenate(d_queries).T * (how.head_size**-0.5 * how.value_scale)
+    return jnp.concatenate(d_queries).T * (options.head_size**-0.5 * options.value_scale)
 
 
 def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -188,23 +174,25 @@ def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) + bias
 
 
-def scaled(how: How, query: jax.Array) -> jax.Array:
+def scaled(options: AttentionOptions, query: jax.Array) -> jax.Array:
     """Returns a query times what makes the powers of two of its logits the exponentials of the softmax.
 
     It is multiplied before it is rounded.
     """
-    return query * (how.head_size**-0.5 / _LN_2)
+    return query * (options.head_size**-0.5 / _LN_2)
 
 
-def turned(how: How, x: jax.Array, tables: Sequence[jax.Array], back: bool = False) -> jax.Array:
-    """Returns x [L, 128] turned by `rotary.lane_tables` [L, 128], or `back`; x without tables."""
+def rotated(
+    options: AttentionOptions, x: jax.Array, tables: Sequence[jax.Array], back: bool = False
+) -> jax.Array:
+    """Returns x [L, 128] rotated by tables of cosines and sines [L, 128], or `back`; x without tables."""
     if not tables:
         return x
     cosine, sine = tables
-    half = how.head_size // 2
+    half = options.head_size // 2
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     ahead, behind = pltpu.roll(x, LANES - half, 1), pltpu.roll(x, half, 1)
-    partner = jnp.where(lane % how.head_size < half, ahead, behind)
+    partner = jnp.where(lane % options.head_size < half, ahead, behind)
     return x * cosine + partner * (-sine if back else sine)
 
 
@@ -222,48 +210,46 @@ def log2(x: jax.Array) -> jax.Array:
     return jnp.log(x) / _LN_2
 
 
-def words_of(how: How, words) -> list[tuple[jax.Array, ...]]:
+def seeds_of(options: AttentionOptions, seeds) -> list[tuple[jax.Array, ...]]:
     """Returns what the dropout of each row is hashed from.
 
-    That is four words, see `dropout.kernel_words`, and the number of the first head of the block.
+    They are four seeds, see `dropout.kernel_seeds`, and the number of the first head of the block.
     """
-    block = pl.program_id(1) * how.heads
-    of_rows = ([words[row, 0, i] for i in range(5)] for row in range(words.shape[0]))
+    block = pl.program_id(1) * options.heads
+    of_rows = ([seeds[row, 0, i] for i in range(5)] for row in range(seeds.shape[0]))
     return [(*(word.astype(jnp.uint32) for word in of_row), head + block) for *of_row, head in of_rows]
 
 
-def dropper(how: How, words: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice) -> ByHead:
+def dropper(
+    options: AttentionOptions, seeds: tuple[jax.Array, ...], length: int, queries: pl.Slice, keys: pl.Slice
+) -> ByHead:
     """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
 
     The factor, 1 / (1 - rate), is left to sums over them, of which there are fewer.
 
-    Args:
-        how: the options.
-        words: what `words_of` returns for the row.
+    Inputs:
+        seeds: what `seeds_of` returns for the row.
         length: tokens of the row.
         queries: places of the queries in the row.
         keys: places of the keys in the row.
     """
-    if not how.rate:
+    if not options.rate:
         return lambda head, x: x
-    *of_lines, first_of_places, second_of_places, first_head = words
-    least = threshold(how.rate)
+    *of_rows, first_of_columns, second_of_columns, first_head = seeds
     query = jax.lax.broadcasted_iota(jnp.int32, (1, queries.size), 1) + queries.start
     key = jax.lax.broadcasted_iota(jnp.int32, (1, keys.size), 1) + keys.start
-    places = place_words(key.astype(jnp.uint32), first_of_places, second_of_places)
-    places = widened(in_rows(places), query.shape[1])
-    begins_with_pair = not how.window and (keys.size == length or keys.size % (2 * PAIR) == 0)
-    in_pairs = begins_with_pair and not platform.multiplies_integers()
+    columns = column_hash(key.astype(jnp.uint32), first_of_columns, second_of_columns)
+    columns = widened(in_rows(columns), query.shape[1])
 
     def drop(head, x):
-        lines = line_words(((first_head + head) * length + query).astype(jnp.uint32), *of_lines)
-        return jnp.where(keep_by_parts(lines, places, 0, least, in_pairs), x, 0.0)
+        rows = row_hash(((first_head + head) * length + query).astype(jnp.uint32), *of_rows)
+        return jnp.where(keep(rows, columns, options.rate), x, 0.0)
 
     return drop
 
 
 def masker(
-    how: How,
+    options: AttentionOptions,
     slopes: list[jax.Array] | None,
     query_ids: jax.Array,
     key_ids: jax.Array,
@@ -274,21 +260,18 @@ def masker(
 
     It also subtracts the distance of key and query times the slope of the head.
 
-    Args:
-        how: the options.
+    Inputs:
         slopes: what `slopes_of` returns for the block.
         query_ids: sequence ids, int32 [1, queries].
         key_ids: int32 [keys, 1], or [keys, queries] with the same in each row.
-        queries: as in `dropper`.
-        keys: as in `dropper`.
     """
     allowed = query_ids == key_ids
-    if how.causal or how.window or how.has_slopes:
+    if options.causal or options.window or options.has_slopes:
         query, key = _places(queries, keys)
-        if how.causal:
+        if options.causal:
             allowed &= key <= query
-        if how.window:
-            allowed &= jnp.abs(key - query) <= how.window
+        if options.window:
+            allowed &= jnp.abs(key - query) <= options.window
     if slopes is None:
         return lambda head, x: jnp.where(allowed, x, MASKED)
     distance = jnp.abs(key - query).astype(jnp.float32)
@@ -302,24 +285,26 @@ def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[ja
     return [pl.BlockSpec(memory_space=pltpu.SMEM)], [slopes[None]]
 
 
-def slopes_of(how: How, arrays: Sequence[Any]) -> tuple[list[jax.Array] | None, Sequence[Any]]:
+def slopes_of(
+    options: AttentionOptions, arrays: Sequence[Any]
+) -> tuple[list[jax.Array] | None, Sequence[Any]]:
     """Returns the slopes of the heads of a block, for logits as powers of two, and the other arrays.
 
-    Args:
-        how: the options.
+    Inputs:
         arrays: references that begin with that of `slopes_inputs`, if there are slopes.
     """
-    if not how.has_slopes:
+    if not options.has_slopes:
         return None, arrays
-    first = pl.program_id(1) * how.heads
-    return [arrays[0][0, first + head] / _LN_2 for head in range(how.heads)], arrays[1:]
+    first = pl.program_id(1) * options.heads
+    return [arrays[0][0, first + head] / _LN_2 for head in range(options.heads)], arrays[1:]
 
 
-def results(how: How, query: jax.Array, steps: int | None = None) -> list[jax.ShapeDtypeStruct]:
+def result_shapes(
+    options: AttentionOptions, query: jax.Array, steps: int | None = None
+) -> list[jax.ShapeDtypeStruct]:
     """Returns what a kernel returns for a query [B, L, N D].
 
-    Args:
-        how: the options.
+    Inputs:
         query: as it is given to the kernel, which may be abstract.
         steps: None for the forward kernel, of which they are attention and the statistics of `attend`,
             float32 [B, N D / 128, heads, L]. For the backward kernel the number of steps over rows: they are
@@ -329,7 +314,7 @@ def results(how: How, query: jax.Array, steps: int | None = None) -> list[jax.Sh
     batch, length, width = query.shape
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
     if steps is None:
-        return [like, jax.ShapeDtypeStruct((batch, width // LANES, how.heads, length), jnp.float32)]
+        return [like, jax.ShapeDtypeStruct((batch, width // LANES, options.heads, length), jnp.float32)]
     return [like, like, like, jax.ShapeDtypeStruct((steps, 3, width), jnp.float32)]
 
 
@@ -342,21 +327,87 @@ def _places(queries, keys):
     ]
 
 
-def features(how: How, head: int) -> slice:
+def features(options: AttentionOptions, head: int) -> slice:
     """Returns the slice of a head in a block of 128 features."""
-    return slice(head * how.head_size, (head + 1) * how.head_size)
+    return slice(head * options.head_size, (head + 1) * options.head_size)
 
 
-def _heads(how):
+def _heads(options):
     """Returns bool [1, 128] for each head of a block: which lanes belong to it."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-    return [(lane >= first) & (lane < first + how.head_size) for first in range(0, LANES, how.head_size)]
+    return [
+        (lane >= first) & (lane < first + options.head_size) for first in range(0, LANES, options.head_size)
+    ]
 
 
 def _only(x, lanes):
     return jnp.where(lanes, x, jnp.zeros_like(x))
 
 
-def _logits(how, query, key, mask):
+def _logits(options, query, key, mask):
     """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries] for each head."""
-    return [mask(head, dot(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(how))]
+    return [mask(head, dot(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(options))]
+
+
+def in_rows(x: jax.Array) -> jax.Array:
+    """Returns x [1, n], integers of 32 bits, as [n, 128], the same in each lane.
+
+    In [1, n] they fill the registers, and what is computed of them takes the fewest operations.
+    """
+    return jnp.broadcast_to(x.astype(jnp.int32), (LANES, x.shape[1])).T.astype(x.dtype)
+
+
+def widened(x: jax.Array, columns: int) -> jax.Array:
+    """Returns x [n, 128] as [n, columns], repeated; `columns` is a multiple of 128."""
+    return jnp.concatenate([x] * (columns // LANES), axis=1)
+
+
+_LARGEST_STEP = 1024  # tokens
+
+
+def has_room() -> bool:
+    """Returns whether the TPU that is being traced for has more vector memory than v4."""
+    return platform.vector_memory() > platform.SMALL_VECTOR_MEMORY
+
+
+def memory_limit(mebibytes: int) -> int | None:
+    """Returns options many bytes of vector memory a kernel may use, where the TPU has room for them.
+
+    That is None for the compiler's default elsewhere. The program around a kernel cannot use these bytes
+    meanwhile.
+    """
+    return mebibytes * 2**20 if has_room() else None
+
+
+def rows_a_step(batch: int, length: int, heads: int) -> int:
+    """Returns the number of rows that a step of the grid computes.
+
+    Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
+    has room for the logits of two heads of the longest row that is computed whole.
+
+    Inputs:
+        batch: the number of rows, of which the result is a divisor.
+        length: the number of tokens of a row.
+        heads: the number of heads of a row that a step computes.
+    """
+    logits = (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2
+    rows = max(1, min(_LARGEST_STEP // length, logits // (heads * length**2)))
+    while batch % rows:
+        rows -= 1
+    return rows
+
+
+def cost(
+    options: AttentionOptions, arrays: Sequence[jax.Array], keys: int, is_backward: bool = False
+) -> pl.CostEstimate:
+    """Returns the cost of a kernel that reads `arrays` [B, L, N D] and multiplies a query by `keys` keys."""
+    # For each pair of a query and a key, per head, two products by D and one result of this shape forward,
+    # and five products and three results backward.
+    batch, length, width = arrays[0].shape
+    pairs = batch * length * keys
+    products, written = (5, 3) if is_backward else (2, 1)
+    return pl.CostEstimate(
+        flops=2 * products * width * pairs,
+        transcendentals=width // options.head_size * pairs,
+        bytes_accessed=(len(arrays) + written) * arrays[0].size * arrays[0].dtype.itemsize,
+    )

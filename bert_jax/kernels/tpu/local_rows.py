@@ -20,8 +20,8 @@ from etils import epy
 from bert_jax.kernels import segments
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.segments import ALIGNED, BLOCK, Segments
-from bert_jax.kernels.tpu import blocks, resources
-from bert_jax.kernels.tpu.lanes import in_rows
+from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu.blocks import in_rows
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -34,15 +34,15 @@ _KEYS_TOGETHER, _FEWER_TOGETHER = 2048, 1024
 _NOWHERE = -1
 
 
-def forward(how: blocks.How, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
+def forward(options: blocks.AttentionOptions, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
     """Returns attention, and its statistics for `backward`; see `attention`."""
-    out, statistics = _call(how, arrays, biases, by_row)
+    out, statistics = _call(options, arrays, biases, by_row)
     return out, (statistics,)
 
 
-def backward(how: blocks.How, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
+def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistics) -> tuple[jax.Array, ...]:
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
-    return _call(how, arrays, biases, by_row, statistics)
+    return _call(options, arrays, biases, by_row, statistics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,28 +85,28 @@ class _Grid:
         return [self.tokens(), at(lambda s: s * halos - 1), at(lambda s: (s + 1) * halos)]
 
 
-def _call(how, arrays, biases, by_row, statistics=None):
+def _call(options, arrays, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes, segments).
 
-    It is the backward kernel if there are statistics, and returns what `blocks.results` describes.
+    It is the backward kernel if there are statistics, and returns what `blocks.result_shapes` describes.
     """
-    words, sequence_ids, tables, slopes = by_row
+    seeds, sequence_ids, tables, slopes = by_row
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
-    parts = segments.divide(length, how.window)
-    rows = resources.rows_a_step(batch, length, how.heads)
+    parts = segments.divide(length, options.window)
+    rows = blocks.rows_a_step(batch, length, options.heads)
     grid = _Grid(rows, parts)
     is_backward = statistics is not None
     lag = int(is_backward and parts.count > 1)
     extended = grid.extended()
     query, key, value, *gradient = arrays
     tables = [_with_halos(table, parts, 0) for table in tables]
-    by_head = grid.spec((rows, 1, how.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
+    by_head = grid.spec((rows, 1, options.heads, parts.size), lambda b, lanes, s: (b, lanes, 0, s))
     sums = grid.spec((1, 3, LANES), lambda b, lanes, s: (b, 0, lanes))
     ids = sequence_ids.reshape(batch, parts.count, 1, parts.size)
     key_ids = _with_halos(sequence_ids, parts, _NOWHERE)[:, :, None]
     return pl.pallas_call(
-        functools.partial(_backward if is_backward else _forward, how, parts, len(tables)),
+        functools.partial(_backward if is_backward else _forward, options, parts, len(tables)),
         grid=(batch // rows, width // LANES, parts.count + lag),
         in_specs=[
             pl.BlockSpec((rows, 1, 5), lambda b, lanes, s: (b, 0, 0), memory_space=pltpu.SMEM),
@@ -124,7 +124,7 @@ def _call(how, arrays, biases, by_row, statistics=None):
         out_specs=(
             [grid.tokens(), *[grid.tokens(lag)] * 2, sums] if is_backward else [grid.tokens(), by_head]
         ),
-        out_shape=blocks.results(how, query, batch // rows if is_backward else None),
+        out_shape=blocks.result_shapes(options, query, batch // rows if is_backward else None),
         scratch_shapes=[
             *[pltpu.VMEM((parts.extended, LANES), query.dtype)] * 2,
             pltpu.VMEM((parts.extended, LANES), jnp.int32),
@@ -133,12 +133,12 @@ def _call(how, arrays, biases, by_row, statistics=None):
         ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
-            vmem_limit_bytes=resources.memory_limit(24),
+            vmem_limit_bytes=blocks.memory_limit(24),
         ),
-        cost_estimate=resources.cost(how, arrays, parts.span, is_backward),
-        interpret=how.interpret,
+        cost_estimate=blocks.cost(options, arrays, parts.span, is_backward),
+        interpret=options.interpret,
     )(
-        words[:, None],
+        seeds[:, None],
         ids,
         key_ids,
         biases,
@@ -169,7 +169,7 @@ class _Step:
     of the segment.
     """
 
-    how: blocks.How
+    options: blocks.AttentionOptions
     parts: Segments
     slopes: list[jax.Array] | None
     tables: Sequence[Any]
@@ -180,7 +180,7 @@ class _Step:
     before: jax.Array
 
     def prepare(self, row, key_ids, sources) -> None:
-        """Prepares the keys, which are turned, and the values of a row."""
+        """Prepares the keys, which are rotated, and the values of a row."""
         parts = self.parts
         *kept, ids = self.prepared
         ids[...] = in_rows(key_ids[row, 0])
@@ -190,53 +190,53 @@ class _Step:
             tokens = pl.ds(places[part], array.shape[1])
             x = blocks.biased(array[row], self.biases[of_value + 1 : of_value + 2])
             if not of_value:
-                x = blocks.turned(self.how, x, [table[row, 0, tokens] for table in self.tables])
+                x = blocks.rotated(self.options, x, [table[row, 0, tokens] for table in self.tables])
             kept[of_value][tokens] = x.astype(array.dtype)
 
-    def read(self, row, words, queries):
+    def read(self, row, seeds, queries):
         """Returns the keys of a block of queries, as places in the extended segment.
 
         And the arguments of `blocks.attend`.
         """
-        how, parts = self.how, self.parts
+        options, parts = self.options, self.parts
         first = jnp.clip(queries.start + parts.halo - parts.reach, 0, parts.extended - parts.span)
         keys = pl.ds(pl.multiple_of(first, ALIGNED), parts.span)
         q = blocks.biased(self.query[row, queries], self.biases[0:1])
-        q = blocks.scaled(how, self.turned(q, row, queries)).astype(self.query.dtype)
+        q = blocks.scaled(options, self.rotated(q, row, queries)).astype(self.query.dtype)
         k, v, key_ids = (kept[keys] for kept in self.prepared)
         of_queries = pl.ds(self.before + queries.start, queries.size)
         of_keys = pl.ds(self.before - parts.halo + keys.start, keys.size)
         ids = self.query_ids[row, 0, :, queries], key_ids
-        mask = blocks.masker(how, self.slopes, *ids, of_queries, of_keys)
-        drop = blocks.dropper(how, words, parts.count * parts.size, of_queries, of_keys)
+        mask = blocks.masker(options, self.slopes, *ids, of_queries, of_keys)
+        drop = blocks.dropper(options, seeds, parts.count * parts.size, of_queries, of_keys)
         return keys, (q, k, v, mask, drop)
 
-    def turned(self, x, row, queries, back=False):
-        """Returns queries turned, or their gradient turned `back`."""
+    def rotated(self, x, row, queries, back=False):
+        """Returns queries rotated, or their gradient rotated `back`."""
         tokens = pl.ds(queries.start + self.parts.halo, queries.size)
-        return blocks.turned(self.how, x, [table[row, 0, tokens] for table in self.tables], back)
+        return blocks.rotated(self.options, x, [table[row, 0, tokens] for table in self.tables], back)
 
 
-def _forward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
-    slopes, arrays = blocks.slopes_of(how, arrays)
+def _forward(options, parts, table_count, seeds, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(options, arrays)
     tables, (query, *sources), arrays = arrays[:table_count], arrays[table_count:-5], arrays[-5:]
     out, statistics, *prepared = arrays
     before = pl.program_id(2) * parts.size
-    step = _Step(how, parts, slopes, tables, biases, query, query_ids, prepared, before)
-    for row, of_row in enumerate(blocks.words_of(how, words)):
+    step = _Step(options, parts, slopes, tables, biases, query, query_ids, prepared, before)
+    for row, of_row in enumerate(blocks.seeds_of(options, seeds)):
         step.prepare(row, key_ids, sources)
 
         def attend(queries, row=row, of_row=of_row):
             _, inputs = step.read(row, of_row, queries)
-            out[row, queries], found = yield from blocks.attend(how, *inputs)
-            for head, each in enumerate(found):
+            out[row, queries], results = yield from blocks.attend(options, *inputs)
+            for head, each in enumerate(results):
                 statistics[row, 0, head : head + 1, queries] = each
 
-        _for_each_block(how, parts, attend)
+        _for_each_block(options, parts, attend)
 
 
-def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *arrays):
-    slopes, arrays = blocks.slopes_of(how, arrays)
+def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *arrays):
+    slopes, arrays = blocks.slopes_of(options, arrays)
     count = 11 if parts.count > 1 else 9
     tables, inputs, arrays = arrays[:table_count], arrays[table_count:-count], arrays[-count:]
     query, *sources, gradient, statistics = inputs
@@ -244,7 +244,7 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
     # Gradients from the queries of this segment; and those until now of the segment before and its halo.
     totals, kept = arrays[7:9], arrays[9:]
     number, size, halo = pl.program_id(2), parts.size, parts.halo
-    step = _Step(how, parts, slopes, tables, biases, query, query_ids, prepared, number * size)
+    step = _Step(options, parts, slopes, tables, biases, query, query_ids, prepared, number * size)
 
     @pl.when(number == 0)
     def _():
@@ -264,9 +264,9 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
             totals[place][keys] += x
 
         x = yield from blocks.differentiate(
-            how, q, k, v, gradient[row, queries], statistics_of, mask, drop, add
+            options, q, k, v, gradient[row, queries], statistics_of, mask, drop, add
         )
-        x = step.turned(x, row, queries, back=True)
+        x = step.rotated(x, row, queries, back=True)
         d_query[row, queries] = x.astype(d_query.dtype)
         add_to_sum(0, x)
 
@@ -274,11 +274,11 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
         step.prepare(row, key_ids, sources)
         for total in totals:
             total[...] = jnp.zeros(total.shape, jnp.float32)
-        _for_each_block(how, parts, functools.partial(differentiate, row, of_row))
-        x = totals[0][...] * how.key_scale
-        x = blocks.turned(how, x, [table[row, 0] for table in tables], back=True)
+        _for_each_block(options, parts, functools.partial(differentiate, row, of_row))
+        x = totals[0][...] * options.key_scale
+        x = blocks.rotated(options, x, [table[row, 0] for table in tables], back=True)
         write(row, 0, d_key, x)
-        write(row, 1, d_value, totals[1][...] * how.value_scale)
+        write(row, 1, d_value, totals[1][...] * options.value_scale)
 
     def write(row, place, out, x):
         add_to_sum(place + 1, x)
@@ -291,7 +291,7 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
         last[:halo] = last[size:] + x[halo : 2 * halo]
         last[halo:] = x[2 * halo :]
 
-    for row, of_row in enumerate(blocks.words_of(how, words)):
+    for row, of_row in enumerate(blocks.seeds_of(options, seeds)):
         pl.when(number < parts.count)(functools.partial(compute, row, of_row))
     if kept:
 
@@ -301,13 +301,13 @@ def _backward(how, parts, table_count, words, query_ids, key_ids, biases, *array
                 out[0] = last[:size].astype(out.dtype)
 
 
-def _for_each_block(how, parts, work):
+def _for_each_block(options, parts, work):
     """Runs work(queries) for the blocks of 128 queries of a segment, some of which are begun together.
 
     The more, the better the units of the chip are used.
     """
-    most = _KEYS_TOGETHER if how.heads <= 2 or resources.has_room() else _FEWER_TOGETHER
-    together = max(1, 2 * most // (max(2, how.heads) * parts.span))
+    most = _KEYS_TOGETHER if options.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
+    together = max(1, 2 * most // (max(2, options.heads) * parts.span))
     count = parts.size // BLOCK
     together = next(number for number in range(together, 0, -1) if not count % number)
 

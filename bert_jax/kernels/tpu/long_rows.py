@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels.dispatch import LANES
-from bert_jax.kernels.tpu import blocks, resources
-from bert_jax.kernels.tpu.lanes import in_rows, widened
+from bert_jax.kernels.tpu import blocks
+from bert_jax.kernels.tpu.blocks import in_rows, widened
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -43,7 +43,7 @@ class _Grid:
     keys_last: bool
 
     @classmethod
-    def of(cls, how: blocks.How, array: jax.Array, keys_last: bool) -> _Grid:
+    def of(cls, options: blocks.AttentionOptions, array: jax.Array, keys_last: bool) -> _Grid:
         """Returns the grid for [B, L, N D], with L a multiple of 128."""
         length = array.shape[1]
 
@@ -51,8 +51,8 @@ class _Grid:
             return next(size for size in range(most, 0, -LANES) if not length % size)
 
         # Blocks of float32 take twice the memory.
-        keys = _MOST_KEYS if resources.has_room() else _FEWER_KEYS * 2 // array.dtype.itemsize
-        return cls(length, block(2 * _MOST_QUERIES // max(2, how.heads)), block(keys), keys_last)
+        keys = _MOST_KEYS if blocks.has_room() else _FEWER_KEYS * 2 // array.dtype.itemsize
+        return cls(length, block(2 * _MOST_QUERIES // max(2, options.heads)), block(keys), keys_last)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,41 +86,41 @@ class _Grid:
         return ids if self.keys_last else ids[::-1]
 
 
-def forward(how: blocks.How, arrays, biases, by_row):
+def forward(options: blocks.AttentionOptions, arrays, biases, by_row):
     """Returns attention, and its statistics and itself for `backward`; see `attention`."""
     query = arrays[0]
-    grid = _Grid.of(how, query, keys_last=True)
+    grid = _Grid.of(options, query, keys_last=True)
     out, statistics = _call(
-        how,
+        options,
         grid,
         _forward,
         arrays,
         [grid.of_queries(), grid.of_keys(), grid.of_keys()],
         biases,
         by_row,
-        out_shape=blocks.results(how, query),
-        out_specs=[grid.of_queries(), grid.by_head(how.heads)],
+        out_shape=blocks.result_shapes(options, query),
+        out_specs=[grid.of_queries(), grid.by_head(options.heads)],
         scratch_shapes=[
             pltpu.VMEM((grid.queries, LANES), query.dtype),
             pltpu.VMEM((LANES, grid.queries), jnp.float32),
-            *[pltpu.VMEM((how.heads, grid.queries), jnp.float32)] * 2,
+            *[pltpu.VMEM((options.heads, grid.queries), jnp.float32)] * 2,
         ],
-        cost_estimate=resources.cost(how, arrays, grid.length),
+        cost_estimate=blocks.cost(options, arrays, grid.length),
     )
     return out, (statistics, out)
 
 
-def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
+def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistics, out):
     """Returns the gradients of query, key and value, and sums of them; see `attention`."""
     query, *_, gradient = arrays
     batch, length, _ = query.shape
-    grid = _Grid.of(how, query, keys_last=False)
+    grid = _Grid.of(options, query, keys_last=False)
     # The sum over keys of probabilities and their gradients.
-    products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - how.rate)
-    inner = jnp.sum(products.reshape(batch, length, -1, how.heads, how.head_size), axis=-1)
+    products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - options.rate)
+    inner = jnp.sum(products.reshape(batch, length, -1, options.heads, options.head_size), axis=-1)
     last = grid.shape[0] - 1
     return _call(
-        how,
+        options,
         grid,
         _backward,
         [*arrays, statistics, inner.transpose(0, 2, 3, 1)],
@@ -128,11 +128,11 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
             grid.of_queries(),
             *[grid.of_keys()] * 2,
             grid.of_queries(),
-            *[grid.by_head(how.heads)] * 2,
+            *[grid.by_head(options.heads)] * 2,
         ],
         biases,
         by_row,
-        out_shape=blocks.results(how, query, batch),
+        out_shape=blocks.result_shapes(options, query, batch),
         out_specs=[
             # The gradients of queries are complete with the last keys.
             grid.spec(
@@ -146,12 +146,12 @@ def backward(how: blocks.How, arrays, biases, by_row, statistics, out):
             pltpu.VMEM((length, LANES), jnp.float32),
             *[pltpu.VMEM((grid.keys, LANES), jnp.float32)] * 2,
         ],
-        cost_estimate=resources.cost(how, arrays, length, is_backward=True),
+        cost_estimate=blocks.cost(options, arrays, length, is_backward=True),
     )
 
 
-def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
-    words, sequence_ids, tables, slopes = by_row
+def _call(options, grid, kernel, arrays, specs, biases, by_row, **call_options):
+    seeds, sequence_ids, tables, slopes = by_row
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     ids = sequence_ids[:, None]
@@ -172,15 +172,15 @@ def _call(how, grid, kernel, arrays, specs, biases, by_row, **options):
     ranges = [_ranges(sequence_ids, size) for size in (grid.queries, grid.keys)]
     semantics = ("parallel", "parallel", "parallel" if grid.keys_last else "arbitrary", "arbitrary")
     return pl.pallas_call(
-        functools.partial(kernel, how, grid, len(tables)),
+        functools.partial(kernel, options, grid, len(tables)),
         grid=(batch, width // LANES, *grid.shape),
         in_specs=in_specs,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=semantics, vmem_limit_bytes=resources.memory_limit(32)
+            dimension_semantics=semantics, vmem_limit_bytes=blocks.memory_limit(32)
         ),
-        interpret=how.interpret,
-        **options,
-    )(words[:, None], *ranges, ids, ids, biases, *slopes, *tables, *tables, *arrays)
+        interpret=options.interpret,
+        **call_options,
+    )(seeds[:, None], *ranges, ids, ids, biases, *slopes, *tables, *tables, *arrays)
 
 
 def _ranges(sequence_ids, size):
@@ -191,74 +191,78 @@ def _ranges(sequence_ids, size):
     return jnp.stack([jnp.min(ids, axis=2), jnp.max(ids, axis=2)], axis=1)
 
 
-def _meet(how, grid, steps, query_ranges, key_ranges):
+def _meet(options, grid, steps, query_ranges, key_ranges):
     """Returns whether a query of a step may attend to a key of it."""
     q, k = steps
     meet = query_ranges[0, 0, q] <= key_ranges[0, 1, k]
     meet &= key_ranges[0, 0, k] <= query_ranges[0, 1, q]
-    if how.causal:
+    if options.causal:
         meet &= k * grid.keys < (q + 1) * grid.queries
     return meet
 
 
-def _limits(how, grid, steps, slopes, of_row, query_ids, key_ids):
+def _limits(options, grid, steps, slopes, of_row, query_ids, key_ids):
     """Returns the mask of the logits of a step, and its dropout."""
     q, k = steps
     queries, keys = pl.ds(q * grid.queries, grid.queries), pl.ds(k * grid.keys, grid.keys)
     key_ids = widened(in_rows(key_ids[0]), grid.queries)
-    mask = blocks.masker(how, slopes, query_ids[0], key_ids, queries, keys)
-    return mask, blocks.dropper(how, of_row, grid.length, queries, keys)
+    mask = blocks.masker(options, slopes, query_ids[0], key_ids, queries, keys)
+    return mask, blocks.dropper(options, of_row, grid.length, queries, keys)
 
 
-def _prepared(how, biases, tables, arrays):
-    """Returns the query, or key and value, of a step with their biases, and turned."""
+def _prepared(options, biases, tables, arrays):
+    """Returns the query, or key and value, of a step with their biases, and rotated."""
     first, *rest = arrays
     place = 1 if rest else 0
     x = blocks.biased(first[0], biases[place : place + 1])
-    x = blocks.turned(how, x, [table[0] for table in tables])
+    x = blocks.rotated(options, x, [table[0] for table in tables])
     if not rest:
-        return blocks.scaled(how, x).astype(first.dtype)
+        return blocks.scaled(options, x).astype(first.dtype)
     (value,) = rest
     return x.astype(first.dtype), blocks.biased(value[0], biases[2:3]).astype(value.dtype)
 
 
-def _forward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
-    slopes, arrays = blocks.slopes_of(how, arrays)
+def _forward(
+    options, grid, table_count, seeds, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays
+):
+    slopes, arrays = blocks.slopes_of(options, arrays)
     tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
     query, key, value, out, statistics, prepared, contexts, largest, denominators = arrays
-    (of_row,) = blocks.words_of(how, words)
+    (of_row,) = blocks.seeds_of(options, seeds)
     steps, last = grid.steps(), grid.shape[1] - 1
 
     @pl.when(steps[1] == 0)
     def _():
-        prepared[...] = _prepared(how, biases, tables[:table_count], [query])
+        prepared[...] = _prepared(options, biases, tables[:table_count], [query])
         contexts[...] = jnp.zeros(contexts.shape, jnp.float32)
         largest[...] = jnp.full(largest.shape, -jnp.inf, jnp.float32)
         denominators[...] = jnp.zeros(denominators.shape, jnp.float32)
 
-    @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
+    @pl.when(_meet(options, grid, steps, query_ranges, key_ranges))
     def _():
-        k, v = _prepared(how, biases, tables[table_count:], [key, value])
-        limits = _limits(how, grid, steps, slopes, of_row, query_ids, key_ids)
-        blocks.attend_running(how, prepared[...], k, v, *limits, contexts, largest, denominators)
+        k, v = _prepared(options, biases, tables[table_count:], [key, value])
+        limits = _limits(options, grid, steps, slopes, of_row, query_ids, key_ids)
+        blocks.attend_running(options, prepared[...], k, v, *limits, contexts, largest, denominators)
 
     @pl.when(steps[1] == last)
     def _():
-        found = []
-        for head in range(how.heads):
+        results = []
+        for head in range(options.heads):
             each = slice(head, head + 1)
             statistics[0, 0, each] = largest[each] + blocks.log2(denominators[each])
-            context = contexts[blocks.features(how, head)]
-            found.append(context / (denominators[each] * (1 - how.rate)))
-        out[0] = jnp.concatenate(found).T.astype(out.dtype)
+            context = contexts[blocks.features(options, head)]
+            results.append(context / (denominators[each] * (1 - options.rate)))
+        out[0] = jnp.concatenate(results).T.astype(out.dtype)
 
 
-def _backward(how, grid, table_count, words, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays):
-    slopes, arrays = blocks.slopes_of(how, arrays)
+def _backward(
+    options, grid, table_count, seeds, query_ranges, key_ranges, query_ids, key_ids, biases, *arrays
+):
+    slopes, arrays = blocks.slopes_of(options, arrays)
     tables, arrays = arrays[: 2 * table_count], arrays[2 * table_count :]
     query, key, value, gradient, statistics, inner, *results = arrays
     *gradients, sums, k, v, d_query, d_key, d_value = results
-    (of_row,) = blocks.words_of(how, words)
+    (of_row,) = blocks.seeds_of(options, seeds)
     of_queries, of_keys = tables[:table_count], tables[table_count:]
     q_step, k_step = steps = grid.steps()
     last_keys, last_queries = (count - 1 for count in grid.shape)
@@ -271,33 +275,35 @@ def _backward(how, grid, table_count, words, query_ranges, key_ranges, query_ids
 
     @pl.when(q_step == 0)
     def _():
-        k[...], v[...] = _prepared(how, biases, of_keys, [key, value])
+        k[...], v[...] = _prepared(options, biases, of_keys, [key, value])
         d_key[...] = jnp.zeros(d_key.shape, jnp.float32)
         d_value[...] = jnp.zeros(d_value.shape, jnp.float32)
 
-    @pl.when(_meet(how, grid, steps, query_ranges, key_ranges))
+    @pl.when(_meet(options, grid, steps, query_ranges, key_ranges))
     def _():
-        q = _prepared(how, biases, of_queries, [query])
-        limits = _limits(how, grid, steps, slopes, of_row, query_ids, key_ids)
+        q = _prepared(options, biases, of_queries, [query])
+        limits = _limits(options, grid, steps, slopes, of_row, query_ids, key_ids)
         statistics_of, inner_of = (lambda head, x=x: x[0, 0, head : head + 1] for x in (statistics, inner))
 
         def add(head, place, x):
             (d_key, d_value)[place][...] += x
 
         d_query[queries] += blocks.run(
-            blocks.differentiate(how, q, k[...], v[...], gradient[0], statistics_of, *limits, add, inner_of)
+            blocks.differentiate(
+                options, q, k[...], v[...], gradient[0], statistics_of, *limits, add, inner_of
+            )
         )
 
     def write(place, x, turning):
         if place < 2:
-            x = blocks.turned(how, x, [table[0] for table in turning], back=True)
+            x = blocks.rotated(options, x, [table[0] for table in turning], back=True)
         gradients[place][0] = x.astype(query.dtype)
         sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
 
     @pl.when(q_step == last_queries)
     def _():
-        write(1, d_key[...] * how.key_scale, of_keys)
-        write(2, d_value[...] * how.value_scale, of_keys)
+        write(1, d_key[...] * options.key_scale, of_keys)
+        write(2, d_value[...] * options.value_scale, of_keys)
 
     @pl.when(k_step == last_keys)
     def _():

@@ -271,7 +271,7 @@ class TaggingTask(FinetuneTask):
 def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:
     if not config.frozen:
         return ()
-    depth = model_config.computed_layers
+    depth = model_config.num_hidden_layers
     if not config.feature_layers:
         return _LAST_FOUR[-depth:]
     try:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, platform, products
+from bert_jax.kernels import dispatch, matmul, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
-from bert_jax.models.runs import layer_runs
+from bert_jax.models.layer_slices import layer_slices
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.baselines import ClassificationAndLM
@@ -94,7 +94,7 @@ class RowFlops:
         assert config is not None
         trains = trains or weight_gradients(objective)
         boxed = objective.init_model_shapes
-        numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
+        numbers, axes = parameters.parameter_slices(boxed, config), parameters.layer_axes(boxed)
         shapes = parameters.parameter_shapes(boxed)
         names = {name: numbers[name].names if name in numbers else (name,) for name in shapes}
         everything = [each for every in names.values() for each in every]
@@ -113,7 +113,9 @@ class RowFlops:
         if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
-        layers = (_place(f"encoder/layers/{layer}/scores", config) for layer in range(config.computed_layers))
+        layers = (
+            _place(f"encoder/layers/{layer}/scores", config) for layer in range(config.num_hidden_layers)
+        )
         # Both factors of these products are activations. A BiLSTM has no layers, and no attention in them.
         scores = tuple(bool(numbers) * (1 + 2 * (layer > lowest)) / 3 for layer in layers)
         return cls(config, **counts, scores=scores)
@@ -127,11 +129,10 @@ class RowFlops:
             sequences: [CLS] tokens in the row.
         """
         scores = 0.0
-        for run in layer_runs(self.config):
-            for member, spec in enumerate(run.layers):
-                seen = min(length, 2 * spec.window + 1) if spec.window else length
-                uses = sum(self.scores[layer] for layer in run.numbers(member))
-                scores += uses * 2 * self.config.hidden_size * length * seen
+        for each in layer_slices(self.config):
+            seen = min(length, 2 * each.window + 1) if each.window else length
+            uses = sum(self.scores[layer] for layer in each.numbers)
+            scores += uses * 2 * self.config.hidden_size * length * seen
         products = self.token * length + self.prediction * predictions + self.sequence * sequences
         return 6.0 * (products + scores)
 
@@ -192,7 +193,7 @@ def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
     """Returns where a parameter is used in the forward pass: its layer, and its place in the layer."""
     group, *parts = name.split("/")
     if group != "encoder" or parts[0] == "final_norm":
-        return config.computed_layers, 0
+        return config.num_hidden_layers, 0
     if parts[0] != "layers":
         return -1, int(parts[-1] == "kernel")  # the projection of the embeddings follows their sum
     return int(parts[1]), (_ORDER | _NORMS[config.norm_placement])[parts[2]]
@@ -249,7 +250,7 @@ def measured_matrix_rate(platform: str, dtype: str) -> float:
     """
     size = 2048
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices(backend=platform)[0])
-    product = jax.jit(lambda x: products.product(x, x, (1, 0)))
+    product = jax.jit(lambda x: matmul.matmul(x, x, (1, 0)))
     product(x).block_until_ready()
     best = float("inf")
     for _ in range(10):

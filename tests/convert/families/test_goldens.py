@@ -102,7 +102,7 @@ def test_every_hidden_state_is_that_of_transformers(name, head):
     model, arrays, expected = golden(name, head)
     encoder = Encoder(model.config.replace(dtype="float32"))
     states = apply_every_layer(encoder, nest(model.params)["encoder"], *arrays)
-    assert len(states) == len(expected["states"]) == model.config.computed_layers + 1
+    assert len(states) == len(expected["states"]) == model.config.num_hidden_layers + 1
     real = arrays[-1] > 0
     assert close(np.asarray(states)[:, real], expected["states"][:, real])
 

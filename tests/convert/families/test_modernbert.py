@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from bert_jax.convert.families import modernbert
+from bert_jax.errors import UserError
 from bert_jax.models import sizes
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "modernbert"
@@ -16,24 +17,25 @@ LAYERS = {"num_hidden_layers": 7}
 
 
 @pytest.mark.parametrize(
-    "fields, every, pattern",
+    "fields, every",
     [
-        (LAYERS, 3, ""),
-        (LAYERS | {"global_attn_every_n_layers": 2}, 2, ""),
-        (LAYERS | {"global_attn_every_n_layers": 1}, 1, ""),
-        (LAYERS | {"layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL, GLOBAL, LOCAL, LOCAL]}, 4, ""),
-        (LAYERS | {"layer_types": [GLOBAL] * 7}, 1, ""),
-        (LAYERS | {"layer_types": [LOCAL] * 7}, 1, "lllllll"),
-        (LAYERS | {"layer_types": [GLOBAL, GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL]}, 1, "ggllglg"),
-        ({"num_hidden_layers": 1}, 3, ""),
+        (LAYERS, 3),
+        (LAYERS | {"global_attn_every_n_layers": 1}, 1),
+        (LAYERS | {"layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL, GLOBAL, LOCAL, LOCAL]}, 4),
+        (LAYERS | {"layer_types": [GLOBAL] * 7}, 1),
+        ({"num_hidden_layers": 1}, 1),
     ],
 )
-def test_which_layers_are_local(fields, every, pattern):
+def test_which_layers_are_local(fields, every):
     config = FAMILY.read_config(fields)
-    assert (config.global_every, config.attention_pattern) == (every, pattern)
-    has_local = bool(pattern) or every > 1
-    assert (config.local_window, config.rotary_theta) == (64 if has_local else 0, 160_000.0)
+    assert config.global_every == every or config.num_hidden_layers == 1
+    assert (config.local_window, config.rotary_theta) == (64 if config.global_every > 1 else 0, 160_000.0)
     assert FAMILY.read_config(FAMILY.write_config(config, "none")) == config
+
+
+def test_layers_without_a_period_cannot_be_read():
+    with pytest.raises(UserError, match="layer_types: expected a full_attention layer at equal distances"):
+        FAMILY.read_config(LAYERS | {"layer_types": [GLOBAL, GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL]})
 
 
 def test_old_and_new_fields_of_the_rotary_angles():

@@ -96,21 +96,3 @@ def test_padding_and_the_order_of_a_pair(attends):
     np.testing.assert_allclose(features(a, b, 16, 55), once, atol=1e-6)
     assert np.abs(features(b, a, 8, 0) - once).max() > 1e-3
     assert np.all(np.isfinite(features(a, [], 8, 0)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attends", [False, True])
-def test_every_parameter_is_trained(attends):
-    model, variables = make(True, attends)
-    batch = packed_batch(rows=6, length=24, slots=2)
-    rows = packed_inputs(batch) | {"input_ids": batch["input_ids"]}
-
-    def loss(variables):
-        inputs = (rows[name] for name in INPUTS)
-        return jnp.sum(jnp.sin(model.apply(variables, *inputs, cls_positions=rows["cls_positions"])))
-
-    gradient = jax.grad(loss)(variables)["params"]
-    assert all(np.all(np.isfinite(leaf)) and np.any(leaf) for leaf in jax.tree.leaves(gradient))
-    used = np.unique([token for _, _, sides in texts_of(batch) for side in sides for token in side])
-    words = np.flatnonzero(np.any(gradient["encoder"]["embeddings"]["word_embeddings"], axis=1))
-    assert set(words) <= set(used) and len(words) > len(used) / 2

@@ -7,7 +7,6 @@ import pytest
 from bert_jax.models import FeatureTagger
 from bert_jax.models.baselines.feature_tagger import FeatureHead
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.tagging import Tagging
 
 CONFIG = EncoderConfig(
     vocab_size=20,
@@ -65,21 +64,3 @@ def test_a_weighted_sum_is_that_of_elmo():
     mixed = np.einsum("k,blkh->blh", exponents / exponents.sum(), features.reshape(2, 5, 3, 4))
     expected = params["mix"]["scale"] * mixed @ params["output"]["kernel"] + params["output"]["bias"]
     np.testing.assert_allclose(head.apply({"params": params}, *inputs), expected, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mix, width", [("concat", 16), ("sum", 8), ("weighted", 16)])
-def test_the_mix_is_trained_and_the_encoder_is_not(mix, width):
-    objective = Tagging(CONFIG, 3, layers=(-1, 0), mix=mix)
-    ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
-    batch = {"input_ids": ids, "lengths": jnp.array([6, 4]), "weights": jnp.ones(2), "tags": ids % 3}
-    params = nn.unbox(objective.init(jax.random.key(0)))
-    assert objective.features(params, batch).shape == (2, 6, width) and objective.feature_width == width
-
-    def loss(params):
-        return objective.loss(params, objective.prepare(batch, None, True), None)[0]["task"][0]
-
-    gradient = jax.grad(loss)(params)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient["encoder"]))
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient["classifier"]))
-    assert ("mix" in params["classifier"]) == (mix == "weighted")

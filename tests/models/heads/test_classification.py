@@ -64,15 +64,6 @@ def test_a_packed_row_gives_what_its_sequences_give_alone(model):
 
 
 @pytest.mark.long
-def test_padding_changes_nothing(model):
-    task, params = model
-    batch = packed_batch(rows=4)
-    other = batch | {"input_ids": np.where(np.arange(32) < batch["lengths"][:, None], batch["input_ids"], 55)}
-    mine, theirs = apply(task, params, batch), apply(task, params, other)
-    np.testing.assert_array_equal(mine[1][:, 0], theirs[1][:, 0])
-
-
-@pytest.mark.long
 def test_scan_unroll_and_remat_change_nothing(model):
     task, params = model
     batch = packed_batch(rows=2)
@@ -149,15 +140,6 @@ def test_every_parameter_has_logical_names():
     for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda x: hasattr(x, "names")):
         assert hasattr(box, "names") and len(box.names) == box.value.ndim, path
         assert all(isinstance(name, str) for name in box.names), path
-
-
-@pytest.mark.long
-def test_classification_reads_the_first_token():
-    model = ClassificationModel(tiny_config(), num_labels=3)
-    ids = jnp.ones((2, 16), jnp.int32)
-    params = unbox(jax.jit(model.init)(jax.random.key(0), ids, ids, ids, ids)["params"])
-    assert set(params) == {"encoder", "pooler", "classifier"}
-    assert jax.jit(model.apply)({"params": params}, ids, ids, ids, ids).shape == (2, 3)
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import numpy_lstm
@@ -28,15 +27,6 @@ def test_lstm_is_the_textbooks(reverse):
     for row, length in enumerate(mask.sum(axis=1)):
         expected = numpy_lstm.lstm(variables["params"], x[row, :length], reverse)
         np.testing.assert_allclose(found[row, :length], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
-def test_rows_of_one_token(reverse):
-    x = np.random.default_rng(1).normal(size=(2, 1, 3)).astype(np.float32)
-    module = Lstm(CONFIG, features=4, reverse=reverse)
-    variables, mask = drawn(module, x, np.ones((2, 1), bool)), np.ones((2, 1), bool)
-    alone, segments = module.apply(variables, x, mask), np.array([[1], [2]])
-    np.testing.assert_array_equal(module.apply(variables, x, mask, segments), alone)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
@@ -110,18 +100,3 @@ def test_a_head_reads_the_states_of_a_bilstm(head):
     assert compared > 3
     if head is SEQUENCE:
         assert np.all(np.isfinite(found))  # unused places too
-
-
-@pytest.mark.slow
-def test_encoder_and_bilstm_are_trained():
-    model = ClassificationModel(CONFIG, 2, SEQUENCE.with_lstm(3))
-    inputs, rows = inputs_of(packed_batch(rows=2, length=24))
-    variables = drawn(model, *inputs, scale=0.3)
-
-    def loss(variables):
-        return jnp.sum(jnp.sin(model.apply(variables, *inputs, cls_positions=rows["cls_positions"])))
-
-    gradient = jax.grad(loss)(variables)["params"]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        name = jax.tree_util.keystr(path)
-        assert np.all(np.isfinite(leaf)) and (np.any(leaf) or "key" in name), name

@@ -1,4 +1,4 @@
-"""Matrix products summed in float32, in the forms for which XLA uses a CPU's units for bfloat16.
+"""Matrix products and dense layers, summed in float32, in the forms that are fast on each platform.
 
 XLA:CPU multiplies bfloat16 arrays by AVX512_BF16 or AMX_BF16 if the result is float32, the last dimension of
 the left operand is summed over, and both operands are stored by rows. It casts others to float32, which takes
@@ -9,11 +9,12 @@ after that choice, and then the program does not run: barriers keep them apart.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import platform
+from bert_jax.kernels import dispatch, platform
 
 _LEAST = 8  # of the largest size of a product for which XLA takes a library's kernel
 
@@ -37,9 +38,9 @@ def pack(x: jax.Array) -> jax.Array:
     return x
 
 
-def unpack(kept: jax.Array) -> jax.Array:
+def unpack(packed: jax.Array) -> jax.Array:
     """Returns x from `pack(x)`."""
-    return jax.lax.bitcast_convert_type(kept, jnp.bfloat16) if kept.dtype == jnp.uint16 else kept
+    return jax.lax.bitcast_convert_type(packed, jnp.bfloat16) if packed.dtype == jnp.uint16 else packed
 
 
 def transposed(x: jax.Array) -> jax.Array:
@@ -55,12 +56,12 @@ def dot(
     summed: tuple[int, int],
     dtype: jax.typing.DTypeLike | None = jnp.float32,
 ) -> jax.Array:
-    """Returns the product of two matrices as it stands, also inside a kernel; arguments as of `product`."""
+    """Returns the product of two matrices as it stands, also inside a kernel; arguments as of `matmul`."""
     dimensions = (((summed[0],), (summed[1],)), ((), ()))
     return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
 
 
-def product(
+def matmul(
     left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
     """Returns the product of two matrices of one dtype, summed in float32.
@@ -106,7 +107,6 @@ def _by_rows(x: jax.Array) -> jax.Array:
 
 
 def _needs_form(x: jax.Array) -> bool:
-    """Returns whether the speed of a product of x depends on its form."""
     return platform.target_platform() == "cpu" and x.dtype == jnp.bfloat16
 
 
@@ -149,8 +149,114 @@ def _in_form(operands, names, output, dtype):
         ((left.ndim - 1,), (second.index(summed),)),
         (tuple(range(len(batch))), tuple(map(second.index, batch))),
     )
-    found = jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
+    result = jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
     places = tuple(map(natural.index, output))
-    if places != tuple(range(found.ndim)):
-        found = materialize(found).transpose(places)
-    return found.astype(dtype)
+    if places != tuple(range(result.ndim)):
+        result = materialize(result).transpose(places)
+    return result.astype(dtype)
+
+
+def compute_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype of matrix products that a name means on the platform being traced for.
+
+    Args:
+        name: "auto", "float32" or "bfloat16".
+    """
+    return jnp.dtype(dispatch.resolve_dtype(name, platform.target()))
+
+
+def sum_rows(x: jax.Array) -> jax.Array:
+    """Sums x [N, F] over its rows to float32 [F].
+
+    On CPU it is a product with ones, because XLA's column sums are ten times slower there.
+    """
+    if platform.target_platform() != "cpu":
+        return jnp.sum(x, axis=0, dtype=jnp.float32)
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
+
+
+def _unfused(x: jax.Array) -> jax.Array:
+    # XLA:TPU would fuse the cast of a kernel into the product, which then reads float32 for each tile of
+    # rows, and the reshape of a kernel's gradient, which then needs transposed copies of its operands.
+    return jax.lax.optimization_barrier(x) if platform.target_platform() == "tpu" else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: bool = False) -> jax.Array:
+    """Returns x W + b, or x W' + b if `transposed`; gradients of W and b are accumulated in float32.
+
+    Args:
+        x: [N, I] float32 or bfloat16, which is the dtype of the product.
+        kernel: float32 [I, O], or [O, I] if transposed.
+        bias: float32 [O]; None for no bias.
+        transposed: whether W is multiplied transposed.
+    """
+    return _dense_fwd(x, kernel, bias, transposed)[0]
+
+
+def _dense_fwd(x, kernel, bias, transposed):
+    kernel = kernel.astype(x.dtype)
+    if not transposed:  # the word embeddings are large and are multiplied with few rows
+        kernel = _unfused(kernel)
+    y = matmul(x, kernel, (1, 1 if transposed else 0))
+    packed = pack(x), pack(kernel)
+    if bias is None:
+        return y, (*packed, None)
+    return y + bias.astype(x.dtype), (*packed, ())  # () instead of None records that there is a bias
+
+
+def _dense_bwd(transposed, residuals, g):
+    *packed, biased = residuals
+    x, kernel = map(unpack, packed)
+    if platform.target_platform() == "gpu":
+        # The gradient of logits is float32, and so would be its products. A TPU multiplies it as bfloat16,
+        # and computes it within each product from the logits, where a cast would be another array.
+        g = g.astype(x.dtype)
+    x, g = materialize(x), materialize(g)
+    dx = matmul(g, kernel.astype(g.dtype), (1, 0 if transposed else 1))
+
+    def outer(left, right):  # sum over rows of left[n] right[n]'
+        return matmul(left, right, (0, 0), jnp.float32)
+
+    # The left operand is the one that gets transposed, so it should be the narrower one.
+    if transposed and platform.target_platform() == "cpu":
+        dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the product again
+    elif transposed:
+        dkernel = outer(g, x)
+    elif x.shape[1] <= g.shape[1] or platform.target_platform() == "cpu":
+        dkernel = _unfused(outer(x, g))
+    else:
+        dkernel = _unfused(outer(g, x).T)
+    return dx.astype(x.dtype), dkernel, None if biased is None else sum_rows(g)
+
+
+dense.defvjp(_dense_fwd, _dense_bwd)
+
+
+def dense_halves(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, rows: Sequence[int]
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the two halves [*rows, O] of x W + b, in which W has the shape [I, 2, O].
+
+    Args:
+        x: [N, I], as in `dense`.
+        kernel: float32 [I, 2, O].
+        bias: float32 [2, O]; None for no bias.
+        rows: sizes whose product is N.
+    """
+    inputs, _, outputs = kernel.shape
+    if platform.target_platform() == "tpu":
+        # Two products: an array with a dimension of 2 before the lanes would be copied, or take a quarter of
+        # the vector units.
+        biases = (None, None) if bias is None else bias
+        products = (dense(x, kernel[:, i], biases[i]) for i in range(2))
+        first, second = (y.reshape(*rows, outputs) for y in products)
+        return first, second
+    y = dense(x, kernel.reshape(inputs, -1), None if bias is None else bias.reshape(-1))
+    y = y.reshape(*rows, 2, outputs)
+    if platform.target_platform() != "cpu" or platform.shards("mlp") > 1:
+        return y[..., 0, :], y[..., 1, :]
+    # The gradient of an index is a sum of padded halves, for which XLA:CPU computes each half twice.
+    first, second = jnp.split(y.reshape(*rows, -1), 2, axis=-1)
+    return first, second

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.kernels import products
+from bert_jax.kernels import matmul, platform
 
 SIZES = st.integers(1, 40)
 SPECS = [
@@ -37,7 +37,7 @@ def test_products(rows, inner, columns, first, second):
     right = drawn(1, *((columns, inner) if second else (inner, columns)))
     expected = np.tensordot(np.float64(left), np.float64(right), ((first,), (second,)))
     for dtype in (None, "bfloat16", "float32"):
-        got = jax.jit(lambda a, b, dtype=dtype: products.product(a, b, (first, second), dtype))(left, right)
+        got = jax.jit(lambda a, b, dtype=dtype: matmul.matmul(a, b, (first, second), dtype))(left, right)
         assert got.dtype == (dtype or "bfloat16")
         assert_close(got, expected)
 
@@ -62,7 +62,7 @@ def test_einsum_and_its_gradients(spec, sizes):
 
     exact = both(jnp.einsum)(left.astype(jnp.float32), right.astype(jnp.float32))
     for dtype in ("bfloat16", "float32"):
-        got = both(lambda *x, dtype=dtype: products.einsum(*x, dtype))(left, right)
+        got = both(lambda *x, dtype=dtype: matmul.einsum(*x, dtype))(left, right)
         assert [x.dtype for x in got] == [dtype, "bfloat16", "bfloat16"]
         for one, expected in zip(got, exact, strict=True):
             assert_close(one, np.float64(expected))
@@ -81,8 +81,8 @@ def test_products_of_bfloat16_stay_so(summed):
     x = drawn(0, 64, 64)
 
     def function(a, b):
-        found = products.product(a, b, summed, jnp.float32)
-        return jnp.tanh(products.materialize(found).T), products.product(b, a, summed)
+        found = matmul.matmul(a, b, summed, jnp.float32)
+        return jnp.tanh(matmul.materialize(found).T), matmul.matmul(b, a, summed)
 
     assert operands_of_dots(function, x, x) == ["bf16", "bf16"]
     jax.block_until_ready(jax.jit(function)(x, x))
@@ -96,8 +96,36 @@ def test_einsum_of_bfloat16_stays_so(spec):
     )
 
     def function(left, right, cotangent):
-        found, backward = jax.vjp(lambda *x: products.einsum(spec, *x, jnp.bfloat16), left, right)
+        found, backward = jax.vjp(lambda *x: matmul.einsum(spec, *x, jnp.bfloat16), left, right)
         return found, backward(cotangent)
 
     assert operands_of_dots(function, left, right, cotangent) == ["bf16"] * 3
     jax.block_until_ready(jax.jit(function)(left, right, cotangent))
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "tpu"])
+def test_values_and_gradients_are_those_of_one_product(monkeypatch, name, has_bias):
+    monkeypatch.setattr(platform, "target_platform", lambda: name)
+    keys = jax.random.split(jax.random.key(0), 5)
+    x, kernel = jax.random.normal(keys[0], (6, 5)), jax.random.normal(keys[1], (5, 2, 7))
+    bias = jax.random.normal(keys[2], (2, 7)) if has_bias else None
+    weights = [jax.random.normal(key, (2, 3, 7)) for key in keys[3:]]
+
+    def plain(x, kernel, bias):
+        y = jnp.einsum("ni,iho->hno", x, kernel)
+        y = y if bias is None else y + bias[:, None]
+        return y[0].reshape(2, 3, 7), y[1].reshape(2, 3, 7)
+
+    def halves(x, kernel, bias):
+        return matmul.dense_halves(x, kernel, bias, (2, 3))
+
+    given = x, kernel, bias
+    found, pull = jax.vjp(halves, *given)
+    expected, expected_pull = jax.vjp(plain, *given)
+    mine, theirs = pull(tuple(weights)), expected_pull(tuple(weights))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        (found, mine),
+        (expected, theirs),
+    )

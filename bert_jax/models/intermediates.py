@@ -1,7 +1,6 @@
-"""What a caller may collect from inside an encoder: states of its layers, and the inputs of attention.
+"""Intermediate values of an encoder that a caller may request: states of its layers, inputs of attention.
 
-Modules `give` these values under the names below. Nothing is kept, and no program changes, unless `apply`
-asks for a name.
+Nothing is kept, and no program changes, unless `apply` requests a name.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from bert_jax.models import runs
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.layer_slices import layer_slices
 
 EMBEDDINGS = "embedding_states"  # [B, L, H], what the first layer reads
 LAYERS = "layer_states"  # [B, L, H], the output of each layer
@@ -25,14 +24,14 @@ _LEAF = "given"
 States = dict[str, list[jax.Array]]
 
 
-def is_asked(module: nn.Module, name: str) -> bool:
-    """Returns whether the caller collects the name."""
+def is_requested(module: nn.Module, name: str) -> bool:
+    """Returns whether the caller requests the values of this name."""
     return module.is_mutable_collection(name) and not module.is_initializing()
 
 
-def give(module: nn.Module, name: str, x: jax.Array) -> None:
-    """Keeps x if the caller collects the name."""
-    if is_asked(module, name):
+def sow_if_requested(module: nn.Module, name: str, x: jax.Array) -> None:
+    """Keeps x if the caller requests the name."""
+    if is_requested(module, name):
         module.sow(name, _LEAF, x, reduce_fn=lambda _, new: new, init_fn=lambda: None)
 
 
@@ -44,14 +43,14 @@ def apply(
     collect: Collection[str] = (),
     **options: Any,
 ) -> tuple[Any, States]:
-    """Returns the output of a model and what is collected: a list with one array, or with one for each layer.
+    """Returns the output of a model, and for each name in `collect` one array or one for each layer.
 
     Args:
         model: an encoder, or a model whose encoder is called `encoder`.
         config: the configuration of the encoder.
         params: the parameters of the model.
         *inputs: the arguments of the model.
-        collect: the names to collect.
+        collect: names of intermediate values.
         **options: further arguments of the model, and `rngs`.
     """
     if not collect:
@@ -64,10 +63,8 @@ def apply(
 def _in_order(tree: Mapping[str, Any], config: EncoderConfig) -> list[jax.Array]:
     if _LEAF in tree:
         return [tree[_LEAF]]
-    found: dict[int, jax.Array] = {}
-    for place in runs.places(config):
-        node: Any = tree["layers"]
-        for part in place.path.split("/"):
-            node = node[part]
-        found |= {number: node[_LEAF][repeat] for repeat, number in enumerate(place.numbers)}
-    return [found[number] for number in sorted(found)]
+    states: dict[int, jax.Array] = {}
+    for each in layer_slices(config):
+        stacked = tree["layers"][each.scan][each.name][_LEAF]
+        states |= {number: stacked[repeat] for repeat, number in enumerate(each.numbers)}
+    return [states[number] for number in sorted(states)]

@@ -1,1 +1,0 @@
-"""Fused kernels for NVIDIA GPUs, in Pallas' form of Triton."""
