@@ -10,7 +10,7 @@ from bert_jax import cli, signals
 from bert_jax.convert import model_card
 from bert_jax.errors import hide_secrets
 from bert_jax.io import progress
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 
 SECRET = "s3cr3t"
 URLS = (

@@ -135,7 +135,7 @@ def train(args) -> None:
 def finetune(args) -> None:
     """The step of fine-tuning a classifier."""
     from bert_jax.objectives.classification import Classification
-    from bert_jax.training.metrics import flops
+    from bert_jax.training import flops
 
     mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
@@ -170,7 +170,7 @@ def forward(args) -> None:
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
     from bert_jax.parallel import placement, row_parts, sharding
-    from bert_jax.training.metrics import flops
+    from bert_jax.training import flops
 
     mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
@@ -292,7 +292,7 @@ def pretraining(args, variant: dict, mesh):
     import jax
 
     from bert_jax.runs import benchmark
-    from bert_jax.training.metrics import flops
+    from bert_jax.training import flops
 
     config = config_of(args.model, variant)
     if jax.default_backend() == "gpu":

@@ -31,7 +31,7 @@ with epy.lazy_imports():
     from bert_jax.inference import attention_maps
     from bert_jax.plots import attention
     from bert_jax.runs import report
-    from bert_jax.training.metrics import metrics_writer
+    from bert_jax.training import metrics
 
 _OF_ATTENTION = ("text", "text_b", "layer", "head")
 
@@ -92,7 +92,7 @@ def _names(directories: list[str]) -> dict[str, str]:
 def _read_metrics(workdir: str) -> list[dict]:
     if not files.is_directory(workdir):
         raise UserError(f"--workdir={workdir}: no such directory; expected the directory of a run")
-    return metrics_writer.metrics_of_run(workdir)
+    return metrics.metrics_of_run(workdir)
 
 
 def _report(directories: list[str], output: str) -> None:

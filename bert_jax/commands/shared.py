@@ -20,7 +20,7 @@ with epy.lazy_imports():
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
     from bert_jax.settings import pretrain_config
-    from bert_jax.training.metrics import profiling
+    from bert_jax.training import throughput
 
 WORKDIR = "DIR, the work directory of a fine-tuning run"
 MODEL = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
@@ -210,7 +210,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     Raises:
         UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.
     """
-    profile_steps = profiling.parse_steps(flags.profile_steps)
+    profile_steps = throughput.parse_profile_steps(flags.profile_steps)
     at_least(flags, initialization_timeout=1, heartbeat_timeout=1)
     place = distributed.process_info(
         flags.coordinator_address,

@@ -32,7 +32,7 @@ class Gpu:
 
     `kind`, memory, multiprocessors, clock, cache and shared memory are the values that the driver reports, as
     listed by openxla/xla in xla/backends/gpu/target_config/specs; the compiler's choices depend on them. The
-    memory bandwidth is from the data sheet; the peak FLOP/s of products is in `peaks.py`.
+    memory bandwidth is from the data sheet; the peak FLOP/s of products is in `training/flops.py`.
     """
 
     name: str

@@ -16,7 +16,7 @@ from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.layer_slices import layer_slices
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit
-from bert_jax.training.metrics import peaks
+from bert_jax.training import flops
 
 _GIB = 2.0**30
 # The largest batch is accurate to one eighth: further compilations would be for batches that hardly differ.
@@ -191,7 +191,7 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     chip, module = hosts.chip, hlo.parse(text)
     positions = [(0, (number,)) for number in range(step.mesh.size)]
     traffic = _sum_up(collectives.find(module, dict(step.mesh.shape), None, positions))
-    device_peaks = peaks.find(chip.kind)
+    device_peaks = flops.find_peak(chip.kind)
     assert device_peaks is not None, chip.kind
     peak = device_peaks.of(step.model.execution.dtype)
     matrix_flops, moved = timing.matrix_flops(module), timing.moved_bytes(module)

@@ -20,8 +20,7 @@ from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.training import auto_accumulation, budget
-from bert_jax.training.metrics import flops
+from bert_jax.training import auto_accumulation, budget, flops
 from bert_jax.training.step import TrainSetup
 
 

@@ -15,7 +15,7 @@ from etils import epy
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate import gpus
 from bert_jax.io.wording import first_line
-from bert_jax.training.metrics import peaks
+from bert_jax.training import flops
 
 with epy.lazy_imports():
     from jax.experimental import topologies
@@ -62,7 +62,7 @@ _GIB = 2.0**30
 
 
 def _peak(name: str) -> float:
-    return peaks.PEAKS[f"TPU {name}"].bfloat16
+    return flops.PEAKS[f"TPU {name}"].bfloat16
 
 
 CHIPS = {

@@ -29,7 +29,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import device_memory, host, sharding
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import TrainSetup
 

@@ -42,7 +42,7 @@ from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_fil
 from bert_jax.training import auto_accumulation, train
 from bert_jax.training.adapters import describe, load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir

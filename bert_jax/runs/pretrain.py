@@ -42,11 +42,10 @@ from bert_jax.settings.pretrain_config import PretrainConfig, PretrainEvalConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
-from bert_jax.training import auto_accumulation, budget, train
+from bert_jax.training import auto_accumulation, budget, flops, train
 from bert_jax.training.adapters import adapt, describe, load_initial
 from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator, RecordEvaluator
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import agreement, run_directory

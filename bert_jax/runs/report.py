@@ -17,7 +17,7 @@ from bert_jax.runs import pretrain
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
-from bert_jax.training.metrics.metrics_writer import metrics_of_run, read_tables
+from bert_jax.training.metrics import metrics_of_run, read_tables
 from bert_jax.workdir import run_directory
 
 _EVALUATIONS, _MISTAKES, _FILLS = 30, 100, 12  # rows that are shown at most

@@ -40,7 +40,7 @@ from bert_jax.settings.config_fields import Field
 from bert_jax.tasks import fields, metrics, registry, table
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.evaluators import Evaluator
-from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.training.metrics import read_metrics
 from bert_jax.workdir.lock import Lock
 
 EVERY = "*"  # in `Arm.tune`: all fine-tunings

@@ -15,7 +15,7 @@ from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.training.evaluators import EvaluationContext, Evaluator
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.state import TrainState
 from bert_jax.workdir.run_directory import WorkDir
 

@@ -24,7 +24,7 @@ from bert_jax import checkpoint
 from bert_jax.io import files, json_files
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, row_parts, sharding
-from bert_jax.training.metrics.metrics_writer import BEST_SO_FAR, MetricsWriter, read_metrics
+from bert_jax.training.metrics import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step, shape_key

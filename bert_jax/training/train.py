@@ -34,11 +34,9 @@ from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
+from bert_jax.training import flops
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
-from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.metrics.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, StepMetrics
+from bert_jax.training.metrics import MetricsWriter, read_metrics
 from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
 from bert_jax.training.state import (
     TrainState,
@@ -49,6 +47,7 @@ from bert_jax.training.state import (
     without_values,
 )
 from bert_jax.training.step import Programs, TrainSetup, lower_and_compile, shape_key
+from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, Profiler, StepMetrics
 from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
 
 # Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.

@@ -216,7 +216,7 @@ def test_every_part_on_the_cpu(part):
 
 def test_flops_of_a_sequence_are_those_of_the_formula(compare):
     from bert_jax.runs import benchmark
-    from bert_jax.training.metrics import flops
+    from bert_jax.training import flops
 
     config = compare.ours.config_of("base", compare.measure.variant("padded:0.1:0.1:float32"))
     count = flops.RowFlops.of(benchmark.make_task(config, 512))

@@ -17,7 +17,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import device_memory
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults, pretrain_config
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
 

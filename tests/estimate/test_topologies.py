@@ -5,7 +5,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.estimate.gpus import GPUS
 from bert_jax.estimate.tpus import CHIPS, parse_topology
-from bert_jax.training.metrics import peaks
+from bert_jax.training import flops
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_mistakes(text, slices):
 
 def test_data_sheets_agree():
     for name, gpu in GPUS.items():
-        assert peaks.find(gpu.kind) == peaks.PEAKS[name.upper()]
+        assert flops.find_peak(gpu.kind) == flops.PEAKS[name.upper()]
         assert f"device_memory_size: {gpu.hbm_bytes}" in gpu.target_config()
     for name, chip in CHIPS.items():
-        assert chip.peak_flops == peaks.find(f"TPU {name}").bfloat16
+        assert chip.peak_flops == flops.find_peak(f"TPU {name}").bfloat16
         # The matrix units do a power of two of multiplications a cycle.
         a_cycle = chip.peak_flops / chip.clock / 2
         assert min(abs(a_cycle / 2**n - 1) for n in range(10, 24)) < 0.01

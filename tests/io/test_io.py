@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from support import mutations
 
 from bert_jax.errors import UserError
@@ -31,7 +32,6 @@ from bert_jax.io import (
     scratch,
     wording,
 )
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
 
 
 def files_under(path):

@@ -20,7 +20,7 @@ from bert_jax.objectives import causal_lm
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
 

@@ -10,7 +10,7 @@ import pytest
 from support import processes
 
 from bert_jax import checkpoint
-from bert_jax.training.metrics.metrics_writer import read_tables
+from bert_jax.training.metrics import read_tables
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from bert_jax.commands import plot
 from bert_jax.errors import UserError
 from bert_jax.objectives import distillation
 from bert_jax.plots import curves
-from bert_jax.training.metrics import metrics_writer
+from bert_jax.training import metrics
 
 
 def write_metrics(workdir, steps=100):
@@ -73,7 +73,7 @@ def test_picture(tmp_path):
     write_metrics(tmp_path)
     output = tmp_path / "deep" / "curves.png"
     curves.plot_metrics(
-        {"run": metrics_writer.read_metrics(str(tmp_path))},
+        {"run": metrics.read_metrics(str(tmp_path))},
         str(output),
         "a run",
         {"mlm_loss": ("unigram entropy", 6.0)},

@@ -13,8 +13,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
 from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training import budget
-from bert_jax.training.metrics import flops
+from bert_jax.training import budget, flops
 from bert_jax.training.step import TrainSetup
 
 SMALL = EncoderConfig(

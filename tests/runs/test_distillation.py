@@ -16,7 +16,7 @@ from bert_jax.estimate import program
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -12,8 +12,8 @@ from bert_jax.convert import HEADS, parity
 from bert_jax.errors import UserError
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.metrics_writer import read_tables
+from bert_jax.training import flops
+from bert_jax.training.metrics import read_tables
 
 FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
 FIELDS["eval.sentences"] = "word1 [MASK]"

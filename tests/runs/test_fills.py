@@ -7,7 +7,7 @@ from support import processes, tensorboard
 
 from bert_jax import cli
 from bert_jax.inference.fill_mask import MaskFiller
-from bert_jax.training.metrics.metrics_writer import read_tables
+from bert_jax.training.metrics import read_tables
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -16,7 +16,7 @@ from bert_jax import checkpoint, cli
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.runs import finetune
 from bert_jax.tasks.rows import outputs
-from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.training.metrics import read_metrics
 
 COLORS = ("red", "blue")
 

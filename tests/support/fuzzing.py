@@ -46,8 +46,7 @@ from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.table import Columns, infer_labels, parse_number, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tokenization.huggingface import read_tokenizer
-from bert_jax.training import evaluators
-from bert_jax.training.metrics import metrics_writer
+from bert_jax.training import evaluators, metrics
 from bert_jax.workdir import run_directory
 from data_pipelines import readers, sentences
 
@@ -306,7 +305,7 @@ class Inputs:
         if rng.random() < 0.5:
             (folder / "best.json").unlink(missing_ok=True)
         for read in (
-            lambda: metrics_writer.read_metrics(folder),
+            lambda: metrics.read_metrics(folder),
             lambda: work_directory.FORMAT.read_config(folder),
             lambda: evaluators.read_best(folder),
             lambda: grid.read_summary(str(folder)),

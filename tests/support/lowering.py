@@ -32,7 +32,7 @@ from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
 from bert_jax.tasks.xnli.task import Xnli
 from bert_jax.training import optimizers
-from bert_jax.training.metrics.flops import RowFlops
+from bert_jax.training.flops import RowFlops
 from bert_jax.training.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import SPIKE_WINDOW, make_eval_step, make_train_step

@@ -20,7 +20,7 @@ from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.training import step as step_module
 from bert_jax.training import train
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir
 
 WEIGHTS = np.linspace(-1, 1, 8).astype(np.float32)

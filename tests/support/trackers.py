@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from bert_jax.training.metrics import trackers
+from bert_jax.training import metrics
 
 
 class Service:
@@ -71,6 +71,6 @@ class Service:
 def service(request, monkeypatch):
     found = Service()
     monkeypatch.setitem(sys.modules, request.param, getattr(found, request.param)())
-    monkeypatch.setattr(trackers, request.param, sys.modules[request.param])
-    monkeypatch.setattr(trackers, "check_installed", lambda *unused: None)
+    monkeypatch.setattr(metrics, request.param, sys.modules[request.param])
+    monkeypatch.setattr(metrics, "check_installed", lambda *unused: None)
     return request.param, found

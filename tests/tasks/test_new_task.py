@@ -10,7 +10,7 @@ from support.fine_tuned import NO_DROPOUT
 
 from bert_jax import cli, tasks
 from bert_jax.tasks import fields, registry
-from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.training.metrics import read_metrics
 
 FOLDER = Path(__file__).parents[1] / "support" / "new_tasks"
 

@@ -19,7 +19,7 @@ from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, MeshConfig, OptimizerConfig, RunConfig
 from bert_jax.training import optimizers, train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.workdir.run_directory import WorkDir
 

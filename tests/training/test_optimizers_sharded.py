@@ -15,7 +15,7 @@ from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import CheckpointConfig, ModelConfig, OptimizerConfig, RunConfig
 from bert_jax.training import state
 from bert_jax.training import train as training
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.workdir.run_directory import WorkDir
 

@@ -14,7 +14,7 @@ from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, pipelining, placement, row_parts, sharding
 from bert_jax.tasks.rows import batches, packing, windows
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 
 # What a compilation of a forward pass costs, by the time of that of a train step. It takes a tenth of it,
 # 1.5 s of a core with MiniLM, and is stored: later runs, whose rows are padded to the same multiples of 8, do

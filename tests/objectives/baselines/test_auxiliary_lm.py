@@ -8,8 +8,8 @@ from support.numpy_lstm import drawn
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.classification import Classification
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.flops import RowFlops
+from bert_jax.training import flops
+from bert_jax.training.flops import RowFlops
 
 CONFIG = tiny_config(
     hidden_size=16, num_attention_heads=2, intermediate_size=16, causal=True, hidden_dropout_prob=0.0

@@ -16,7 +16,7 @@ from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder, kept_tokens
 from bert_jax.objectives.embedding.sentence import SentenceEmbedding
-from bert_jax.training.metrics import flops
+from bert_jax.training import flops
 
 CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 NAMES = ("input_ids", "position_ids", "sequence_ids")

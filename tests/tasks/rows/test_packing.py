@@ -15,7 +15,7 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, outputs, packing
 from bert_jax.training import step
-from bert_jax.training.metrics.flops import RowFlops
+from bert_jax.training.flops import RowFlops
 from bert_jax.training.state import abstract_state, init_state
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

@@ -8,7 +8,7 @@ from support.fine_tuned import NO_DROPOUT, make_config, make_task
 
 from bert_jax import cli
 from bert_jax.tasks import fields, setup
-from bert_jax.training.metrics.metrics_writer import read_metrics
+from bert_jax.training.metrics import read_metrics
 
 HEADER = [
     *"language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse".split(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import time
 from collections.abc import Callable
 
@@ -24,7 +25,6 @@ from bert_jax.objectives.distillation import LOGITS, Distillation
 from bert_jax.objectives.embedding.denoising import DECODER, DenoisingAutoEncoder
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens
-from bert_jax.training.metrics import peaks
 
 # What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
 # counted.
@@ -199,16 +199,80 @@ def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
     return int(parts[1]), (_ORDER | _NORMS[config.norm_placement])[parts[2]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """Peak FLOP/s of one JAX device, without sparsity.
+
+    The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2 or v3 chip is
+    a JAX device of its own, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3).
+
+    Attributes:
+        bfloat16: the peak for bfloat16 products.
+        float32: the peak for products of float32 operands in XLA's default precision.
+    """
+
+    bfloat16: float
+    float32: float
+
+    def of(self, dtype: str) -> float:
+        """Returns the peak for a dtype, "bfloat16" or "float32"."""
+        return getattr(self, dtype)
+
+
+def _tpu(bfloat16: float) -> Peak:
+    # TPUs multiply in bfloat16. With JAX's default precision, XLA rounds float32 operands to bfloat16 and
+    # uses one pass, so both peaks are equal. (jax_default_matmul_precision=float32 uses six passes.)
+    return Peak(bfloat16, bfloat16)
+
+
+# On NVIDIA GPUs since Ampere, XLA computes float32 products in TF32 by default. Older GPUs support neither
+# TF32 nor bfloat16 products, so XLA computes both in float32.
+PEAKS = {
+    "TPU v2": _tpu(45e12 / 2),
+    "TPU v3": _tpu(123e12 / 2),
+    "TPU v4": _tpu(275e12),
+    "TPU v5 lite": _tpu(197e12),
+    "TPU v5e": _tpu(197e12),
+    "TPU v5": _tpu(459e12),
+    "TPU v5p": _tpu(459e12),
+    "TPU v6 lite": _tpu(918e12),
+    "TPU v6e": _tpu(918e12),
+    "T4": Peak(8.1e12, 8.1e12),
+    "V100": Peak(15.7e12, 15.7e12),
+    "A10": Peak(125e12, 62.5e12),
+    "A10G": Peak(70e12, 35e12),
+    "A100": Peak(312e12, 156e12),
+    "L4": Peak(121e12, 60.5e12),
+    "L40": Peak(181e12, 90.5e12),
+    "L40S": Peak(362e12, 183e12),
+    "H100": Peak(989e12, 494.5e12),
+    "H100 PCIe": Peak(756e12, 378e12),
+    "H100 NVL": Peak(835e12, 417.5e12),
+    "H200": Peak(989e12, 494.5e12),
+    "GH200": Peak(989e12, 494.5e12),
+    "B200": Peak(2250e12, 1125e12),
+}
+
+
+@functools.cache
+def find_peak(device_kind: str) -> Peak | None:
+    """Returns the peak for a `jax.Device.device_kind`, such as "NVIDIA A100-SXM4-40GB", or None."""
+    for name in sorted(PEAKS, key=len, reverse=True):
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", device_kind, re.IGNORECASE):
+            return PEAKS[name]
+    return None
+
+
 def peak_flops(device: jax.Device, dtype: str) -> float:
     """Returns the peak FLOP/s of one device in matrix products.
 
     Args:
-        device: the device. The peak is that of the vendor's data sheet if `training.metrics.peaks` has the
-            device's kind, and is measured with a few large matrix products otherwise.
+        device: the device. The peak is that of the vendor's data sheet if `PEAKS` has the device's
+            kind, and is measured with a few large matrix products otherwise.
         dtype: the dtype of the products: "float32", "bfloat16" or "auto".
     """
     dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
-    peak = peaks.find(device.device_kind)
+    peak = find_peak(device.device_kind)
     if peak is not None:
         return peak.of(dtype)
     return measured_matrix_rate(device.platform, dtype) / max(
@@ -226,7 +290,7 @@ def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
         dtype: as of `peak_flops`.
     """
     device = mesh.devices.flat[0]
-    peak = peaks.find(device.device_kind)
+    peak = find_peak(device.device_kind)
     if peak is None:
         return _COMPILE_SECONDS * _CPU_RATE
     of_device = peak.of(dispatch.resolve_dtype(dtype, platform.target_of(device)))

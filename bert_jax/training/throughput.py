@@ -1,4 +1,4 @@
-"""Throughput, mean metrics and goodput of the train steps.
+"""Throughput, mean metrics and goodput of the train steps, and profiler traces of some of them.
 
 In addition to the means and the rates, each training line of metrics.jsonl has these fields:
 
@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
 
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, scratch
+from bert_jax.training import flops
+from bert_jax.training.metrics import MetricsWriter
 
 # The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
 # finish the queued steps and save the state before a preempted machine shuts down.
@@ -214,15 +217,87 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
     Args:
         values: the metrics of each step.
     """
-    sound = [
+    accepted = [
         {name: x for name, x in value.items() if not math.isnan(x)}
         for value in values
         if not value.get("skipped")
     ] or values
-    each = {name: [value[name] for value in sound if name in value] for value in sound for name in value}
+    each = {
+        name: [value[name] for value in accepted if name in value] for value in accepted for name in value
+    }
     line = {name: sum(found) / len(found) for name, found in each.items()}
     for name in ("tokens", "sequences"):
         line.pop(name, None)
     line |= {name: values[-1][name] for name in ("learning_rate", "budget") if name in line}
     counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
     return line | {name: float(sum(value.get(name, 0) > 0 for value in values)) for name in counts}
+
+
+def parse_profile_steps(text: str) -> tuple[int, int] | None:
+    """Parses `A:B` into (A, B), the first and the last step of a trace; "" into None.
+
+    Raises:
+        UserError: the text has another form.
+    """
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise UserError(f"--profile_steps={text}: expected FIRST:LAST, such as 100:105")
+    return int(first), int(last)
+
+
+class Profiler:
+    """Traces some steps on every process and writes the traces to `directory`.
+
+    Args:
+        directory: the log directory of xprof.
+        steps: the first and the last step of the trace; None for no trace.
+        log: called with a line when the trace has been written, or if none of its steps was trained.
+    """
+
+    def __init__(
+        self, directory: os.PathLike | str, steps: tuple[int, int] | None, log: Callable[[str], None]
+    ):
+        self._directory, self._log = os.fspath(directory), log
+        self._first, self._last = steps or (-1, -1)
+        self._tracing = self._has_traced = False
+        self._cleanup = contextlib.ExitStack()
+        self._local = self._directory
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self._stop()
+        if self._last > 0 and not self._has_traced:
+            self._log(
+                f"warning: --profile_steps={self._first}:{self._last}: no trace, because step {self._first} "
+                "is not among those that were trained now"
+            )
+
+    def before(self, step: int) -> None:
+        """Starts the trace if it begins with this step. Call it before each step.
+
+        A run that goes back to a checkpoint comes to this step again; the trace is of the first time.
+        """
+        if step == self._first and not self._has_traced:
+            if files.is_remote(self._directory):  # xprof reads local files only.
+                self._local = self._cleanup.enter_context(scratch.directory())
+            jax.profiler.start_trace(self._local)
+            self._tracing = self._has_traced = True
+
+    def after(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        """Ends the trace if this is its last step, after waiting for it. Call it after each dispatch."""
+        if self._tracing and step == self._last:
+            jax.block_until_ready(metrics)
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._tracing:
+            self._tracing = False
+            with self._cleanup:
+                jax.profiler.stop_trace()
+                if self._local != self._directory:
+                    atomic.copy_directory(self._local, self._directory)
+            self._log(f"wrote a trace of steps {self._first} to {self._last}: xprof {self._directory}")

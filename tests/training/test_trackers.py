@@ -1,14 +1,9 @@
 """Trackers get every line of metrics, go on in the same run, and never end a training."""
 
-import errno
-import os
-
-import pytest
 from support.tensorboard import PNG
 from support.trackers import service  # noqa: F401
 
-from bert_jax.errors import StorageError
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
+from bert_jax.training.metrics import MetricsWriter, read_metrics
 
 
 def test_lines_of_a_run_and_of_the_one_that_resumes_it(service, tmp_path):  # noqa: F811
@@ -48,21 +43,6 @@ def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F
     assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
 
 
-def test_the_run_of_a_tracker_ends_when_the_disk_is_full(service, tmp_path, monkeypatch):  # noqa: F811
-    name, found = service
-    writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
-    writer.rewind(0)
-    writer.write(1, {"loss": 1.0})
-
-    def close():
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(writer._lines, "close", close)
-    with pytest.raises(StorageError, match=r"cannot be written .No space left on device"):
-        writer.close()
-    assert found.ended == 1
-
-
 def test_tables_and_pictures(service, tmp_path):  # noqa: F811
     name, found = service
     for begin in (0, 2):
@@ -75,41 +55,3 @@ def test_tables_and_pictures(service, tmp_path):  # noqa: F811
     steps = (1, 2, 3, 4)
     assert found.tables == [(step, "eval/fills", [["a cat", f"b{step}"]]) for step in steps]
     assert found.images == [(step, "eval/picture", (1, 1)) for step in steps]
-
-
-def test_a_tracker_that_fails_at_a_table_is_left_out(service, tmp_path, capsys):  # noqa: F811
-    name, found = service
-    writer = MetricsWriter(tmp_path, trackers=name, terminal=False)
-    writer.rewind(0)
-    found.fails = True
-    writer.write_table(1, "eval/fills", ["text"], [["a"]])
-    found.fails = False
-    writer.write_image(1, "eval/picture", PNG)
-    writer.write(2, {"loss": 2.0})
-    writer.close()
-    assert not found.logged and not found.images
-    assert len(read_tables(tmp_path, "eval/fills")) == len(read_metrics(tmp_path)) == 1
-    shown = capsys.readouterr().out
-    assert shown.count(f"warning: {name} fails and is left out: ConnectionError: no network\n") == 1
-
-
-def test_other_processes_do_not_log(service, tmp_path):  # noqa: F811
-    writer = MetricsWriter(tmp_path, trackers=service[0], primary=False)
-    writer.rewind(0)
-    writer.write(1, {"loss": 1.0})
-    writer.close()
-    assert not service[1].runs
-
-
-def test_a_run_that_goes_back_stays_in_its_tracker(service, tmp_path, capsys):  # noqa: F811
-    _, found = service
-    config = MetricsWriter(tmp_path, trackers=service[0], terminal=False)
-    config.rewind(0)
-    config.rewind(2)
-    config.write(3, {"loss": 1.0})
-    config.close()
-    assert len(found.runs) == 1 and found.logged and found.ended == 1
-    assert capsys.readouterr().out.count("the trackers keep what they have of the steps that come again") == 1
-    refused = MetricsWriter(tmp_path, trackers=service[0], terminal=False)
-    refused.close()  # before it began
-    assert found.ended == 1 and "fails" not in capsys.readouterr().out

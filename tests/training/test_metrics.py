@@ -1,28 +1,25 @@
 """The writer: the file over resumes, TensorBoard events, terminal and plain lines."""
 
 import errno
-import gc
-import io
 import json
 import math
 import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
-import warnings
 from pathlib import Path
 
-import fsspec
 import pytest
 from support import tensorboard
 from support.tensorboard import PNG
 
-from bert_jax.errors import StorageError
 from bert_jax.io import files
-from bert_jax.training.metrics import events, metrics_writer, step_lines
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics, read_tables
+from bert_jax.training import metrics
+from bert_jax.training.metrics import (
+    MetricsWriter,
+    read_metrics,
+    read_tables,
+)
 
 
 def lines_of(directory):
@@ -49,37 +46,6 @@ def test_a_line_is_one_json_object(tmp_path):
     assert read_metrics(tmp_path, "eval") == [{"step": 2, "kind": "eval", "mlm_loss": 0.5}]
 
 
-def test_lines_are_there_before_the_writer_is_closed(tmp_path):
-    writer = MetricsWriter(tmp_path, terminal=False)
-    writer.rewind(0)
-    writer.write(1, {"loss": 1.0})
-    assert lines_of(tmp_path) == [{"step": 1, "kind": "train", "loss": 1.0}]
-
-
-def test_a_closed_writer_keeps_no_file_open(tmp_path):
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        writer = write_tables(tmp_path, [1, 2])
-        writer.rewind(1)
-        writer.close()
-        del writer
-        gc.collect()
-    assert not [str(one.message) for one in seen]
-
-
-def test_files_are_closed_when_the_disk_is_full(tmp_path):
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    writer = MetricsWriter(tmp_path, terminal=False)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        writer.write_table(1, "eval/fills", ["text"], [["a cat"]])
-        with pytest.raises(StorageError, match=r"cannot be written .No space left on device"):
-            writer.write(1, {"loss": 1.0})
-        writer.close()
-        gc.collect()
-    assert not [str(one.message) for one in seen]
-
-
 def test_a_resumed_run_has_one_line_a_step(tmp_path):
     write_run(tmp_path, range(1, 8))
     write_run(tmp_path, range(5, 11), start=4)
@@ -95,20 +61,6 @@ def test_a_line_cut_short_by_a_kill_goes(tmp_path):
     assert len(read_metrics(tmp_path)) == 4
     write_run(tmp_path, [4], start=3)
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 2, 3, 4, 4]
-
-
-def test_a_last_line_without_its_end_gets_one(tmp_path):
-    write_run(tmp_path, [1, 3])
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text().removesuffix("\n"))
-    write_run(tmp_path, [5], start=3)
-    assert [line["step"] for line in lines_of(tmp_path)] == [1, 3, 5]
-
-
-def test_a_new_start_drops_everything(tmp_path):
-    write_run(tmp_path, range(1, 4))
-    write_run(tmp_path, [1])
-    assert [line["step"] for line in lines_of(tmp_path)] == [1]
 
 
 def test_values_that_are_not_finite_are_null(tmp_path):
@@ -166,19 +118,6 @@ def test_tables_and_pictures_of_a_resumed_run(tmp_path):
     assert tensorboard.steps(tmp_path / "tensorboard", "eval/picture") == [2, 4]
 
 
-def test_tables_that_are_no_tables_are_left_out(tmp_path):
-    lines = [
-        {"step": 1, "tag": "t", "header": ["a"], "rows": [["b"]]},
-        {"step": 1, "tag": "t", "header": ["a"], "rows": [["b", "c"]]},
-        {"step": 1, "tag": "t", "header": ["a"], "rows": ["b"]},
-        {"step": "1", "tag": "t", "header": ["a"], "rows": []},
-        {"step": 1, "tag": "t"},
-    ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "tables.jsonl").write_text(text + '{"step": 2, "tag": "t", "hea')
-    assert read_tables(tmp_path, "t") == lines[:1]
-
-
 @pytest.fixture
 def remote(monkeypatch):
     """The URL of an empty directory, and the bytes that each upload to it has."""
@@ -214,7 +153,7 @@ def test_a_run_does_not_wait_for_uploads(remote, monkeypatch):
     writer = MetricsWriter(url, terminal=False)
     writer.rewind(0)
     monkeypatch.setattr(files, "upload", slow)
-    monkeypatch.setattr(metrics_writer, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "_FLUSH_SECONDS", 0.0)
     began = time.monotonic()
     write_lines(writer, range(1, 41))
     writer.flush()
@@ -249,23 +188,10 @@ def test_an_upload_that_fails_is_logged_once_and_loses_nothing(remote, monkeypat
     assert len(said) == 1 and url in said[0] and "the bucket does not answer" in said[0]
 
 
-def test_metrics_that_cannot_be_uploaded_at_the_end_are_an_error(remote, monkeypatch):
-    def fail(source, path):
-        raise OSError(errno.EIO, "the bucket does not answer")
-
-    writer = MetricsWriter(remote[0], terminal=False)
-    monkeypatch.setattr(files, "upload", fail)
-    write_lines(writer, [1])
-    with pytest.raises(StorageError, match="the bucket does not answer"):
-        writer.close()
-    writer.close()
-
-
 @pytest.mark.long
 def test_a_long_remote_run_does_not_upload_its_history_each_time(remote, monkeypatch):
     url, sizes = remote
-    monkeypatch.setattr(step_lines, "LARGEST", 500)
-    monkeypatch.setattr(metrics_writer, "LARGEST", 500)
+    monkeypatch.setattr(metrics, "_LARGEST", 500)
     names = ("metrics.jsonl", "metrics.1.jsonl", "metrics.10.jsonl")
     for start in (0, 100):  # resumes from before the last steps
         writer = MetricsWriter(url, terminal=False)
@@ -290,23 +216,6 @@ def test_a_long_remote_run_does_not_upload_its_history_each_time(remote, monkeyp
         assert steps_of(folder) == list(range(1, 202))
 
 
-def test_a_remote_directory_of_an_older_version_is_continued(remote):
-    url, _ = remote
-    lines = [json.dumps({"step": step, "kind": "train", "loss": 1.0}) + "\n" for step in range(1, 9)]
-    with fsspec.open(f"{url}/metrics.jsonl", "w") as file:
-        file.write("".join(lines) + '{"step": 9, "ki')
-    writer = MetricsWriter(url, terminal=False)
-    writer.rewind(6)
-    write_lines(writer, [7])
-    writer.close()
-    assert steps_of(url) == list(range(1, 8))
-
-
-def test_a_run_without_tables_has_no_file_of_them(tmp_path):
-    write_run(tmp_path, [1, 2])
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "tensorboard"}
-
-
 def test_plain_lines_without_a_terminal(tmp_path, capsys):
     writer = MetricsWriter(tmp_path, total_steps=1000)
     writer.rewind(0)
@@ -322,117 +231,6 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
 
 
-@pytest.mark.long
-def test_a_run_goes_on_without_the_reader_of_its_output(tmp_path):
-    code = f"""
-import time
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
-writer = MetricsWriter({str(tmp_path)!r})
-for step in range(1, 4):
-    time.sleep(0.5)
-    writer.write(step, {{"loss": 1.0}})
-writer.close()
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    process.stdout.close()
-    assert process.wait(timeout=300) == 0
-    assert "nothing reads the output any more; the run goes on" in process.stderr.read()
-    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
-
-
-def test_a_run_goes_on_when_the_disk_of_its_log_is_full(tmp_path, monkeypatch, capfd):
-    writer = MetricsWriter(tmp_path, terminal=False)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        writer.message("a line")
-        writer.write(1, {"loss": 1.0})
-    writer.close()
-    error = "bert-jax: the output: No space left on device; the run goes on without it\n"
-    assert capfd.readouterr().err == error
-    assert [line["step"] for line in lines_of(tmp_path)] == [1]
-
-
-def test_the_time_left_is_that_of_the_steps_after_the_first(tmp_path, monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr("bert_jax.training.metrics.metrics_writer.time.monotonic", lambda: now[0])
-    writer = MetricsWriter(tmp_path, total_steps=1000, terminal=False)
-
-    def train(start, first_seconds):
-        """Dispatches 100 steps of half a second, of which the first takes longer, and writes two of them."""
-        writer.rewind(start)
-        writer.at_step(start)
-        now[0] += first_seconds
-        writer.write(start + 1, {"loss": 7.0})
-        for step in range(start + 2, start + 101):
-            now[0] += 0.5
-            writer.at_step(step)
-        writer.write(start + 100, {"loss": 6.0})
-
-    train(0, first_seconds=60.0)
-    train(50, first_seconds=90.0)  # as a run does that goes back to an earlier checkpoint
-    writer.close()
-    assert [line.partition("0000")[2] for line in capsys.readouterr().out.splitlines()] == [
-        "", "  left 7:30", "", "  left 7:05",
-    ]  # fmt: skip
-
-
-def test_a_log_says_how_far_a_slow_run_is(tmp_path, monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr("bert_jax.training.metrics.metrics_writer.time.monotonic", lambda: now[0])
-    writer = MetricsWriter(tmp_path, total_steps=1000, terminal=False)
-    writer.rewind(20)
-    with writer.stage("compiling the train step"):
-        now[0] += 100
-    for step in range(20, 30):
-        writer.at_step(step)
-        now[0] += 25
-    writer.write(30, {"loss": 7.0})
-    for total in (None, 8):
-        with writer.stage("evaluation", total, "batches") as show:
-            for done in range(5):
-                show(done)
-                now[0] += 4
-        writer.message("eval")
-    with writer.stage("evaluation", None, "batches") as show:
-        now[0] += 10
-        show(0, 1000)
-    writer.close()
-    assert capsys.readouterr().out.splitlines() == [
-        "compiling the train step",
-        "step 21 of 1,000 is done",  # the first one, from which the time left is estimated
-        "step 24 of 1,000 is done  left 6:46:40",
-        "step 27 of 1,000 is done  left 6:45:25",
-        "step   30  loss 7.0000  left 6:44:10",
-        "evaluation: 3 batches",
-        "eval",
-        "evaluation: 3 of 8 batches",
-        "eval",
-        "evaluation: 0 of 1,000 batches",
-    ]
-
-
-def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    writer = MetricsWriter(tmp_path, total_steps=10)
-    writer.rewind(4)
-    writer.write(5, {"loss": 7.0})
-    writer.write(6, {"loss": 6.5})
-    writer.rewind(5)  # as a run does that goes back to an earlier checkpoint
-    writer.write(7, {"loss": 6.0})
-    writer.close()
-    assert "step  6  loss 6.5000" in terminal.getvalue()
-    bars = terminal.getvalue().rpartition("\x1b[2K")[2]  # after the line was erased for the last time
-    assert "7/10" in bars and bars.count("/10") == 1
-
-
 def test_other_processes_write_nothing(tmp_path, capsys):
     writer = MetricsWriter(tmp_path, primary=False)
     writer.rewind(0)
@@ -442,27 +240,3 @@ def test_other_processes_write_nothing(tmp_path, capsys):
     writer.message("x")
     writer.close()
     assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == ""
-
-
-def test_no_directory_writes_to_the_terminal_alone(capsys):
-    writer = MetricsWriter(None, terminal=False)
-    writer.rewind(0)
-    writer.write(1, {"loss": 1.0})
-    writer.close()
-    assert capsys.readouterr().out == "step 1  loss 1.0000\n"
-
-
-@pytest.mark.parametrize("kind", ["train", None])
-def test_no_metrics_yet(tmp_path, kind):
-    assert read_metrics(tmp_path, kind) == []
-
-
-def test_without_tensorboardx_a_run_has_no_events_and_goes_on(tmp_path, monkeypatch, capsys):
-    class Missing:
-        def __getattr__(self, name):
-            raise ModuleNotFoundError("No module named 'tensorboardX'")
-
-    monkeypatch.setattr(events, "record_writer", Missing())
-    write_run(tmp_path, [1, 2])
-    assert "warning: no TensorBoard events" in capsys.readouterr().out
-    assert len(lines_of(tmp_path)) == 3 and not (tmp_path / "tensorboard").exists()

@@ -1,1 +1,0 @@
-"""Throughput, FLOPs, profiles and the files of a run's metrics."""
