@@ -30,29 +30,6 @@ def report(task, path, outputs_of, directory):
     return predictions, data, outputs, task.score(predictions), rows
 
 
-def test_multiple_choice(vocabulary, tmp_path):
-    path = tmp_path / "q.tsv"
-    path.write_text(
-        "q\ta\tb\tc\ty\n" + "".join(f"the one {i}\tcat {i}\tdog\tbird\t{i % 3}\n" for i in range(20))
-    )
-    task = make_task(vocabulary, "multiplechoice", ("0", "1", "2"), text_a="q", choices="a,b,c", label="y")
-    predictions, data, outputs, scores, rows = report(
-        task, path, lambda rng, data: softmax(rng.normal(size=(20, 3))), tmp_path
-    )
-    assert len(rows) == round(20 * (1 - scores["accuracy"]))
-    assert not predictions.is_degenerate(scores)
-    same = np.tile(outputs[:1], (20, 1))
-    assert task.decode(predictions.examples, data, same).is_degenerate(scores)
-    for row in rows:
-        number = int(row["line"]) - 2
-        choices = predictions.examples.choices[number]
-        assert row["text"] == f"the one {number}" and row["label"] == str(number % 3)
-        assert row["right choice"] == choices[number % 3] != row["predicted choice"]
-        assert row["prediction"] == str(outputs[number].argmax())
-        assert row["predicted choice"] == choices[outputs[number].argmax()]
-        assert row["confidence"] == f"{outputs[number].max():.4f}"
-
-
 @pytest.mark.parametrize("v2", [False, True], ids=["1.1", "2.0"])
 def test_questions(vocabulary, tmp_path, v2):
     words = "one two three cat dog bird red blue is big small one two three cat".split()
@@ -125,32 +102,3 @@ def test_tags(vocabulary, tmp_path):
     assert sorted(tuple(row.values()) for row in rows) == sorted(row for row in flat if row[1] != row[2])
     source = path.read_text().splitlines()
     assert all(source[int(row["line"]) - 1] == f"{row['word']} {row['label']}" for row in rows)
-
-
-def test_several_labels(vocabulary, tmp_path):
-    path = tmp_path / "dev.csv"
-    given = [[label for i, label in enumerate("xyz") if number >> i & 1] for number in range(24)]
-    path.write_text(
-        "t,y\n" + "".join(f'the one {n},"{",".join(labels)}"\n' for n, labels in enumerate(given))
-    )
-    task = make_task(vocabulary, "multilabel", ("x", "y", "z"), text_a="t", label="y")
-
-    def outputs_of(rng, data):
-        right = np.array([[label in labels for label in "xyz"] for labels in given])
-        flipped = rng.random(right.shape) < 0.2
-        return np.where(right ^ flipped, 0.9, 0.2).astype(np.float32) + np.float32(
-            rng.uniform(0, 0.05, right.shape)
-        )
-
-    _, _, outputs, scores, rows = report(task, path, outputs_of, tmp_path)
-    assert len(rows) == round(24 * (1 - scores["exact_match"]))
-    for row in rows:
-        number = int(row["line"]) - 2
-        predicted = [label for label, p in zip("xyz", outputs[number], strict=True) if p > 0.5]
-        assert row["label"] == ",".join(given[number]) != row["prediction"] == ",".join(predicted)
-        wrong = [
-            max(p, 1 - p)
-            for label, p in zip("xyz", outputs[number], strict=True)
-            if (label in given[number]) != (p > 0.5)
-        ]
-        assert row["confidence"] == f"{max(wrong):.4f}" and row["text_a"] == f"the one {number}"

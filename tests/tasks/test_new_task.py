@@ -9,7 +9,7 @@ import pytest
 from support.fine_tuned import NO_DROPOUT
 
 from bert_jax import cli, tasks
-from bert_jax.tasks import fields, registry
+from bert_jax.tasks import registry
 from bert_jax.training.metrics import read_metrics
 
 FOLDER = Path(__file__).parents[1] / "support" / "new_tasks"
@@ -69,14 +69,3 @@ def test_a_new_task_trains_evaluates_and_predicts(files, pretrained, capsys):
     assert cli.main(["predict", f"--workdir={run}", f"--input={files}/dev.csv", f"--output={output}"]) == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert len(rows) == 24 and set(rows[0]["probabilities"]) == {"1", "2", "3"}
-
-
-def test_its_fields_belong_to_it_alone(files, capsys):
-    assert [user.title for user in fields.fields()["spread"].users] == ["ordinal"]
-    other = ["finetune", "--config=finetune/classification", f"--workdir={files}/run"]
-    assert cli.main([*other, "--config.spread=3.0"]) == 2
-    message = "spread=3.0: the task classification does not use it, only ordinal; leave it at 2.0"
-    assert message in capsys.readouterr().err
-    command = ["finetune", f"--config={FOLDER / 'ordinal_config.py'}", f"--workdir={files}/run"]
-    assert cli.main([*command, "--config.spread=0.0"]) == 2
-    assert "spread=0.0 must be more than 0" in capsys.readouterr().err

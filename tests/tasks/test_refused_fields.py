@@ -3,12 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.pretrained import write
-from support.tiny_tasks import configured
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.runs import finetune
 from bert_jax.tasks import fields
 
 DISTILBERT = Path(__file__).parents[1] / "testdata" / "distilbert" / "masked_lm"
@@ -67,32 +64,9 @@ def test_fields_that_the_run_uses_pass():
         fields.check(config)
 
 
-def test_an_architecture_beside_that_of_the_checkpoint_is_refused(task_files, vocabulary, pretrained):
-    config = configured("classification", task_files, vocabulary)
-    config.init_from, config.vocab = str(pretrained), ""
-    finetune.prepare(config, "")  # that of the checkpoint
-    config.model.num_hidden_layers = 7
-    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
-        finetune.prepare(config, "")
-    config.model.num_hidden_layers = 12  # the default, which the user may have set
-    finetune.prepare(config, "")
-    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 12 here"):
-        finetune.prepare(config, "", explicit=["num_hidden_layers"])
-
-
 def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
     config = tasks.default_config(task="squad")
     del config["n_best"]
     del config.data["quoting"]
     assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
     assert "n_best" not in config
-
-
-def test_the_pooling_that_pre_training_recorded_is_that_of_the_fine_tuning(task_files, vocabulary, tmp_path):
-    model = write(tmp_path, vocabulary, classifier_pooling="mean")
-    config = configured("classification", task_files, vocabulary)
-    config.model = tasks.default_config("base").model
-    config.init_from, config.vocab = str(model), ""
-    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
-    config.model.classifier_pooling = "cls"
-    assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "cls"

@@ -22,8 +22,6 @@ from bert_jax.io import compression
 from bert_jax.tasks import fields
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.table import (
-    LINES,
-    PREDICT_FLAGS,
     Columns,
     infer_labels,
     label_index,
@@ -103,11 +101,6 @@ def test_byte_order_mark_gzip_and_no_header(tmp_path):
     assert (examples.ids, examples.lines) == (["0", "1"], [1, 2])
 
 
-def test_columns_by_number_with_a_header(tmp_path):
-    path = write(tmp_path / "x.tsv", "s\ts\ty\none\ttwo\t1\n")
-    assert read_examples(path, Columns("1", label="y")).texts_a == ["two"]
-
-
 @pytest.mark.parametrize(
     "name, content, message",
     [
@@ -171,19 +164,6 @@ def test_lists_of_choices_and_negatives(tmp_path):
         path = write(tmp_path / name, "".join(json.dumps({"a": "t", "n": row}) + "\n" for row in content))
         with pytest.raises(UserError, match=r"z.jsonl:2: . negatives?, expected . text"):
             read_examples(path, Columns("a", negatives="n"), parse_label=None)
-
-
-def test_blank_lines_of_one_column_have_predictions(tmp_path):
-    path = write(tmp_path / "x.csv", "a\nx\n\ny\n")
-    found = read_examples(path, Columns("a"), parse_label=None, flags=PREDICT_FLAGS)
-    assert (found.texts_a, found.ids) == (["x", "", "y"], ["0", "1", "2"])
-    assert read_examples(path, Columns("a"), parse_label=None).texts_a == ["x", "y"]
-
-
-def test_a_line_of_texts_that_is_not_utf_8_is_malformed(tmp_path):
-    path = write(tmp_path / "x.txt", "gut\nsch\xf6n\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"x.txt:2: not UTF-8"):
-        read_examples(path, Columns("0"), file_format=LINES, parse_label=None, flags=PREDICT_FLAGS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -380,19 +360,6 @@ def test_glue_files(shared_data, name, split, count, first, targets):
     if targets:
         assert {label: examples.labels.count(label) for label in set(examples.labels)} == targets
     assert bool(examples.texts_b) == (name in ("mrpc", "rte", "stsb"))
-
-
-def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
-    for name in ("codah/train.tsv", "codah/dev.tsv", "swag/train.csv", "swag/val.csv", "swag/test.csv"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    for task, dev in (("codah", "dev.tsv"), ("swag", "val.csv")):
-        for folder in (tmp_path, tmp_path / task):
-            assert tasks.get(task).file(str(folder), "dev") == str(tmp_path / task / dev)
-    with pytest.raises(UserError, match=r"data_dir is the folder that holds codah/test.tsv"):
-        tasks.get("codah").file(str(tmp_path), "test")
-    with pytest.raises(UserError, match="task=mnlii: there is no such task; did you mean mnli"):
-        tasks.get("mnlii")
 
 
 @pytest.mark.long

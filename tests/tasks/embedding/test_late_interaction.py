@@ -1,7 +1,6 @@
 """Late interaction: rows with markers and [MASK], a run that learns, ranks, and the reranking of a search."""
 
 import json
-import string
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from support.fine_tuned import NO_DROPOUT, make_task
 
 from bert_jax import cli, tokenization
-from bert_jax.tasks.embedding.late_interaction import punctuation
 from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
 from bert_jax.tasks.table import Examples
 
@@ -118,12 +116,6 @@ def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path
     ]
     assert rows.first_lengths.tolist() == rows.lengths.tolist() == [8, 7, 4, 8, 16, 4]
     assert [tokenizer.tokens[i] for i in task.objective().skipped] == [".", "!", "##?"]
-
-
-def test_punctuation_of_kinds_of_vocabularies():
-    byte_bpe = tokenization.load(str(TESTDATA / "bpe"))
-    found = [byte_bpe.tokens[i].removeprefix(byte_bpe.word_start) for i in punctuation(byte_bpe)]
-    assert set(found) <= set(string.punctuation) and len(found) >= 32
 
 
 def examples_of(first, second):

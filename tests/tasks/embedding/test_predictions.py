@@ -40,17 +40,6 @@ def test_ranks_are_those_of_sorting():
     assert [row[1] for row in task_errors] == sorted((row[1] for row in task_errors), reverse=True)
 
 
-@pytest.mark.parametrize("alike", [False, True])
-def test_pairs_of_one_score_are_degenerate_only_if_the_others_have_it_too(alike):
-    first = np.eye(4, 8, dtype=np.float32) * (not alike) + np.eye(1, 8, 7, dtype=np.float32) * alike
-    vectors = np.stack([first, first], axis=1)
-    found = RetrievalPredictions(
-        examples_of(list("abcd"), list("efgh")), np.ones((4, 1), np.float32), np.empty(0), vectors=vectors
-    )
-    assert found.is_degenerate({}) == alike
-    assert set(found.predicted) == ({4} if alike else {1})
-
-
 @pytest.mark.parametrize("collapsed", [slice(0, 2), slice(1, 2)], ids=["all", "second"])
 def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
     vectors = np.random.default_rng(0).normal(size=(50, 2, 8)).astype(np.float32)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.fine_tuned import NO_DROPOUT, make_task
-from support.pretrained import write
 
 import bert_jax
 from bert_jax import cli, tasks
@@ -196,29 +195,6 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
     path.write_text(json.dumps(rows := {"q": "a", "p": "b", "n": []}) + "\n")
     with pytest.raises(UserError, match="0 negatives, expected 1 text"):
         task.read_training(str(path))
-
-
-@pytest.mark.long
-def test_the_pooling_is_that_of_the_model(files, vocabulary, tmp_path):
-    """[CLS] in place of the mean, in training, in the predictions of the run, and where it is converted."""
-    base = write(tmp_path / "base", vocabulary)
-    workdir = tmp_path / "run"
-    more = ("--config.data.text_b=second", "--config.model.classifier_pooling=cls", "--config.epochs=1")
-    assert cli.main(command(files, workdir, base, *more)) == 0
-    out, vectors, texts = tmp_path / "out.jsonl", tmp_path / "v.npy", tmp_path / "texts.txt"
-    predict = ["predict", f"--workdir={workdir}", f"--input={files / 'dev.tsv'}", f"--output={out}"]
-    assert cli.main(predict) == 0
-    rows = [line.split("\t")[:2] for line in (files / "dev.tsv").read_text().splitlines()[1:]]
-    texts.write_text("".join(f"{text}\n" for row in rows for text in row))
-    assert cli.main(["embed", f"--model={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
-    found = np.load(vectors).reshape(len(rows), 2, -1)
-    cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
-    np.testing.assert_allclose(cosines, np.sum(found[:, 0] * found[:, 1], axis=-1), atol=2e-5)
-    folder = tmp_path / "converted"
-    assert cli.main(["convert", f"--input={workdir}", f"--output={folder}", "--to=huggingface"]) == 0
-    again = tmp_path / "again.npy"
-    assert cli.main(["embed", f"--model={folder}", f"--input={texts}", f"--output={again}"]) == 0
-    np.testing.assert_allclose(np.load(again), np.load(vectors), atol=1e-6)
 
 
 def prepared(files, init_from, pooling=None, **data):

@@ -152,18 +152,6 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
         data_sets.read(path)
 
 
-def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabulary):
-    files, file = make("mnli", archive, vocabulary)
-    data_sets, prepared_split = make("mnli", "tfds:", vocabulary)
-    with pytest.raises(UserError, match="not prepared"):
-        prepared_split("diagnostic")
-    prepare(archive, "ax")
-    expected = files.read_unlabeled(file("diagnostic"), test=True)
-    found = data_sets.read_unlabeled(prepared_split("diagnostic"), test=True)
-    texts = (["the cat"], ["the dog"])
-    assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
-
-
 def test_the_zip_is_what_the_server_takes(tmp_path):
     files = {
         "STS-B.tsv": tables.submission_file(["0", "1"], np.float32([[-1.0], [2.34567]]), None),

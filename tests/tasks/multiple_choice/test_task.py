@@ -2,19 +2,13 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
-from support.tiny_model import draw_parameters, tiny_config
+from support.tiny_model import tiny_config
 
 from bert_jax import cli, tasks, tokenization
-from bert_jax.objectives import losses
-from bert_jax.objectives.multiple_choice import MultipleChoice
-from bert_jax.parallel import sharding
 from bert_jax.tasks import fields
 from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
-from bert_jax.tasks.rows import batches, outputs
-from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -67,29 +61,6 @@ def test_a_question_is_a_group_of_rows(vocabulary, files):
 
 
 @pytest.mark.long
-def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
-    found = make_task(vocabulary)
-    data = found.encode(found.read(str(files / "dev.tsv")))
-    batch = batches.make_batch(data, np.array([3, 0, -1]), (16,))
-    task = MultipleChoice(found.model_config, 3)
-    params = draw_parameters(task)
-    inputs = jax.device_get(task.prepare(batch, None, False))
-    logits = jax.jit(task.logits)(params, inputs)
-    apply = jax.jit(task.model.apply)
-    single = np.empty((2, 3))
-    for question in range(2):
-        for choice in range(3):
-            names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
-            row = [inputs[name][question, choice][None] for name in names]
-            single[question, choice] = apply({"params": params}, *row)[0, 0]
-    np.testing.assert_allclose(logits[:2], single, atol=1e-5)
-    total, weight = jax.jit(task.loss)(params, inputs, None)[0]["task"]
-    expected = losses.cross_entropy(logits[:2], batch["targets"][:2, 0], np.ones(2, np.float32))[0]
-    assert weight == 2 and total == pytest.approx(float(expected), rel=1e-5)
-    np.testing.assert_allclose(jax.jit(task.predict)(params, batch).sum(-1), 1, rtol=1e-5)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     "windows", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "windows"]
 )
@@ -134,62 +105,6 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
         "1",
         "2",
     }
-
-
-def long_questions():
-    """Two that fit a row of 12 and one whose text has three windows of 5 words."""
-    words = "one two three cat dog bird the a is one two three".split()
-    return Examples(
-        "q.tsv",
-        ["x", "y", "z"],
-        ["the cat", " ".join(words), "is"],
-        [],
-        [1, 0, 2],
-        [1, 2, 3],
-        [["red", "small", "blue"], ["a bird", "blue", "the one is red"], ["cat", "dog", "bird"]],
-    )
-
-
-@pytest.mark.long
-def test_a_long_text_has_windows_with_every_choice(vocabulary):
-    found = make_task(vocabulary, max_seq_length=12, doc_stride=4)
-    examples = long_questions()
-    data = found.encode(examples)
-    assert (
-        data.group_examples.tolist() == [0, 1, 1, 1, 2] and data.rows_per_example == 3 and data.truncated == 0
-    )
-    np.testing.assert_allclose(
-        data.row_weights[::3], np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6
-    )
-    assert data.targets["targets"][::3].tolist() == [1, 0, 0, 0, 2]
-    text, *choices = found.tokenizer.encode_batch([examples.texts_a[1], *examples.choices[1]])
-    cls, sep = found.tokenizer.cls_id, found.tokenizer.sep_id
-    for window, start in enumerate((0, 4, 7)):
-        for choice, ids in enumerate(choices):
-            row = 3 * (1 + window) + choice
-            tokens = data.tokens[data.offsets[row] : data.offsets[row + 1]].tolist()
-            assert tokens == [cls, *text[start : start + 5], sep, *ids, sep]
-
-    # Its loss is the mean over questions, its output the mean over a question's windows.
-    task = found.objective()
-    rng = np.random.default_rng(0)  # parameters so large that windows differ
-    params = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.3, x.shape)), draw_parameters(task))
-    batch = batches.make_batch(data, np.array([0, 1, 2, 3, 4, -1]), (12,))
-    prepared = jax.device_get(task.prepare(batch, None, True))
-    total, weight = jax.jit(task.loss)(params, prepared, None)[0]["task"]
-    predicted = np.asarray(jax.jit(task.predict)(params, batch))[:5]
-    each = -np.log(predicted[np.arange(5), [1, 0, 0, 0, 2]])
-    assert weight == task.weights(prepared)["task"] == 5
-    assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)
-    mesh = sharding.make_mesh()
-    joined = outputs.predict_all(outputs.make_predict(task, mesh), params, data, outputs.Shapes(8), mesh)
-    expected = np.stack([predicted[0], predicted[1:4].mean(axis=0), predicted[4]])
-    np.testing.assert_allclose(joined, expected, atol=1e-5)
-    assert np.ptp(predicted[1:4], axis=0).max() > 1e-3
-    right = np.mean(expected.argmax(-1) == [1, 0, 2])
-    assert found.score(found.decode(examples, data, joined)) == {"accuracy": right}
-    assert found.loss(data, joined) == pytest.approx(-np.log(expected[[0, 1, 2], [1, 0, 2]]).mean(), rel=1e-4)
-    assert [one["id"] for one in found.decode(examples, data, joined).records()] == ["x", "y", "z"]
 
 
 def test_choices_in_a_json_list_that_go_on_from_a_text(vocabulary, tmp_path):

@@ -66,17 +66,6 @@ def test_the_best_pair_wins():
     assert sum(probabilities) == pytest.approx(1) and probabilities[0] == pytest.approx(probabilities[1])
 
 
-def test_a_start_counts_in_its_best_window_alone():
-    questions, data = layout(["abcdef"])  # windows abcd, cdef; c is best in the first and d in the second
-    start = [0, 0, 0, 0, 0, 7, 0, 0, 0, 6, 0, 0, 0, 0]
-    end = [0, 0, 0, 0, 0, 7, 0, 0, 0, 6, 0, 0, 0, 0]
-    assert data.is_max_context.astype(int).tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 0]
-    found = decode(questions, data, np.stack([start, end], 1))
-    # In the first window d would have 14, and in the second c 12.
-    assert [entry["text"] for entry in found.n_best[0]][:3] == ["abcd", "bcd", "cd"]
-    assert (found.n_best[0][0]["start_logit"], found.n_best[0][0]["end_logit"]) == (0, 7)
-
-
 @pytest.mark.parametrize("threshold, expected", [(0.9, ""), (1.1, "b")])
 def test_no_answer_where_it_is_likelier_by_the_threshold(threshold, expected):
     questions, data = layout(["abcdef"])
@@ -85,24 +74,6 @@ def test_no_answer_where_it_is_likelier_by_the_threshold(threshold, expected):
     found = decode(questions, data, outputs, v2=True, null_score_diff_threshold=threshold)
     assert found.null_odds == [1.0] and found.texts == [expected] and found.non_null == ["b"]
     assert [entry["text"] for entry in found.n_best[0]][:2] == ["", "b"]
-
-
-@pytest.mark.parametrize("n_best", [1, 2, 20])
-def test_no_answer_is_predicted_however_few_spans_are_candidates(n_best):
-    """With n_best=1 the only start and the only end that are looked at are [CLS]."""
-    questions, data = layout(["abcd"])
-    logits = [-1, -9, -3, -5, -6, -7, -9]  # [CLS] has -2, and a has -6: all scores are below 0
-    found = decode(questions, data, np.stack([logits, logits], 1), n_best=n_best, v2=True)
-    assert found.texts == [""]
-    assert (found.non_null, found.null_odds) == (([""], [0]) if n_best == 1 else (["a"], [4]))
-    assert [entry["text"] for entry in found.n_best[0]][:2] == ["", "a"][:n_best]
-
-
-def test_a_question_without_a_candidate():
-    questions, data = layout(["ab"])
-    outputs = np.zeros((5, 2))
-    outputs[0] = 9  # one start and one end are looked at: both are [CLS]
-    assert decode(questions, data, outputs, n_best=1).texts == ["empty"]
 
 
 @given(

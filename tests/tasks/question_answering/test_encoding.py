@@ -59,15 +59,6 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
     assert data.examples.tolist() == [0, 0, 0]
 
 
-def test_a_longer_window_may_win_with_a_token_less_of_context():
-    # Windows of tokens 0 to 319 and 128 to 329, of 320 and 202 tokens: 3.2 and 2.02 on top of the context.
-    #   223: 96 against 95.   224: 95 + 3.2 against 96 + 2.02.   225: 94 + 3.2 against 97 + 2.02.
-    offsets = np.arange(331)
-    spans = windows.split(offsets, 320, 128, fill_last=False)
-    assert spans == [(0, 320), (128, 330)]
-    assert windows.most_context(offsets, spans, 0.01)[223:226].tolist() == [0, 0, 1]
-
-
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
     offsets = np.arange(tokens + 1)
@@ -113,11 +104,3 @@ def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answ
     data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
     first, last = data.targets["starts"][0], data.targets["ends"][0]
     assert " ".join(tokenizer.tokens[i] for i in data.tokens[first : last + 1]) == expected
-
-
-def test_questions_on_one_context_share_its_windows(tokenizer):
-    questions = Questions("f", ["1", "2"], ["a", "b c"], ["d e"], [0, 0], [[], []], [UNKNOWN] * 2, rows=2)
-    data = encoding.encode(questions, tokenizer, 12, 4, 3)
-    assert rows(data, tokenizer) == ["[CLS] a [SEP] d e [SEP]", "[CLS] b c [SEP] d e [SEP]"]
-    assert data.examples.tolist() == [0, 1]
-    np.testing.assert_array_equal(data.characters[3:5], data.characters[10:12])

@@ -77,15 +77,6 @@ def test_json_lines(write, answers):
     assert (found.ids, found.answers, found.starts) == (["7"], [["Broncos"]], [4])
 
 
-def test_a_file_without_answers(write):
-    path = write(squad(without(question(), "answers"), without(question("q2"), "answers")))
-    for v2 in (False, True):
-        with pytest.raises(UserError, match=r"no 'answers'.*`bert-jax predict` needs none"):
-            read_questions(path, v2=v2)
-        found = read_questions(path, v2=v2, labeled=False)
-        assert found.answers == [[], []] and found.starts == [UNKNOWN] * 2
-
-
 BAD = {
     "no-id": (without(question(), "id"), r"data\[0\].paragraphs\[0\].qas\[1\]: .*no 'id'"),
     "duplicate": (question("q0"), "question 'q0': another question has this id"),

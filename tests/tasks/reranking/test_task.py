@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 from support.fine_tuned import NO_DROPOUT, make_task
@@ -95,22 +94,6 @@ def test_rows_and_loss_are_those_of_the_softmax_over_the_candidates(vocabulary, 
     assert task.objective().initial_loss == pytest.approx(np.log(3))
     pairs = task.encode(Examples("pairs", ["0"], ["the cat"], ["a dog"], [], [1]))
     assert (len(pairs), pairs.rows_per_example) == (1, 1)
-
-
-@pytest.mark.long
-def test_scores_of_pairs_are_those_of_groups(vocabulary, files):
-    """The scores do not depend on the other candidates, nor on their number."""
-    task = make_task(vocabulary, "reranking", text_a="question", text_b="answer", negatives="others")
-    objective = task.objective()
-    params = jax.jit(objective.init)(jax.random.key(0))
-    rng = np.random.default_rng(1)
-    ids = rng.integers(5, task.tokenizer.vocab_size, (4, 3, 12)).astype(np.int32)
-    batch = {"input_ids": ids, "lengths": rng.integers(8, 13, (4, 3)).astype(np.int32)}
-    batch |= {"first_lengths": np.full((4, 3), 5, np.int32), "weights": np.ones((4, 3), np.float32)}
-    scores = objective.predict(params, batch)
-    assert scores.shape == (4, 3) and len(np.unique(np.round(scores, 4))) > 6
-    flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items()}
-    np.testing.assert_allclose(objective.predict(params, flat)[:, 0], scores.reshape(-1), atol=1e-5)
 
 
 def test_ranks_count_equal_scores_as_better():

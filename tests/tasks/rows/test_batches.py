@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -53,25 +52,6 @@ def test_encoding():
         .dtype
         == np.float32
     )
-
-
-def test_rows_are_joined_as_they_come(monkeypatch):
-    monkeypatch.setattr(assembly, "_MOST_ARRAYS", 100)
-    tokenizer = WordTokenizer()
-    builder, rows = (
-        assembly.RowBuilder(tokenizer),
-        [([i] * (i % 4), [1] if i % 3 else None) for i in range(10_000)],
-    )
-    tracemalloc.start()
-    begins = [builder.add(i, *row) for i, row in enumerate(rows)]
-    found = builder.arrays(16)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 200 * len(rows)  # an array for each text alone takes more than 112 bytes
-    tokens = [tokenizer.layout.row(*row) for row in rows]
-    np.testing.assert_array_equal(found["tokens"], np.concatenate(tokens))
-    assert np.diff(found["offsets"]).tolist() == [len(row) for row in tokens]
-    assert found["offsets"][:-1].tolist() == begins and found["examples"].tolist() == list(range(len(rows)))
 
 
 def test_batches_hold_the_tokens_and_padding_has_no_weight():
@@ -200,12 +180,3 @@ def test_groups_stay_side_by_side(group, count, batch_size, random):
             assert np.all(batch["tags"][row, length:] == batches.NO_TARGET)
         seen += numbers.tolist()
     assert sorted(seen) == list(range(group * count))
-
-
-def test_processes_share_whole_groups():
-    data = grouped([3, 5, 2, 4, 6, 1, 7, 2], 2)
-    whole = next(batches.train_batches(data, 4, 0, 0))
-    owned = np.array([[0, 2], [1, 3]])
-    parts = [next(batches.train_batches(data, 4, 0, 0, local_rows=own)) for own in owned]
-    for name, values in whole.items():
-        assert np.array_equal(np.concatenate([part[name] for part in parts]), values[owned.ravel()]), name

@@ -13,7 +13,7 @@ from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
-from bert_jax.tasks.rows import batches, outputs, packing
+from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import step
 from bert_jax.training.flops import RowFlops
 from bert_jax.training.state import abstract_state, init_state
@@ -21,6 +21,22 @@ from bert_jax.training.state import abstract_state, init_state
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 ROW_FLOPS = RowFlops.of(Classification(CONFIG, 2, "classification"))
 RNG = np.random.default_rng
+
+
+def found(batch, data):
+    """The examples of a batch, each checked token by token."""
+    seen = batch["targets"][batch["weights"] > 0]
+    for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
+        example = batch["targets"][row, slot]
+        start, length = batch["starts"][row, slot], data.lengths[example]
+        assert start + length <= batch["lengths"][row]
+        tokens = data.tokens[data.offsets[example] :][:length]
+        np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
+        assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+    absent = batch["weights"] == 0
+    assert (batch["starts"][absent] == batch["input_ids"].shape[1]).all()
+    assert not batch["first_lengths"][absent].any()
+    return seen
 
 
 def rows(lengths, seed=0, targets=None, row_weights=None):
@@ -146,47 +162,6 @@ def test_predictions_have_every_example_once_in_batches_of_one_shape(lengths, de
         assert packing.for_outputs(data.lengths, 256, devices, lambda length: length, padded) == chosen
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["classification", "regression", "windows", "causal"])
-def test_predictions_are_those_of_one_example_a_row(kind):
-    lengths = RNG(2).integers(3, 32, 150)
-    of_windows = dict(examples=np.arange(150) // 2, row_weights=np.ones(150, np.float32))
-    data = dataclasses.replace(rows(lengths), **(of_windows if kind == "windows" else {}))
-    task = Classification(
-        CONFIG.replace(causal=kind == "causal"),
-        3,
-        "regression" if kind == "regression" else "classification",
-        windows=kind == "windows",
-    )
-    mesh = sharding.make_mesh()
-    params, predict = draw_parameters(task), outputs.make_predict(task, mesh)
-    shape = packing.for_outputs(data.lengths, 128, mesh.size, lambda length: length, np.inf)
-    told = []
-    packed = outputs.Shapes(16, packed=shape)
-    found = outputs.predict_all(predict, params, data, packed, mesh, on_batch=lambda *done: told.append(done))
-    assert told == [(done, 3) for done in range(4)]  # 150 examples in 24 rows, 8 at a time
-    np.testing.assert_allclose(
-        found, outputs.predict_all(predict, params, data, outputs.Shapes(16), mesh), atol=2e-6
-    )
-    assert len(found) == (75 if kind == "windows" else 150)
-
-
-def found(batch, data):
-    """The examples of a batch, each checked token by token."""
-    seen = batch["targets"][batch["weights"] > 0]
-    for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
-        example = batch["targets"][row, slot]
-        start, length = batch["starts"][row, slot], data.lengths[example]
-        assert start + length <= batch["lengths"][row]
-        tokens = data.tokens[data.offsets[example] :][:length]
-        np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
-        assert batch["first_lengths"][row, slot] == data.first_lengths[example]
-    absent = batch["weights"] == 0
-    assert (batch["starts"][absent] == batch["input_ids"].shape[1]).all()
-    assert not batch["first_lengths"][absent].any()
-    return seen
-
-
 def test_processes_feed_the_rows_that_are_theirs():
     data = rows(RNG(1).integers(2, 20, 40).tolist())
     shape = packing.plan(data, 8, 20, 4, ROW_FLOPS)
@@ -221,28 +196,6 @@ def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
         own = packing.make_batch(data, indices, shape, lambda rows, part=part: np.arange(part, rows, 2))
         for name, values in batch.items():
             np.testing.assert_array_equal(own[name], values[part::2])
-
-
-def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
-    data = rows([10, 10, 10, 10, 10])
-    batch = packing.make_batch(data, np.arange(5), shape_for(data, 10, rows=(2,), multiple=2))
-    assert batch["input_ids"].shape == (6, 10) and batch["weights"].sum() == 5
-
-
-def test_a_run_goes_on_with_its_batches_on_other_devices():
-    data = rows(RNG(3).integers(2, 14, 200).tolist())
-    started = packing.plan(data, 16, 100, 1, ROW_FLOPS)
-    assert packing.plan(data, 16, 100, 16, ROW_FLOPS) is None
-    for devices in (2, 16):
-        other = packing.plan(data, 16, 100, devices, ROW_FLOPS, length=started.length)
-        assert other.multiple == devices and all(count % devices == 0 for count in other.rows)
-        streams = (packing.train_batches(data, shape, 16, 0, 3) for shape in (started, other))
-        for one, two in itertools.islice(zip(*streams, strict=True), 4):
-            count = len(one["input_ids"])
-            for name, x in one.items():
-                np.testing.assert_array_equal(two[name][:count], x)
-            assert not two["weights"][count:].any()
-    assert packing.plan(data, 16, 100, 1, ROW_FLOPS, length=0) is None
 
 
 def train(data, task, batches_of, accumulate_steps, mesh):

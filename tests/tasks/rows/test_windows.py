@@ -3,18 +3,15 @@
 import csv
 import json
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import fine_tuned
-from support.tiny_model import draw_parameters, tiny_config
 from support.word_examples import WordTokenizer, examples
 
 from bert_jax import cli
-from bert_jax.objectives.classification import Classification
-from bert_jax.tasks.rows import assembly, batches, windows
+from bert_jax.tasks.rows import assembly, windows
 
 
 def covered(parts, text, stride):
@@ -114,54 +111,6 @@ def test_what_fits_is_encoded_as_without_windows(lengths, paired):
     for name in ("tokens", "offsets", "first_lengths", "examples", "truncated"):
         np.testing.assert_array_equal(getattr(windowed, name), getattr(plain, name))
     assert plain.row_weights is None and windowed.row_weights.tolist() == [1.0] * len(texts)
-
-
-def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
-    outputs = np.float32([[0.2, 0.8], [0.6, 0.4], [1, 0], [0, 1], [0.5, 0.5]])
-    joined = windows.join(outputs, np.array([0, 1, 1, 1, 2]))
-    np.testing.assert_allclose(joined, [[0.2, 0.8], [1.6 / 3, 1.4 / 3], [0.5, 0.5]], rtol=1e-6)
-    assert joined.dtype == np.float32
-    assert windows.join(outputs, np.arange(5)).tolist() == outputs.tolist()
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
-def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
-    words = "x xx xxx xxxx xxxxx"
-    labels = [0, 1, 1]
-    given = examples(["x xx", words, f"{words} {words}"], labels=labels)
-    data = assembly.encode(
-        given, WordTokenizer(), 5, doc_stride=2, target_dtype=np.float32 if kind == "regression" else np.int32
-    )
-    if kind == "multilabel":
-        data.targets["targets"] = np.eye(2, dtype=np.float32)[data.targets["targets"]]
-    task = Classification(tiny_config(20), 2, kind, windows=True)
-    params = draw_parameters(task)
-    params["classifier"]["kernel"] = params["classifier"]["kernel"] * 20
-
-    @jax.jit
-    def compute(batch):
-        prepared = task.prepare(batch, None, True)
-        pair = task.loss(params, prepared, None)[0]["task"]
-        return pair, task.weights(prepared)["task"], task.predict(params, batch)
-
-    # Batches of short texts or of windows alone, as a grouping by length makes them, and padding.
-    total = weight = 0.0
-    outputs = []
-    for indices in ([0, -1, -1, -1, -1], [1, 2, 3, 4, 5], [6, 7, -1, -1, -1]):
-        pair, expected, found = compute(batches.make_batch(data, np.array(indices), (5,)))
-        assert pair[1] == expected
-        total, weight = total + float(pair[0]), weight + float(pair[1])
-        outputs.append(found[: int(expected)])
-    outputs, targets = np.concatenate(outputs), data.targets["targets"]
-    if kind == "regression":
-        each = (outputs[:, 0] - targets) ** 2
-    elif kind == "classification":
-        each = -np.log(outputs[np.arange(len(data)), targets])
-    else:
-        each = -np.log(np.where(targets > 0, outputs, 1 - outputs)).mean(axis=1)
-    of_texts = [each[data.examples == text].mean() for text in range(3)]
-    assert weight == len(data) == 8 and np.ptp(of_texts) > 1e-3
-    assert total / weight == pytest.approx(np.mean(of_texts), rel=1e-4)
 
 
 COLORS = ("red", "blue")

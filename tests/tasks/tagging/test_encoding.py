@@ -111,15 +111,3 @@ def test_context_fills_the_row(lengths, data):
     # What is left over is less than the words that come next, one on each side.
     next_words = (lengths[first - 1] if first else 0) + (lengths[last] if last < len(lengths) else 0)
     assert budget - used < max(next_words, 1) or (first, last) == (0, len(lengths))
-
-
-def test_context_comes_from_the_same_document():
-    examples = sentences([[1, 1], [1], [1, 1], [1]], [0, 0, 0, 1])
-    data = encode(examples, PieceTokenizer(), 7, ("A", "B"), document_context=True)
-    assert [row(data, i) for i in range(4)] == [
-        [1, 10, 20, 30, 40, 50, 2],
-        [1, 10, 20, 30, 40, 50, 2],
-        [1, 10, 20, 30, 40, 50, 2],
-        [1, 60, 2],
-    ]
-    assert data.word_tokens.tolist() == [1, 2, 10, 18, 19, 22]

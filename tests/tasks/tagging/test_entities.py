@@ -104,18 +104,6 @@ def test_counts_of_conlleval(gold, guess, right, predicted, there):
     assert scores["f1"] == pytest.approx(2 * right / (predicted + there) if right else 0)
 
 
-def test_counts_by_type():
-    gold = [["B-PER", "O", "B-LOC"], ["B-LOC", "I-LOC"]]
-    guess = [["B-PER", "O", "B-ORG"], ["B-LOC", "I-LOC"]]
-    assert entities.count(gold, guess) == {"LOC": (1, 1, 2), "ORG": (0, 1, 0), "PER": (1, 1, 1)}
-
-
-def test_the_labels_have_both_tags_of_every_type():
-    labels = entities.tag_set(["I-PER", "O", "B-LOC", "S-ORG"])
-    assert labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
-    assert entities.tag_set(["B", "I", "O"]) == ("O", "B", "I")
-
-
 @pytest.mark.peer
 @settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(*[st.sampled_from(IOBES)] * 2), min_size=1, max_size=9), min_size=1))

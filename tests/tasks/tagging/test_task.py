@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import command_that_learns, make_task, mistake
+from support.fine_tuned import command_that_learns, make_task
 from support.stored_params import stored_params
 from support.tags import to_iob1
 
@@ -54,18 +54,6 @@ def files(tmp_path_factory):
 def arguments(files, workdir, pretrained, *more):
     fields = ["--config.epochs=20", "--config.eval.every=1000"]
     return command_that_learns("finetune/conll", files, workdir, pretrained, *fields, *more)
-
-
-@pytest.mark.long
-def test_a_run_learns(finetuned):
-    best = json.loads((finetuned / "best.json").read_text())
-    assert list(best["scores"]) == ["f1", "precision", "recall", "accuracy"]
-    assert best["scores"]["f1"] > 0.95
-    run = json.loads((finetuned / "config.json").read_text())
-    assert run["labels"] == ["O", "B-NUM", "I-NUM", "B-THING", "I-THING"]
-    assert run["head"] == "token_classification"
-    first = json.loads((finetuned / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["loss"] == pytest.approx(np.log(5), abs=0.1)
 
 
 @pytest.mark.long
@@ -134,25 +122,6 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
     assert cli.main(["evaluate", f"--workdir={tmp_path}/run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert found == pytest.approx(json.loads((tmp_path / "run" / "best.json").read_text())["scores"])
-
-
-@pytest.mark.slow
-def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsys):
-    run = tmp_path / "run"
-    options = ["--config.head=bilstm", "--config.head_size=8", "--config.epochs=2"]
-    assert cli.main(arguments(files, run, pretrained, *options)) == 0
-    before, after = stored_params(pretrained), stored_params(run)
-    kernel = "encoder/layers/stack/layer/query/kernel"
-    assert np.any(before[kernel] != after[kernel])
-    assert after["lstm/backward_1/recurrent"].shape == (4, 8, 8) and after["classifier/kernel"].shape[0] == 16
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
-    assert found == pytest.approx(json.loads((run / "best.json").read_text())["scores"])
-    export = ["convert", f"--input={run}", f"--output={tmp_path}/hf", "--to=huggingface"]
-    assert "its classifier is a BiLSTM (head=bilstm), which is not converted" in mistake(export, capsys)
-    assert cli.main(arguments(files, tmp_path / "next", run, "--config.epochs=0.1")) == 0
-    assert "not used: classifier (2), lstm (12)" in capsys.readouterr().out
 
 
 ALL = ",".join(map(str, range(1, 13)))

@@ -1,11 +1,9 @@
 import gzip
 import json
 
-import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging.predictions import TagPredictions
 from bert_jax.tasks.tagging.word_files import read_sentences
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -80,12 +78,3 @@ def test_a_few_malformed_sentences_are_left_out(tmp_path, bad, message):
     assert f"1 of 42 sentences skipped (first: {path}{message}" in found.warning()
     with pytest.raises(UserError, match="malformed, more than 5%"):
         read_sentences(written(tmp_path, GOOD[: GOOD.index("w9")] + bad))
-
-
-def test_predictions_of_tags_with_spaces_are_read_again(tmp_path):
-    (tmp_path / "gold.conll").write_text("Hamlet\tB-work of art\nis\tO\n\n")
-    truth = read_sentences(str(tmp_path / "gold.conll"))
-    predictions = TagPredictions(truth, ("B-work of art", "O"), truth.tags, np.ones(2, np.float32))
-    predictions.write(str(tmp_path / "out.conll"))
-    again = read_sentences(str(tmp_path / "out.conll"))
-    assert again.words == [["Hamlet", "is"]] and again.tags == [["B-work of art", "O"]]

@@ -5,15 +5,11 @@ import functools
 import json
 import types
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import fine_tuned
-from support.models import tiny_config
 
 from bert_jax import cli
-from bert_jax.objectives import losses
-from bert_jax.objectives.classification import Classification
 from bert_jax.tasks.text.multilabel import MultiLabel
 
 
@@ -73,20 +69,6 @@ def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
     assert float(found[0]["p(cat)"]) == pytest.approx(rows[0]["probabilities"]["cat"], abs=1e-5)
 
 
-def test_the_loss_is_the_mean_over_labels():
-    rng = np.random.default_rng(0)
-    logits, targets = rng.normal(size=(4, 3)) * 5, (rng.random((4, 3)) < 0.5).astype(np.float32)
-    weights = np.float32([1, 1, 0, 1])
-    probability = 1 / (1 + np.exp(-logits))
-    each = -np.log(np.where(targets > 0, probability, 1 - probability)).mean(axis=1)
-    total, weight = losses.binary_cross_entropy(
-        jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights)
-    )
-    assert weight == 3 and float(total) == pytest.approx(each[[0, 1, 3]].sum(), rel=1e-5)
-    total, _ = losses.binary_cross_entropy(jnp.array([[200.0, -200.0]]), jnp.array([[1.0, 0.0]]), jnp.ones(1))
-    assert float(total) == 0
-
-
 def test_the_f1_of_a_single_label_is_that_of_the_label():
     targets, guess = np.float32([[1], [0], [0], [1]]), np.array([[True], [True], [False], [False]])
     for scorer in (MultiLabel.scorers["f1_micro"], MultiLabel.scorers["f1_macro"]):
@@ -104,20 +86,6 @@ def test_a_cell_may_have_a_list_of_labels():
     assert parse("[1, 2]") == ("1", "2") and parse('["a", 1.5, true]') == ("a", "1.5", "true")
     with pytest.raises(ValueError, match="the label 'a, b' has a ','"):
         parse('["a, b"]')
-
-
-@pytest.mark.parametrize("target", [0.0, 1.0])
-def test_the_loss_of_an_evaluation_is_that_of_training(target):
-    """Up to the float32 probabilities that an evaluation has; one of 1 is not taken for a certainty."""
-    objective = Classification(tiny_config(), 3, kind="multilabel")
-    targets, weights = jnp.full((1, 3), target), jnp.ones(1)
-    for logit in (*range(-30, 18), 25, 100):
-        logits = jnp.full((1, 3), float(logit))
-        trained = float(losses.mean(objective.criterion(logits, targets, weights)))
-        found = objective.evaluation_loss(objective.outputs(logits), targets)
-        if logit <= 17:
-            np.testing.assert_allclose(found, trained, rtol=0.04, atol=1e-6)
-        assert found < trained + 1
 
 
 def test_labels_that_training_lacks_are_missed(vocabulary, tmp_path):

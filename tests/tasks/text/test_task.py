@@ -7,7 +7,6 @@ from support.tiny_model import draw_parameters
 from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads.structures import SEQUENCE
 from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.rows import batches
@@ -38,24 +37,6 @@ def encoded(rows, targets, dtype=np.int32):
         pad_id=0,
         max_seq_length=16,
     )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("head", [SEQUENCE, SEQUENCE.with_lstm(5)], ids=["linear", "bilstm"])
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_padding_changes_nothing(kind, head):
-    dtype = np.float32 if kind == "regression" else np.int32
-    data = encoded([([5, 6], [7]), ([8], [9])], [2, 1], dtype)
-    task = Classification(CONFIG, 3, kind, classifier=head)
-    params = draw_parameters(task)
-    evaluate = jax.jit(make_eval_step(task))
-    short = batches.make_batch(data, np.array([0, 1]), (8,))
-    padded = batches.make_batch(data, np.array([0, 1, -1, -1]), (16,))
-    found, same = evaluate(params, short, 0, 0), evaluate(params, padded, 0, 0)
-    for name, (total, weight) in found.items():
-        np.testing.assert_allclose(same[name][0], total, rtol=1e-5)
-        assert same[name][1] == weight == 2
-    assert task.weights(task.prepare(padded, None, True))["task"] == 2
 
 
 def test_the_untrained_loss_is_that_of_chance():

@@ -4,11 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import NO_DROPOUT, make_config, make_task
+from support.fine_tuned import make_config, make_task
 
-from bert_jax import cli
 from bert_jax.tasks import fields, setup
-from bert_jax.training.metrics import read_metrics
 
 HEADER = [
     *"language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse".split(),
@@ -145,41 +143,3 @@ def test_scores_by_language(archive, vocabulary, tmp_path):
     assert lines[0][:4] == ["line", "language", "label", "prediction"] and len(lines) == 1 + 21
     assert lines[1][:4] == ["27", "de", "entailment", "neutral"]
     assert (tmp_path / "scores-dev.png").exists()
-
-
-@pytest.mark.slow
-def test_a_run_is_evaluated_by_language(archive, pretrained, tmp_path, capsys):
-    run = tmp_path / "run"
-    flags = ["--config.max_seq_length=24", "--config.optimizer.learning_rate=0.003", *NO_DROPOUT]
-    command = [
-        *(
-            "finetune",
-            "--config=finetune/xnli:translate_train",
-            f"--workdir={run}",
-            "--config.languages=en,de",
-        ),
-        *(f"--config.init_from={pretrained}", f"--config.data_dir={archive}", *flags, "--config.epochs=8"),
-    ]
-    assert cli.main(command) == 0
-    evaluations = read_metrics(run, "eval")
-    assert evaluations[-1]["average"] > 0.5
-    best = json.loads((run / "best.json").read_text())
-    assert [*best["scores"]] == ["average", "accuracy"]
-    assert len(json.loads((run / "config.json").read_text())["files"]["train"]) == 64
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={run}", "--split=test", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["examples"] == 48 and [*found["by_class"]] == ["en", "de"]
-    average = np.mean([one["accuracy"] for one in found["by_class"].values()])
-    assert found["scores"]["average"] == pytest.approx(average)
-    assert cli.main(["evaluate", f"--workdir={run}"]) == 0
-    shown = capsys.readouterr().out
-    assert "average " in shown and "   accuracy   examples" in shown and "  de " in shown
-    output = tmp_path / "out.tsv"
-    assert cli.main(["predict", f"--workdir={run}", "--split=test", f"--output={output}"]) == 0
-    assert len(output.read_text().splitlines()) == 1 + 48
-    unlabeled = tmp_path / "new.tsv"
-    unlabeled.write_text("sentence1\tsentence2\tpairID\nthe cat is\tdog is the bird\t7\n")
-    output = tmp_path / "new-out.tsv"
-    assert cli.main(["predict", f"--workdir={run}", f"--input={unlabeled}", f"--output={output}"]) == 0
-    assert output.read_text().splitlines()[1].startswith("7\t")
