@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import json
-import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -136,31 +135,27 @@ class Table:
                     continue
                 low = max(0, start - first)
                 high = batch.num_rows if end is None else min(batch.num_rows, end - first)
-                for values in self._values(batch.slice(low, high - low), first + low):
-                    row = dict(zip(batch.schema.names, values, strict=True))
-                    yield {name: self._named(name, row[name]) for name in wanted}
+                for row in self._values(batch.slice(low, high - low), first + low):
+                    yield {name: row[name] for name in wanted}
                 if end is not None and place >= end:
                     return  # without reading what comes after it
 
-    def _values(self, batch: Any, first: int) -> Iterator[tuple[Any, ...]]:
+    def _values(self, batch: Any, first: int) -> Iterator[dict[str, Any]]:
         """Yields the values of each row of a record batch, of which row `first` of the file is the first one.
 
         Each row is converted when it is asked for, since Python values of all would be a copy of the batch.
         """
-        columns = [map(operator.methodcaller("as_py"), column) for column in batch.columns]
-        try:
-            yield from zip(*columns, strict=True)
-        except (ValueError, OverflowError):
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                for number, value in enumerate(column, first + 1):
-                    try:
-                        value.as_py()
-                    except (ValueError, OverflowError) as error:
-                        what = f"a {value.type} that is no value of Python ({first_line(error)})"
-                        if isinstance(error, UnicodeDecodeError):
-                            what = "its bytes are not UTF-8, expected text in UTF-8; write the file again"
-                        raise UserError(f"{self.path}: row {number}, column {name!r}: {what}") from None
-            raise
+        name = ""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for number in range(batch.num_rows):
+            row = {}
+            try:
+                for name, column in columns.items():
+                    row[name] = self._named(name, column[number].as_py())
+            except (ValueError, OverflowError) as error:
+                what = f"no value of Python, or no text in UTF-8 ({first_line(error)})"
+                raise UserError(f"{self.path}: row {first + number + 1}, column {name!r}: {what}") from None
+            yield row
 
     def _named(self, column: str, value: Any) -> Any:
         if isinstance(value, bytes):
@@ -188,11 +183,8 @@ def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]
             size = _rows_at_a_time(metadata, columns)
             yield from file.iter_batches(size, row_groups=[group], columns=list(columns))
         return
-    found = (
-        file
-        if not hasattr(file, "num_record_batches")
-        else map(file.get_batch, range(file.num_record_batches))
-    )
+    is_file = hasattr(file, "num_record_batches")
+    found = map(file.get_batch, range(file.num_record_batches)) if is_file else file
     for batch in found:
         batch = batch.select(list(columns)) if columns else batch
         batch.validate(full=True)  # reading text at a damaged offset would end the process
@@ -233,10 +225,6 @@ def files_in(directory: str) -> list[str]:
 
 
 def of_data_set(paths: Iterable[str]) -> list[str]:
-    """Returns those of some paths that are Parquet and Arrow files, in their order.
-
-    The files that Hugging Face's datasets keeps beside a data set, the results of its functions, are left out
-    if there are others.
-    """
+    """Returns the Parquet and Arrow files of some paths, without those that datasets caches."""
     found = [path for path in paths if is_columnar(path)]
     return [path for path in found if not _CACHED.match(files.name(path))] or found

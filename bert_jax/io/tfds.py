@@ -106,21 +106,13 @@ def files(path: str, split: str = SPLIT) -> list[str]:
 
 
 def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
-    """Returns the records of a split.
-
-    Raises:
-        UserError: the files of the split cannot be read.
-    """
+    """Returns the records of a split, or raises UserError."""
     with _unreadable(path):
         return builder(path).as_data_source(split=split)
 
 
 def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:
-    """Returns one record of a sequence that `open_split` returned.
-
-    Raises:
-        UserError: the record cannot be read.
-    """
+    """Returns one record of a sequence that `open_split` returned, or raises UserError."""
     with _unreadable(f"record {place} of {path}"):
         return source[place]
 

@@ -18,15 +18,7 @@ _DPI = 130
 
 
 def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-    """Returns the indices of the wrong predictions, the most confident first.
-
-    Args:
-        right: bool [N], whether each prediction is correct.
-        confidence: float [N], the confidence of each prediction.
-
-    Returns:
-        int64 [number of wrong predictions].
-    """
+    """Returns the indices of the wrong ones of N predictions, int64, the most confident first."""
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")]
 

@@ -85,10 +85,7 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     default = default_config(task=str(config.task))
     for name, value in default.items():
         if hasattr(value, "items") and not hasattr(config.get(name, value), "items"):
-            raise UserError(
-                f"{name}={config[name]!r} is not a group of fields; leave {name} as "
-                "bert_jax.tasks.default_config() has it, and set its fields"
-            )
+            raise UserError(f"{name}={config[name]!r}: expected a group of fields")
     given = dict(config_fields.flatten(config))
     for name, value in config_fields.flatten(default):
         if name not in given:

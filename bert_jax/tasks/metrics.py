@@ -107,24 +107,14 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Returns the names in a comma-separated list.
-
-    Raises:
-        UserError: a name is empty.
-    """
+    """Returns the names of a list with commas, or raises UserError for an empty name."""
     return tuple(comma_lists.names(text, "metrics"))
 
 
 def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
-    """Parses a comma-separated list of metrics; an empty list stands for all known metrics.
+    """Returns the known metrics that a list with commas names, or all, or raises UserError.
 
-    Args:
-        text: the list, such as `config.metrics`.
-        known: the names of all available metrics.
-        task: the name of the task, for the message.
-
-    Raises:
-        UserError: a name is empty, or a metric is not known.
+    `task` is the name of the task, for the message.
     """
     names = listed(text)
     for name in names:

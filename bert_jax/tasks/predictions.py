@@ -134,12 +134,7 @@ class TablePredictions(Predictions):
 
 
 def digits(value: float, sign: str = "-") -> str:
-    """Returns a float32 number with 7 significant digits, the precision of float32.
-
-    Args:
-        value: the number.
-        sign: "+" to have one before positive numbers, too.
-    """
+    """Returns a float32 number with 7 significant digits; with sign="+", all numbers have a sign."""
     return f"{value:{sign}.7g}"
 
 

@@ -99,16 +99,7 @@ def spelled(name: str) -> str:
 
 
 def chosen(config: str, given: str, names: Collection[str]) -> str:
-    """Returns the task that the argument of a config names, as `tasks` has it.
-
-    Args:
-        config: the config, such as "finetune/hour".
-        given: its argument, in any spelling; see `spelled`.
-        names: the tasks that the config has.
-
-    Raises:
-        UserError: it is none of them.
-    """
+    """Returns the task of `names` that the argument of a config means, or raises UserError."""
     name = spelled(given)
     if name in names:
         return name

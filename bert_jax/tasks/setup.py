@@ -64,22 +64,9 @@ def from_training_file(
 
 
 def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
-    """Returns what a run trains: an objective with what the task, the optimizer and an adapter freeze.
-
-    Args:
-        config: the configuration of the run.
-        task: its task.
-        learned: the objective of the task, perhaps with a teacher.
-
-    Raises:
-        UserError: a regular expression matches no parameter, or the adapter does not fit the model or the
-            task.
-    """
+    """Returns what a run trains: `learned`, with what the task, the optimizer and an adapter freeze."""
     if task.freeze and config.adapter.kind:
-        raise UserError(
-            f"adapter.kind={config.adapter.kind}: the task freezes its encoder, which leaves nothing "
-            "to adapt; leave it empty"
-        )
+        raise UserError(f"adapter.kind={config.adapter.kind}: the task freezes its encoder")
     frozen = freeze(learned, task.freeze, config.optimizer.freeze)
     return adapt(frozen, config.adapter, task.objective().new_groups)
 

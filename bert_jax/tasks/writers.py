@@ -22,16 +22,7 @@ def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_table(
     path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_csv: bool = False
 ) -> None:
-    """Writes a table as CSV (RFC 4180), or as TSV with the same quoting.
-
-    In TSV, each run of whitespace in a field is replaced by one space.
-
-    Args:
-        path: the path of the file.
-        header: the names of the columns.
-        rows: the values of each row.
-        as_csv: whether to write CSV instead of TSV.
-    """
+    """Writes a table as CSV (RFC 4180), or as TSV, in which a run of whitespace is a space."""
     lines = itertools.chain([header], rows)
     if not as_csv:
         lines = ([" ".join(str(value).split()) for value in row] for row in lines)

@@ -99,7 +99,7 @@ def test_bytes_are_text_where_they_are_utf8(tmp_path):
     text = pyarrow.array([value or b"" for value in values], pyarrow.binary()).view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "b.parquet", row_group_size=2)
     for start in (0, 2, 3):
-        with pytest.raises(UserError, match=r"b.parquet: row 4, column 'text': its bytes are not UTF-8"):
+        with pytest.raises(UserError, match=r"b.parquet: row 4, column 'text': .*no text in UTF-8"):
             list(columnar.Table(tmp_path / "b.parquet").rows(start=start))
     assert len(list(columnar.Table(tmp_path / "b.parquet").rows(end=3))) == 3
 

@@ -91,11 +91,7 @@ _AVERAGED = {spec.name: spec.metrics for spec in GLUE} | {"cola": ("matthews",)}
 
 
 def submission_files(task: str) -> Mapping[str, str]:
-    """Returns the files that a submission needs for a task, as {split: name in the zip}.
-
-    Raises:
-        UserError: the task is not part of GLUE.
-    """
+    """Returns the files that a submission needs for a task of GLUE, as {split: name in the zip}."""
     if task not in _SUBMISSION:
         raise UserError(f"{task} is not a task of GLUE; a submission has {', '.join(_SUBMISSION)}")
     return _SUBMISSION[task]
@@ -119,12 +115,7 @@ def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[st
 
 
 def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
-    """Writes the zip of a submission, and returns the names of the files that are missing from it.
-
-    Args:
-        path: the path of the zip.
-        files: the content of each file by its name in the zip.
-    """
+    """Writes the zip of a submission of {name: content}, and returns the names of the missing files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -135,11 +126,7 @@ def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Returns one line for each task with its metrics, and a last line with their average.
-
-    Args:
-        scores: {task: {metric: value}}, as for `average`.
-    """
+    """Returns one line for each task with its {metric: value}, and one with their average."""
     lines = []
     for task, found in scores.items():
         shown = "  ".join(f"{name} {value:.4f}" for name, value in found.items())

@@ -93,14 +93,14 @@ def _choose(
     null: Logits | None,
     n_best: int,
 ) -> dict[str, Logits]:
-    """Returns the start and end logits of the best answers to a question, by text.
+    """Returns the start and end logits of at most `n_best` best answers to a question, by text.
 
     Args:
         context: the context of the question.
         spaced: whether single spaces are all the whitespace of the context.
         spans: the first character, the end, the start logit and the end logit of each candidate, best first.
-        null: the logits of no answer, whose text is ""; None if the question has an answer.
-        n_best: the maximum number of answers. No answer is added to them if it is not one of the best.
+        null: the logits of no answer, whose text is "" and is always added; None if there is an answer.
+        n_best: the maximum number of answers.
     """
     chosen: dict[str, Logits] = {}
     for begin, end, start_logit, end_logit in spans:

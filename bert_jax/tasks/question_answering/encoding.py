@@ -154,15 +154,9 @@ def _answer(questions: Questions, number: int, tokenizer: Tokenizer) -> str:
 
 
 def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:
-    """Returns the positions of an answer's first and last token in a row.
+    """Returns the positions of the tokens `target` in a row with first:last of the context after `size`.
 
     They are (0, 0) if the window does not contain the whole answer.
-
-    Args:
-        target: the first and last token of the answer in the context; None if it is unknown.
-        first: the first token of the context in the window.
-        last: the token of the context after the window.
-        size: the number of tokens of the row before the window.
     """
     if target is None:
         return NO_TARGET, NO_TARGET

@@ -43,12 +43,7 @@ def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tup
 
 
 def score(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns `f1` and `exact_match` of SQuAD 1.1, in percent.
-
-    Args:
-        answers: [N], the answers of each question.
-        predictions: [N], the predicted answer of each question.
-    """
+    """Returns `f1` and `exact_match` of SQuAD 1.1, in percent, for N questions."""
     exact, f1 = matches(answers, predictions, v2=False).T
     return {"f1": 100 * float(np.mean(f1)), "exact_match": 100 * float(np.mean(exact))}
 
