@@ -112,8 +112,8 @@ def check_model_directory(
         output: the directory.
         source: the path of the model that is read.
         overwrite: whether an existing directory may be replaced.
-        may_be_replaced: returns whether an existing directory is one that the command has written.
-        flag: the flag that gave `source`, for the message.
+        may_be_replaced: True for a directory that the command has written.
+        flag: the flag that named `source`, for the message.
         what: what the command may replace, for the message.
 
     Raises:

@@ -21,8 +21,6 @@ from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
 
-# How names of sentence-transformers begin, which are often given without it.
-_SENTENCE_MODELS = ("all-", "multi-qa-", "paraphrase-", "msmarco-")
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
@@ -34,31 +32,20 @@ def detect(path: files.PathLike) -> formats.Format:
     """
     if not (isinstance(path, str | os.PathLike) and os.fspath(path)):
         raise UserError(f"path is {path!r:.60}: expected {formats.examples()}")
-    if (found := formats.find(path)) is not None:
-        return found
-    exists, hint = files.exists(path), ""
-    what = "it is no checkpoint" if exists else "no such directory or prefix"
+    if (kind := formats.find(path)) is not None:
+        return kind
+    exists, hint, text = files.exists(path), "", os.fspath(path)
     if not exists and (near := checks.similar(path)):
         hint = f"; did you mean {near}?"
-    elif not exists and _HUB_NAME.fullmatch(os.fspath(path)):
-        hint = _hub_hint(os.fspath(path))
+    elif not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
+        hint = f"; if it is a name on the Hugging Face hub: hf download {text} --local-dir {text}"
     snapshots = os.path.join(path, "snapshots")
     if names := files.names(snapshots):  # the folder of a model in the hub's cache
         hint = f"; give {' or '.join(os.path.join(snapshots, name) for name in names)}"
+    what = "it is no checkpoint" if exists else "no such directory or prefix"
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
-
-
-def _hub_hint(path: str) -> str:
-    """Returns how to download a model whose name on the hub was given; "" if it cannot be one."""
-    owner, slash, name = path.rpartition("/")
-    if slash and files.exists(owner):  # a path in a directory that is there
-        return ""
-    if name.startswith(_SENTENCE_MODELS) and not owner:
-        owner = "sentence-transformers"
-    full = f"{owner}/{name}" if owner else name
-    return f"; if it is a name on the Hugging Face hub: hf download {full} --local-dir {path}"
 
 
 def _is_records(path: files.PathLike) -> bool:
@@ -82,13 +69,7 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
 def load_sentence(
     path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer
 ) -> SentenceVectors | None:
-    """Returns how the model of a checkpoint turns a text into one vector; None if its files do not say it.
-
-    Args:
-        path: see `load_architecture`.
-        config: the architecture of the checkpoint.
-        tokenizer: the tokenizer of the checkpoint.
-    """
+    """Returns the settings of sentence vectors of a checkpoint with this architecture; None without any."""
     return detect(path).read_sentence(path, config, tokenizer)
 
 
@@ -111,24 +92,19 @@ def adopt_architecture(
     theirs, tokenizer = load_architecture(path)
     adopted = theirs.to_dict()
     # A vocab_size of 0 means that it is not specified.
-    kept = [name for name in explicit if name != "vocab_size" or fields[name]]
-    wrong = [name for name in kept if name in SHAPE_FIELDS and fields[name] != adopted[name]]
+    own = [name for name in explicit if name != "vocab_size" or fields[name]]
+    wrong = [name for name in own if name in SHAPE_FIELDS and fields[name] != adopted[name]]
     if wrong:
         listed = ", ".join(f"{name} is {adopted[name]} there and {fields[name]} here" for name in wrong)
         flags = " and ".join(f"--config.model.{name}" for name in wrong)
         raise UserError(
             f"init_from={path}: {listed}; leave out {flags}: the architecture is taken from init_from"
         )
-    return adopted | {name: fields[name] for name in (*RUN_FIELDS, *kept)}, tokenizer
+    return adopted | {name: fields[name] for name in (*RUN_FIELDS, *own)}, tokenizer
 
 
 def describe_architecture(path: files.PathLike, fields: Mapping[str, Any]) -> str:
-    """Returns a line of the log: the sizes of the architecture that a run has from a checkpoint.
-
-    Args:
-        path: the checkpoint.
-        fields: what `adopt_architecture` returned.
-    """
+    """Returns a line of the log with the sizes of the architecture that `adopt_architecture` returned."""
     sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     return f"architecture of {os.fspath(path)}: {sizes}"
 
@@ -187,7 +163,7 @@ def _check_report(report: checkpoint.Report, ignore: str) -> None:
     try:
         ignored = re.compile(ignore)
     except re.error as error:
-        raise UserError(f"init_ignore={ignore!r} is no regular expression ({error})") from error
+        raise UserError(f"init_ignore={ignore!r} is not a valid regular expression ({error})") from error
 
     def group(name: str) -> str:
         return name.split("/")[0]

@@ -13,9 +13,8 @@ from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter
-from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import Found
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, some
 from bert_jax.models import assembled
@@ -65,7 +64,7 @@ class Model:
     untied: str = ""
 
     def __post_init__(self):
-        """Raises a UserError if a parameter is missing, misshapen, or not part of the head.
+        """Raises UserError if a parameter is missing, misshapen, or not part of the head.
 
         The same holds for a head that the family does not have, and for a vocabulary larger than the
         embedding table.
@@ -138,17 +137,17 @@ class Model:
 
     @property
     def has_masked_lm(self) -> bool:
-        """Whether the model has a masked LM head, which may be the word embeddings alone."""
+        """True if the model has a masked LM head, which may be the word embeddings alone."""
         bare = self.head == "masked_lm" and not self.family.masked_lm.has_parameters
         return "mlm" in self.groups or bare
 
     @property
     def is_sentence_encoder(self) -> bool:
-        """Whether sentence-transformers computes the vectors that the model was trained for."""
+        """True if sentence-transformers computes the vectors that the model was trained for."""
         return self.head == "none" and self.sentence is not None and not self.sentence.unsupported
 
     def check_sentence(self) -> None:
-        """Raises a UserError if files of sentence-transformers describe vectors that are not supported."""
+        """Raises UserError if files of sentence-transformers describe vectors that are not supported."""
         if self.head in PRETRAINED and self.sentence and self.sentence.unsupported:
             raise UserError(
                 f"{self.source}: {self.sentence.unsupported} is not supported, so vectors would differ; "
@@ -196,7 +195,7 @@ def params_of_head(
 
 
 def check_found(source: str, family: Family, found: Found, ignore: str = "") -> None:
-    """Raises a UserError unless every tensor of a file is known and has the right shape.
+    """Raises UserError unless every tensor of a file is known and has the right shape.
 
     Args:
         source: the file, for messages.
@@ -207,7 +206,7 @@ def check_found(source: str, family: Family, found: Found, ignore: str = "") -> 
     try:
         ignored = re.compile(ignore)
     except re.error as error:
-        raise UserError(f"{ignore!r} is no regular expression ({error})") from error
+        raise UserError(f"{ignore!r} is not a valid regular expression ({error})") from error
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
     if found.unknown and not found.params:
         raise UserError(f"{source}: none of its tensors is one of a {family.name}: {some(found.unknown)}")

@@ -64,22 +64,15 @@ def _forward(module: AssembledModel, params: dict, *arrays: np.ndarray) -> Any:
 def check_same(what: str, one: Model, other: Model) -> float:
     """Compares a model with the one that was read back from its files.
 
-    Args:
-        what: a description of the comparison, for messages.
-        one: the model that was written.
-        other: the model that was read; parameters stored in half precision have the same values in float32.
-
-    Returns:
-        The largest relative difference of their outputs; see `compare`.
+    Parameters in half precision have the same values in float32. Returns the largest relative difference of
+    the outputs; see `compare`.
 
     Raises:
         UserError: a parameter differs in any bit, or the outputs differ.
     """
     if one.params.keys() != other.params.keys():
-        raise UserError(
-            f"{what}: the tensors differ, {sorted(one.params.keys() ^ other.params.keys())[0]} is only on "
-            f"one side; {_ADVICE}"
-        )
+        name = sorted(one.params.keys() ^ other.params.keys())[0]
+        raise UserError(f"{what}: {name} is only on one side; {_ADVICE}")
     for name, array in one.params.items():
         bits = [np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (array, other.params[name])]
         if bits[0].shape != bits[1].shape or np.any(bits[0] != bits[1]):
@@ -96,14 +89,11 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
     Raises:
         UserError: the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
     """
-    if one.keys() != other.keys():
-        raise UserError(f"{what}: one side has {', '.join(one)} and the other {', '.join(other)}")
-    for name in one:
-        if one[name].shape != other[name].shape:
-            raise UserError(
-                f"{what}: {name} is {list(one[name].shape)} on one side and {list(other[name].shape)} on the "
-                f"other; {_ADVICE}"
-            )
+    shapes = [{name: x.shape for name, x in side.items()} for side in (one, other)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{what}: the outputs are {shapes[0]} on one side, {shapes[1]} on the other; {_ADVICE}"
+        )
     differences = {
         name: float(np.max(np.abs(one[name] - other[name])) / max(1.0, np.max(np.abs(one[name]))))
         for name in one

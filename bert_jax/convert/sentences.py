@@ -1,4 +1,4 @@
-"""How a model turns a text into one vector, as the files of sentence-transformers in a folder say it."""
+"""Settings of sentence-transformers: how a model makes a vector of a text, or a score of a pair of texts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ _SETTINGS_FILES = (SETTINGS, *(f"sentence_{family}_config.json" for family in _F
 _SETTINGS = {"max_seq_length?": (int, None), "do_lower_case?": (bool, None)}
 # transformers writes 10**30, rounded, for a tokenizer without a limit.
 _TOKENIZER = {"model_max_length?": (range(-(10**31), 10**31), float, None)}
+_ACTIVATION = {"activation_fn?": (str, None)}
+_BEFORE_6, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
 _PROMPTS = {
     "prompts?": ({str: (str, None)}, None),
     "default_prompt_name?": (str, None),
@@ -67,16 +69,12 @@ class SentenceVectors:
     similarity: str = ""
 
     def stored(self) -> dict[str, Any]:
-        """Returns the fields for the config.json of a run, as versions without `similarity` wrote them."""
+        """Returns the fields for the config.json of a run; without `similarity` if it is the default."""
         fields = dataclasses.asdict(self)
         return fields if self.similarity else {name: x for name, x in fields.items() if name != "similarity"}
 
     def prompt(self, name: str) -> str:
-        """Returns the text of a prompt; "" for the name "".
-
-        Raises:
-            UserError: there is no prompt of this name.
-        """
+        """Returns the text of a prompt; "" for the name "". Raises UserError for an unknown one."""
         if name and name not in self.prompts:
             known = f"the prompts of the model are {', '.join(self.prompts)}"
             raise UserError(known if self.prompts else "the model has no prompts")
@@ -91,6 +89,28 @@ class SentenceVectors:
     def document_prompt(self) -> str:
         """Returns what is put before a document."""
         return self.prompts.get("document", self.prompts.get("passage", ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScores:
+    """How sentence-transformers' CrossEncoder scores pairs of texts with a sequence classifier.
+
+    Attributes:
+        activation: the name of PyTorch's class that is applied to the outputs, such as
+            "torch.nn.modules.linear.Identity"; "" for the sigmoid of a single output, and otherwise nothing.
+        max_seq_length: number of tokens at which pairs are cut; 0 for the number of the model's positions.
+    """
+
+    activation: str = ""
+    max_seq_length: int = 0
+
+    def length(self, positions: int) -> int:
+        """Returns the number of tokens at which pairs are cut in a model with this number of positions."""
+        return min(self.max_seq_length or positions, positions)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields of config.json that every version since 4 reads."""
+        return {_BEFORE_6: {"activation_fn": self.activation}} if self.activation else {}
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
@@ -118,8 +138,7 @@ def encoder_folder(folder: str) -> str:
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
     """Returns the settings of a folder of sentence-transformers.
 
-    For other folders it is None, or, where the tokenizer cuts texts before the last position, what
-    sentence-transformers makes of them.
+    For other folders it is None, unless the tokenizer cuts texts before the last position.
 
     Args:
         folder: the directory.
@@ -135,10 +154,10 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         kind = _kind(module)
         if kind == "Pooling":
             fields = json_files.read(os.path.join(folder, module["path"], "config.json"), dict)
-            found, has_prompt = _pooling(fields), fields.get("include_prompt") is not False
+            known, has_prompt = _pooling(fields), fields.get("include_prompt") is not False
             width = fields.get("word_embedding_dimension", fields.get("embedding_dimension"))
-            pooling = found or pooling
-            unsupported += [] if found else ["its pooling"]
+            pooling = known or pooling
+            unsupported += [] if known else ["its pooling"]
         elif kind == "Normalize":
             normalize = True
         elif kind != "Transformer":
@@ -151,8 +170,8 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
         unsupported.append("its default prompt")
     if texts and not has_prompt:
         unsupported.append("its pooling without the prompt")
-    if (kept := prompts.get("truncate_dim")) and kept != width:
-        unsupported.append(f"its cut to {kept} dimensions")
+    if (cut := prompts.get("truncate_dim")) and cut != width:
+        unsupported.append(f"its cut to {cut} dimensions")
     if settings.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
         unsupported.append("its lower-casing")
     similarity = prompts.get("similarity_fn_name") or ""
@@ -160,14 +179,10 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
 
 
 def read_length(folder: str, positions: int) -> int:
-    """Returns the number of tokens at which a folder says that texts are cut; 0 if it does not say it.
+    """Returns the number of tokens at which texts are cut, at most `positions`; 0 if the folder has none.
 
     It is `max_seq_length` of the settings, else `model_max_length` of the tokenizer, where version 6 of
     sentence-transformers keeps the length.
-
-    Args:
-        folder: the directory.
-        positions: number of the model's positions, at which texts are cut at the latest.
     """
     encoder = encoder_folder(folder)
     length = _read_first(encoder, _SETTINGS_FILES, _SETTINGS).get("max_seq_length")
@@ -175,18 +190,35 @@ def read_length(folder: str, positions: int) -> int:
     return int(max(0, min(positions, length or 0)))
 
 
+def read_scores(folder: str, fields: Mapping[str, Any], positions: int) -> PairScores:
+    """Returns how the classifier of a Hugging Face folder scores pairs.
+
+    Args:
+        folder: the directory.
+        fields: those of its config.json.
+        positions: number of the model's positions.
+    """
+    named = _read_first(folder, (PROMPTS,), _ACTIVATION)
+    config = os.path.join(encoder_folder(folder), "config.json")
+    schema = {f"{_BEFORE_6}?": ({"activation_fn?": (str, None)}, None), f"{_BEFORE_4}?": (str, None)}
+    json_files.check(
+        {name: fields[name] for name in (_BEFORE_6, _BEFORE_4) if name in fields}, schema, config
+    )
+    older = (fields.get(_BEFORE_6) or {}).get("activation_fn") or fields.get(_BEFORE_4)
+    length = read_length(folder, positions)
+    return PairScores(named.get("activation_fn") or older or "", length if length < positions else 0)
+
+
 def _kind(module: Mapping[str, str]) -> str:
     return module["type"].split(".")[-1]
 
 
 def _read_first(folder: str, names: Sequence[str], schema: Any) -> dict[str, Any]:
-    """Returns the content of the first of some files that a folder has; {} if it has none."""
     there = files.names(folder)
     return next((json_files.read(os.path.join(folder, name), schema) for name in names if name in there), {})
 
 
 def _pooling(fields: Mapping[str, Any]) -> str:
-    """Returns the name of the pooling in a configuration; "" for another one, or several."""
     if isinstance(given := fields.get("pooling_mode"), str):
         name = "last" if given == "lasttoken" else given
         return name if name in _FLAGS.values() else ""
@@ -195,7 +227,7 @@ def _pooling(fields: Mapping[str, Any]) -> str:
 
 
 def write(sentence: SentenceVectors, width: int, positions: int, folder: str) -> None:
-    """Writes the files of sentence-transformers, which would else assume mean pooling, with a warning.
+    """Writes the files of sentence-transformers.
 
     Args:
         sentence: the settings.

@@ -1,16 +1,16 @@
 """The complete path on the English text that every CPython contains: from text to a fine-tuned task.
 
-The steps are text, vocabulary, records, pre-training, masked words and fine-tuning. They run commands as a
-user would, and print each before it runs. Six packages of the standard library are held out of pre-training:
-the task, and the sentences with masks, are made from them. The task is to restore commas and the ends of
-sentences, as in transcripts of speech. It costs no labels, few examples of it teach a model with random
-weights little, and what helps is knowing how sentences are built, which unlabeled text teaches.
+The steps run commands as a user would, and print each before it runs. Six packages of the standard library
+are held out of pre-training: the task and the sentences with masks are made from them. The task is to restore
+commas and the ends of sentences, as in transcripts of speech, which needs no labels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import random
+import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from etils import epy
 
-from bert_jax.demo import data
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, json_files
+from bert_jax.io import atomic, files, json_files
+from bert_jax.tasks import writers
 from data_pipelines import python_docs
 
 with epy.lazy_imports():
@@ -32,6 +32,16 @@ HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
 
 # Words to mask: frequent words of documentation.
 MASKED_WORDS = ("file", "default", "returned", "string", "method", "object")
+
+
+_NO_MARK = "O"
+_TAGS = {",": "B-COMMA", ".": "B-PERIOD", "?": "B-PERIOD", "!": "B-PERIOD"}
+_AROUND = "()[]\"'`*"
+_SENTENCES = 3  # of a text of the task
+_WORDS = range(12, 61)  # number of words of such a text
+_SHORT = range(6, 15)  # number of words of a sentence with a mask
+
+Text = list[tuple[str, str]]  # words and their tags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +72,7 @@ class Stopped(Exception):
 
 
 class Demo:
-    """The steps of the demo; each reads the results of earlier steps from `directory`.
-
-    The docstring of each step's method is printed as its title.
+    """The steps of the demo; each reads earlier results, and its docstring is printed as a title.
 
     Args:
         directory: directory for all files.
@@ -101,7 +109,6 @@ class Demo:
             )
 
     def _claim_directory(self) -> None:
-        """Raises UserError for a directory of the other kind of demo, whose files do not fit this one."""
         file, quick = self.root / _KIND_FILE, self.budget == QUICK
         if not file.exists():
             self.root.mkdir(parents=True, exist_ok=True)
@@ -129,12 +136,12 @@ class Demo:
             f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
             f"{', '.join(written.paths)}"
         )
-        train, dev = data.make_task(reserved, self.budget.train_examples)
-        data.write_task(self.root / "task" / "train.jsonl", train)
+        train, dev = make_task(reserved, self.budget.train_examples)
+        write_task(self.root / "task" / "train.jsonl", train)
         sentences = [sentence for document in reserved for sentence in document.sentences]
-        masked = data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
+        masked = choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
         json_files.write(self.root / "task" / "masked.json", masked)
-        data.write_task(self._dev, dev)
+        write_task(self._dev, dev)
         print(
             f"held out of pre-training: {', '.join(HELD_OUT)}; {len(train):,} of their texts of three "
             f"sentences are the training data of the task, {len(dev):,} its test data"
@@ -230,3 +237,54 @@ class Demo:
 
 def _duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def punctuation(text: str) -> Text:
+    """Returns the words of a text in lower case without punctuation, each with the tag of the mark after it.
+
+    Case and other marks around words are dropped: they would give the ends of sentences away.
+    """
+    words: list[tuple[str, str]] = []
+    for written in text.split():
+        word = written.strip(_AROUND)
+        bare = word.rstrip(",.:;?!" + _AROUND).lower()
+        mark = next((_TAGS[each] for each in word[len(bare) :] if each in _TAGS), _NO_MARK)
+        if bare:
+            words.append((bare, mark))
+        elif words and mark != _NO_MARK:
+            words[-1] = words[-1][0], mark
+    return words
+
+
+def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[list[Text], list[Text]]:
+    """Returns shuffled (train, dev) texts of three consecutive sentences of documents, see `punctuation`."""
+    texts = [
+        punctuation(" ".join(document.sentences[start : start + _SENTENCES]))
+        for document in documents
+        for start in range(0, len(document.sentences) - _SENTENCES + 1, _SENTENCES)
+    ]
+    texts = [text for text in texts if len(text) in _WORDS]
+    random.Random(seed).shuffle(texts)
+    return texts[:train_examples], texts[train_examples:]
+
+
+def write_task(path: Path, texts: Sequence[Text]) -> None:
+    """Writes texts to a JSON lines file of `finetune/tagging`, atomically."""
+    files.make_directory(path.parent)
+    rows = ({"words": [word for word, _ in text], "tags": [tag for _, tag in text]} for text in texts)
+    writers.write_json_lines(str(path), rows)
+
+
+def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns (sentence with [MASK], word) of the first unused short sentence with each of some words."""
+    chosen, used = [], set()
+    for word in words:
+        pattern = re.compile(rf"\b{word}\b")
+        for sentence in sentences:
+            # The first word is never masked, because its capital letter would give it away.
+            inner = pattern.search(sentence, 1)
+            if len(sentence.split()) in _SHORT and sentence not in used and inner:
+                chosen.append((sentence[: inner.start()] + "[MASK]" + sentence[inner.end() :], word))
+                used.add(sentence)
+                break
+    return chosen

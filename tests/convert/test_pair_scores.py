@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax.convert import conversion, loading
-from bert_jax.convert.pair_scores import PairScores
+from bert_jax.convert.sentences import PairScores
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from bert_jax import cli
-from bert_jax.demo import data, steps
+from bert_jax.demo import steps
 from bert_jax.io import json_files
 
 
@@ -25,7 +25,7 @@ class Document:
     ],
 )
 def test_marks_become_tags_of_the_words_before_them(text, words, tags):
-    assert data.punctuation(text) == list(zip(words.split(), tags.split(), strict=True))
+    assert steps.punctuation(text) == list(zip(words.split(), tags.split(), strict=True))
 
 
 def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
@@ -35,13 +35,13 @@ def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
             "xml", ("Too short.", "These, too.", "Here.", *(f"The element has {i}." for i in range(11)))
         ),
     ]
-    train, dev = data.make_task(documents, 8)
+    train, dev = steps.make_task(documents, 8)
     assert (len(train), len(dev)) == (8, 5)
     assert len({tuple(text) for text in train + dev}) == 13
-    assert data.make_task(documents, 8) == (train, dev)
+    assert steps.make_task(documents, 8) == (train, dev)
     tags = [tag for text in train + dev for _, tag in text]
     assert (tags.count("B-PERIOD"), tags.count("B-COMMA")) == (39, 30)
-    data.write_task(tmp_path / "task" / "dev.jsonl", dev)
+    steps.write_task(tmp_path / "task" / "dev.jsonl", dev)
     rows = json_files.read_lines((tmp_path / "task" / "dev.jsonl").read_bytes())
     assert [list(zip(row["words"], row["tags"], strict=True)) for row in rows] == dev
 
@@ -54,7 +54,7 @@ def test_masks_are_put_inside_short_sentences():
         "Close the file and return the default encoding of it.",
         "The file is closed " + "and closed " * 10 + "again.",
     ]
-    chosen = data.choose_masks(sentences, ("file", "default", "absent"))
+    chosen = steps.choose_masks(sentences, ("file", "default", "absent"))
     assert chosen == [
         ("It returns the default when the [MASK] is not there at all.", "file"),
         ("Close the file and return the [MASK] encoding of it.", "default"),

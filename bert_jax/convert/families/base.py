@@ -141,7 +141,7 @@ class Family:
 
     @property
     def shares_layers(self) -> bool:
-        """Whether the names in files are those of groups of layers, which share their parameters."""
+        """True if files have names of groups of layers, which share their parameters."""
         return any("{group}" in name for one in self.table for name in one.names.values())
 
     def class_name(self, head: str) -> str:

@@ -39,7 +39,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path has this format, judging by its small files only."""
+        """True if a path has this format, judging by its small files only."""
 
     @abc.abstractmethod
     def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
@@ -65,17 +65,11 @@ class Format(abc.ABC):
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
     ) -> SentenceVectors | None:
-        """Returns how the files say that a text becomes one vector, reading only small ones; None if not.
-
-        Args:
-            path: a path that `detect` accepts.
-            config: its architecture.
-            tokenizer: its tokenizer.
-        """
+        """Returns the settings of sentence vectors in the small files of a checkpoint; None without any."""
         return None
 
     def warning(self, model: Model) -> str:
-        """Returns one line on how other programs treat the written model differently, or ""."""
+        """Returns one line about differences of the written model in other programs, or ""."""
         return ""
 
     @abc.abstractmethod
@@ -96,7 +90,7 @@ class Format(abc.ABC):
         return  # most formats need no package of their own
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
-        """Returns whether a conversion may overwrite the checkpoint at a path that `detect` accepts."""
+        """True if a conversion may overwrite the checkpoint at a path that `detect` accepts."""
         return True
 
     def load_params(
@@ -118,10 +112,10 @@ class Format(abc.ABC):
             UserError: see `read`; also a parameter with another shape.
         """
         model = self.read(path, ignore=ignore, log=log)
-        wanted, stored = flatten(abstract_params), model.stored
-        check_shapes(model.source, stored, wanted)
-        report = checkpoint.Report.of(model.source, wanted, stored)
-        return nest({name: place(stored[name], wanted[name]) for name in report.loaded}), report
+        abstract, stored = flatten(abstract_params), model.stored
+        check_shapes(model.source, stored, abstract)
+        report = checkpoint.Report.of(model.source, abstract, stored)
+        return nest({name: place(stored[name], abstract[name]) for name in report.loaded}), report
 
 
 def place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:

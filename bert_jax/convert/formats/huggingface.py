@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -14,7 +12,7 @@ from safetensors.numpy import load_file
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import check_finite
-from bert_jax.convert import pair_scores, sentences
+from bert_jax.convert import sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
@@ -43,7 +41,7 @@ class HuggingFace(Format):
     write_options = ("card", "max_shard_bytes")
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is a directory with weights, or with a config.json of transformers.
+        """True for a directory with weights or with a config.json of transformers.
 
         Both may be in the directory of the encoder that sentence-transformers names.
         """
@@ -75,7 +73,7 @@ class HuggingFace(Format):
         config, family, fields = _read_config(folder)
         classes = fields.get("architectures") or [""]
         if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
-            raise _no_safetensors(folder, root, family, classes[0])
+            raise _no_safetensors(folder, root, classes[0])
         tensors, untied = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
@@ -85,12 +83,12 @@ class HuggingFace(Format):
         if untied:
             log(f"warning: {folder}: {untied[0]} is not tied, so that its masked LM head is not used")
         params = params_of_head(found.params, head, family, folder, log)
-        labels, problem_type, scores = None, "", pair_scores.PairScores()
+        labels, problem_type, scores = None, "", sentences.PairScores()
         if CLASSIFIER in params and HEADS[head].labeled:
             labels = _labels(fields, params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
-            scores = pair_scores.read(root, fields, config.max_seq_length)
+            scores = sentences.read_scores(root, fields, config.max_seq_length)
         tokenizer = read_tokenizer(folder, family.tokenizer, log)
         model = Model(config, params, head, tokenizer, labels, root, problem_type)
         sentence = self.read_sentence(root, config, tokenizer)
@@ -118,15 +116,7 @@ class HuggingFace(Format):
         max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
         **options: Any,
     ) -> None:
-        """Writes config.json, safetensors and the tokenizer files.
-
-        Args:
-            model: the model to write.
-            folder: an existing directory.
-            card: the text of README.md, which is not written if the text is empty.
-            max_shard_bytes: larger weights are split into files of at most this size, or of a single tensor.
-            options: not used.
-        """
+        """Writes config.json, safetensors and the tokenizer files; see `huggingface_export.write`."""
         huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
 
 
@@ -151,7 +141,7 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
 
 
 def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
-    """Returns the head of a model, where `named` is the one of the class that config.json names."""
+    """Returns the head of a model; `named` is the head of the class that config.json names."""
     groups = {name.split("/")[0] for name in params}
     required = set(family.required(named or "none"))
     if named not in (None, "none") and required <= groups:
@@ -160,8 +150,8 @@ def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
-    given = fields.get("id2label") or {}
-    labels = tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
+    named = fields.get("id2label") or {}
+    labels = tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(count))
     if labels == ("LABEL_0",) and fields.get("problem_type") != "multi_label_classification":
         return None  # the name that transformers gives to a regression value, or to a single score
     return labels
@@ -222,29 +212,16 @@ def _quantized(what: str) -> UserError:
     )
 
 
-def _class_of_pickle(family: Family, class_name: str) -> str:
-    """Returns the class of transformers that loads all of the weights of a folder whose class is named."""
-    # Many that name masked LM, or nothing, have all that the pre-training has.
-    if family.head_of_class(class_name) == "masked_lm" or not class_name.isidentifier():
-        return family.class_name("pretraining" if "pretraining" in family.heads else "masked_lm")
-    return class_name
-
-
-def _no_safetensors(folder: str, root: str, family: Family, class_name: str) -> UserError:
+def _no_safetensors(folder: str, root: str, class_name: str) -> UserError:
     there = files.names(folder)
     other = next((name for name in _OTHER_WEIGHTS if name in there), None)
     if other is None:
         return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
-    why = ", a pickle, which may run code as it is opened" if other.startswith("pytorch") else ""
-    # What is saved by another class is without the head, and by transformers without the pooling.
+    package, name = "transformers", class_name if class_name.isidentifier() else "AutoModelForPreTraining"
+    load, save = ".from_pretrained", "save_pretrained"
     if class_name.endswith("Model") and sentences.MODULES in files.names(root):
-        imports = "from sentence_transformers import SentenceTransformer"
-        steps = [f'SentenceTransformer({json.dumps(root)}).save("OUT")']
-    else:
-        classes = [_class_of_pickle(family, class_name), "AutoTokenizer"]
-        imports = f"from transformers import {', '.join(classes)}"
-        steps = [f'{name}.from_pretrained({json.dumps(folder)}).save_pretrained("OUT")' for name in classes]
+        package, name, load, save = "sentence_transformers", "SentenceTransformer", "", "save"
     return UserError(
-        f"{folder}: its weights are in {other}{why}; expected {WEIGHTS}. Where you trust it: "
-        f"python -c {shlex.quote('; '.join([imports, *steps]))}"
+        f"{folder}: its weights are in {other}, which may run code as it is opened; expected {WEIGHTS}. If "
+        f"you trust it, save it again by {package}: {name}{load}({root!r}).{save}('OUT')"
     )

@@ -17,15 +17,15 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from bert_jax.convert import pair_scores, sentences
+from bert_jax.convert import sentences
 from bert_jax.convert.families import CLASSIFIER, Family
 from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
-from bert_jax.convert.pair_scores import PairScores
 from bert_jax.convert.param_mapping import HUGGINGFACE
+from bert_jax.convert.sentences import PairScores
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models.config import EncoderConfig
@@ -323,7 +323,7 @@ def _scores(folder: str, described: Mapping[str, Any], base: Model, model: Model
     if described or model.head != "sequence_classification":
         return PairScores(**described.get("scores", {}))
     positions = base.config.max_seq_length
-    own = pair_scores.read(folder, {}, positions)
+    own = sentences.read_scores(folder, {}, positions)
     of_base = base.scores if _has_outputs_of(base, model.head, model.params) else PairScores()
     length = own if sentences.read_length(folder, positions) else of_base
     return PairScores(own.activation or of_base.activation, length.max_seq_length)

@@ -19,11 +19,10 @@ from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.model import Model, check_found
 from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
-from bert_jax.io.wording import some
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.replaced_tokens import generator_config
 
@@ -64,7 +63,7 @@ class TensorFlow1(Format):
     example = "the prefix of a TF1 checkpoint"
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is the prefix of a checkpoint, or a directory that contains one."""
+        """True for the prefix of a checkpoint, or a directory that contains one."""
         return find_prefix(path) is not None
 
     def read_config(
@@ -77,11 +76,6 @@ class TensorFlow1(Format):
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
         """Reads the model without the optimizer state.
-
-        Args:
-            path: a prefix, such as `DIR/bert_model.ckpt`, or its directory.
-            ignore: see `Format.read`.
-            log: see `Format.read`.
 
         Raises:
             UserError: TensorFlow is not installed, there is no checkpoint, or a variable is missing, unknown
@@ -96,13 +90,9 @@ class TensorFlow1(Format):
         return model
 
     def warning(self, model: Model) -> str:
-        """Returns one line on what a TF1 checkpoint has no place for, or ""."""
-        if lost := _lost(model):
-            return (
-                f"a TF1 checkpoint does not keep {', '.join(lost)}: give them to the program that reads it, "
-                "or choose another format"
-            )
-        return ""
+        """Returns one line on what a TF1 checkpoint does not keep, or ""."""
+        lost = _lost(model)
+        return f"a TF1 checkpoint does not keep {', '.join(lost)}; choose another format" if lost else ""
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes `bert_model.ckpt.*`, the configuration and the vocabulary.
@@ -112,14 +102,9 @@ class TensorFlow1(Format):
             StorageError: TensorFlow cannot write the files.
         """
         family = model.family
-        if family.tensorflow is None:
-            raise UserError(
-                f"{model.source}: there are no TF1 checkpoints of {family.name}; choose another format"
-            )
-        if model.config.causal:
-            raise UserError(
-                f"{model.source}: a TF1 checkpoint of {family.name} has no left-to-right attention (causal)"
-            )
+        if family.tensorflow is None or model.config.causal:
+            kind = "left-to-right " if model.config.causal else ""
+            raise UserError(f"{model.source}: there are no TF1 checkpoints of {kind}{family.name}")
         fields = family.tensorflow_fields(family.tensorflow, model.config)
         if lost := family.lost_field(model.config, fields, _NOT_COMPARED, model.head, TENSORFLOW):
             raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {lost[0]}={lost[1]!r}")
@@ -144,7 +129,7 @@ class TensorFlow1(Format):
             atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
 
     def check_installed(self) -> None:
-        """Raises a UserError if TensorFlow is not installed."""
+        """Raises UserError if TensorFlow is not installed."""
         tensorflow()
 
 
@@ -152,27 +137,18 @@ FORMAT = TensorFlow1()
 
 
 def _numbered(count: int) -> tuple[str, ...]:
-    """Returns the labels of a checkpoint that names none."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def _lost(model: Model) -> list[str]:
-    """Returns what a model has beyond that which is read from its checkpoint, as parts of a message."""
-    sentence, default = model.sentence or SentenceVectors(), SentenceVectors()
-    lost = [
-        f"{name}={getattr(sentence, name)}"
-        for name in ("pooling", "normalize", "max_seq_length", "similarity")
-        if getattr(sentence, name) != getattr(default, name)
-    ]
-    if prompts := {name: text for name, text in sentence.prompts.items() if text}:
-        lost.append(f"the prompts {some(prompts)}")
-    if model.labels and model.labels != _numbered(len(model.labels)):
-        lost.append(f"the labels {some(model.labels)}")
-    if model.problem_type in ("multi_label_classification", "regression"):
-        lost.append(f"problem_type={model.problem_type}")
-    if model.head == "sequence_classification":
-        lost += [part for part in model.scores.described() if part not in lost]
-    return lost
+    """Returns the names of what a checkpoint does not keep of a model."""
+    lost = {
+        "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
+        "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
+        "problem_type": model.problem_type in ("multi_label_classification", "regression"),
+        "the settings of scores": model.scores != PairScores(),
+    }
+    return [name for name, is_lost in lost.items() if is_lost]
 
 
 def to_variables(model: Model) -> dict[str, np.ndarray]:
@@ -253,10 +229,7 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
 
 
 def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None:
-    """Returns the tokenizer of the vocabulary in a folder; None if there is none.
-
-    Whether text is lower-cased is detected from the vocabulary.
-    """
+    """Returns the tokenizer of the vocabulary in a folder; None without one."""
     record = family.tokenizer
     path = tokenization.find(folder, record.kind)
     if path is None:
@@ -296,11 +269,7 @@ def _one_line(error: Exception) -> str:
 
 
 def tensorflow():
-    """Returns the module `tensorflow`.
-
-    Raises:
-        UserError: TensorFlow is not installed.
-    """
+    """Returns the module `tensorflow`. Raises UserError if it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # leaves the accelerator to JAX
     try:

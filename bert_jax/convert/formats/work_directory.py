@@ -17,8 +17,7 @@ from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.model import Model, params_of_head
-from bert_jax.convert.pair_scores import PairScores
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
@@ -47,7 +46,7 @@ class WorkDirectory(Format):
     example = "a work directory of bert-jax or one of its checkpoints"
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is a work directory, or lies in one."""
+        """True for a work directory and the paths in it."""
         try:
             return "command" in json_files.read(os.path.join(run_directory.find_root(path), "config.json"))
         except UserError:
@@ -134,7 +133,7 @@ class WorkDirectory(Format):
         checkpointer.close()
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
-        """Returns whether a work directory was written by `write` and not by a run."""
+        """True if a work directory was written by `write` and not by a run."""
         is_root = os.fspath(path) == run_directory.find_root(path)
         return is_root and run_directory.read_run(path)["command"] == COMMAND
 
@@ -149,23 +148,21 @@ FORMAT = WorkDirectory()
 
 
 def _refuse_unknown(params: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
-    """Raises a UserError if a run with this configuration has parameters that no head of `HEADS` has."""
+    """Raises UserError if a run with this configuration has parameters that no head of `HEADS` has."""
     if any(_OF_LSTM.match(name) for name in params):
         name, instead = ("head", "linear") if config.get("head") == "bilstm" else ("encoder", "transformer")
         raise UserError(
-            f"{source}: its classifier is a BiLSTM ({name}={config.get(name, 'bilstm')}), which is not "
-            "converted, exported or distilled: for these, train a model with "
-            f"--config.{name}={instead}; evaluate, predict and --config.init_from take this one as it is"
+            f"{source}: its classifier is a BiLSTM ({name}={config.get(name, 'bilstm')}), which cannot be "
+            f"converted, exported or distilled; train a model with --config.{name}={instead}"
         )
     if any(name.startswith(f"{TOKEN_VECTORS.name}/") for name in params):
         raise UserError(
-            f"{source}: a model of late interaction, with a vector for each token; expected another run "
-            "(--rerank of search and mine, evaluate, predict and --config.init_from take this one as it is)"
+            f"{source}: a model of late interaction, with a vector for each token; it is for --rerank of "
+            "search, evaluate, predict and --config.init_from"
         )
 
 
 def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:
-    """Returns the checkpoint to which the low-rank updates of a run are added."""
     named = config.get("init_from", "")
     file = os.path.join(run_directory.find_root(path), run_directory.REPORT_FILE)
     # Earlier versions recorded no base.
@@ -177,7 +174,6 @@ def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:
 
 
 def _options(model: Model) -> dict[str, Any]:
-    """Returns the fields of a run's configuration that describe the generator, as `_networks` reads them."""
     if model.generator is None:
         return {}
     return {"replaced_tokens": {"generator_hidden_size": model.generator.config.hidden_size}}
@@ -190,7 +186,7 @@ def _networks(
     tokenizer: Tokenizer,
     source: str,
 ) -> tuple[Mapping[str, Any], Model | None]:
-    """Returns the parameters of the network that a run trains, and the generator beside it or None."""
+    """Returns the parameters of the network that a run trains, and its generator or None."""
     if not any(name.startswith(f"{GENERATOR}/") for name in params):
         return params, None
     own = {name: x for name, x in params.items() if not name.startswith(f"{GENERATOR}/")}
@@ -208,7 +204,6 @@ def _networks(
 
 
 def _problem_type(run: Mapping[str, Any], head: str) -> str:
-    """Returns what the classifier of a run predicts; see `Model.problem_type`."""
     if head != "sequence_classification":
         return ""
     # Runs of older versions record only their task.

@@ -246,7 +246,7 @@ def test_unknown_tensors_stay_behind_when_they_are_named(export):
         huggingface.FORMAT.read(folder, ignore=r"adapter\..*")
     complete = re.search("--config.init_ignore='(.*?)'", str(error.value))[1]
     assert huggingface.FORMAT.read(folder, ignore=complete).params.keys() == model.params.keys()
-    with pytest.raises(UserError, match="no regular expression"):
+    with pytest.raises(UserError, match="not a valid regular expression"):
         huggingface.FORMAT.read(folder, ignore="(")
 
 
