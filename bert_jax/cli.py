@@ -43,7 +43,7 @@ from bert_jax.errors import (
 )
 from bert_jax.io.wording import did_you_mean
 from bert_jax.parallel import distributed, host
-from bert_jax.settings import config_fields, config_flag
+from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
@@ -263,16 +263,14 @@ def _with_home(arg: str) -> str:
 
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     """Returns the message for a flag that a command does not have."""
-    names, near = list(define.values), None
+    names = list(define.values)
     if unknown in RENAMED_FLAGS:
         return f"{command} has no flag --{unknown}; it is now {RENAMED_FLAGS[unknown]}"
     if "config" in names:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)
-        near = config_fields.closest(unknown, [*names, *config_flag.field_flags(define.values)])
-        if not near and (instead := config_fields.elsewhere(unknown)):
-            return f"{command} has no flag --{unknown}; {instead}"
-    hint = f"; did you mean --{near}?" if near else did_you_mean(unknown, names, "--")
+        names += config_flag.field_flags(define.values)
+    hint = did_you_mean(unknown, names, "--")
     return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 
 

@@ -8,11 +8,10 @@ change when a run resumes, and docs/config.md follow from the declarations.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-import math
 import numbers
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -55,15 +54,20 @@ class Field:
         """Returns the requirement that a value violates, or None if the value is valid."""
         if value is None and self.optional:
             return None
-        if self.type in ("bool", "str", "regex"):
-            expected = bool if self.type == "bool" else str
-            if not isinstance(value, expected):
-                return "must be true or false" if expected is bool else "must be a text"
-            return _regex_problem(str(value)) if self.type == "regex" else None
+        if self.type == "bool":
+            return None if isinstance(value, bool) else "must be true or false"
+        if self.type in ("str", "regex"):
+            if not isinstance(value, str):
+                return "must be a text"
+            try:
+                re.compile(value if self.type == "regex" else "")
+            except re.error as error:
+                return f"must be a regular expression ({error})"
+            return None
         kind: Any = numbers.Integral if self.type == "int" else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             return "must be a whole number" if self.type == "int" else "must be a number"
-        if self.type == "float" and not math.isfinite(_as_float(value)):
+        if self.type == "float" and not -sys.float_info.max <= value <= sys.float_info.max:
             return "must be a finite number"
         if self.minimum is not None and value < self.minimum:
             return f"must be at least {self.minimum:g}"
@@ -74,21 +78,6 @@ class Field:
         if self.below is not None and value >= self.below:
             return f"must be less than {self.below:g}"
         return None
-
-
-def _as_float(value: numbers.Real) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _regex_problem(value: str) -> str | None:
-    try:
-        re.compile(value)
-    except re.error as error:
-        return f"must be a regular expression ({error})"
-    return None
 
 
 def option(default: Any, meaning: str, **limits: Any) -> Any:
@@ -171,7 +160,7 @@ def check(name: str, value: Any, field: Field) -> None:
     """Raises UserError, which names the field, if a value is not valid."""
     problem = field.problem(value)
     if problem:
-        raise UserError(f"{name}={_short(value)} {problem}")
+        raise UserError(f"{name}={value!r:.40} {problem}")
 
 
 def check_values(config: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
@@ -198,114 +187,3 @@ def refuse_unused(
     for name, reason in unused:
         if values[name] != defaults[name]:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {defaults[name]!r}")
-
-
-# Maps names that fields have in other frameworks to their names here.
-_SYNONYMS = {
-    "lr": "learning_rate",
-    "bs": "batch_size",
-    "train_batch_size": "batch_size",
-    "wd": "weight_decay",
-    "warmup": "warmup_steps",
-    "warmup_ratio": "warmup_fraction",
-    "max_steps": "steps",
-    "train_steps": "steps",
-    "num_steps": "steps",
-    "num_train_steps": "steps",
-    "num_train_epochs": "epochs",
-    "gradient_accumulation_steps": "accumulate_steps",
-    "grad_accum": "accumulate_steps",
-    "max_grad_norm": "optimizer.clip_norm",
-    "grad_clip": "optimizer.clip_norm",
-    "beta1": "optimizer.b1",
-    "beta2": "optimizer.b2",
-    "epsilon": "optimizer.eps",
-    "max_length": "max_seq_length",
-    "seq_length": "max_seq_length",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "dropout": "hidden_dropout_prob",
-    "precision": "model.dtype",
-    "bf16": "model.dtype",
-    "save_every": "checkpoint.every",
-    "save_steps": "checkpoint.every",
-    "eval_every": "eval.every",
-    "eval_steps": "eval.every",
-    "logging_steps": "log_every",
-    "mlm_probability": "masking.prob",
-    "checkpoint_path": "init_from",
-    "model_name_or_path": "init_from",
-    "num_epochs": "epochs",
-    "data_dir": "data.dir",
-    "train_file": "data.train",
-    "validation_file": "data.eval",
-    "eval_file": "data.eval",
-    "output_dir": "workdir",
-    "init_checkpoint": "init_from",
-    "warmup_proportion": "warmup_fraction",
-    "num_warmup_steps": "warmup_steps",
-    "save_checkpoints_steps": "checkpoint.every",
-    "max_eval_steps": "eval.batches",
-    "masked_lm_prob": "masking.prob",
-    "max_predictions_per_seq": "masking.max_predictions",
-    "do_whole_word_mask": "masking.strategy",
-    "random_seed": "seed",
-    "n_best_size": "n_best",
-    "per_device_train_batch_size": "batch_size",
-    "auto_find_batch_size": "accumulate_steps",
-    "adam_epsilon": "optimizer.eps",
-    "adam_beta1": "optimizer.b1",
-    "adam_beta2": "optimizer.b2",
-    "lr_scheduler_type": "optimizer.schedule",
-    "metric_for_best_model": "metrics",
-    "input_file": "data.dir",
-}
-
-_OF_DATA = "the records have it, which `bert-jax data --{}` makes"
-_DEVICES = "a run uses the devices that JAX sees"
-
-# Maps names of settings that are no fields here to how the same is set.
-_NO_FIELDS = {
-    "max_seq_length": "rows are as long as those of the records, which `bert-jax data --max_seq_length` "
-    "makes",
-    "output_file": "`bert-jax data --output` is the folder of the records",
-    "do_lower_case": "it is detected from the vocabulary, and `--lower_case` of `vocab` and `data` sets it",
-    "short_seq_prob": _OF_DATA.format("short_seq_prob"),
-    "dupe_factor": _OF_DATA.format("dupe_factor"),
-    "bert_config_file": "init_from has the architecture; without one, set model.hidden_size and so on",
-    "load_best_model_at_end": "best/ of a fine-tuning has the best checkpoint by the first of its metrics",
-    "metric_for_best_model": "fine-tuning has it, by the name metrics",
-    "epochs": "pre-training has steps, and fine-tuning epochs",
-    "steps": "fine-tuning has epochs, which may be a fraction (--config.epochs=0.1), and pre-training steps",
-    "use_tpu": _DEVICES,
-    "tpu_name": _DEVICES,
-    "num_tpu_cores": _DEVICES,
-}
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known field that an unknown name most likely stands for, or None.
-
-    Args:
-        name: the unknown name, such as "optimizer.lr", "learning_rate" or "batchsize".
-        known: the dotted names of the known fields.
-    """
-    known = list(known)
-    last = name.rpartition(".")[2]
-    for wanted in (name, _SYNONYMS.get(last, last)):
-        for candidate in known:
-            if candidate == wanted or candidate.endswith(f".{wanted}"):
-                return candidate
-    by_last = {candidate.rpartition(".")[2]: candidate for candidate in known}
-    near = difflib.get_close_matches(last, by_last, n=1, cutoff=0.8)
-    return by_last[near[0]] if near else None
-
-
-def elsewhere(name: str) -> str:
-    """Returns how to set what a name of another framework means and no field here does, or ""."""
-    return _NO_FIELDS.get(name) or _NO_FIELDS.get(_SYNONYMS.get(name, name), "")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.io.wording import did_you_mean
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import DEFINE, Define
 
@@ -106,19 +107,8 @@ def unknown_field(values: absl_flags.FlagValues, unknown: str) -> str:
     flag = _flag(values)
     if not flag.given:
         return f"--{unknown} needs --config={expected(flag.command)}"
-    config: Any = config_files.load(flag.given)
-    *groups, last = unknown.split(".")[1:]
-    inside = "it"
-    for group in groups:
-        if not hasattr(config.get(group), "keys"):
-            break
-        config, inside = config[group], group
-    else:
-        if hasattr(config.get(last), "keys"):
-            example = f"--{unknown}.{min(config[last])}=..."
-            return f"--{unknown} is a group of fields; set one of them, as in {example}"
-    near = config_fields.closest(unknown, field_flags(values))
-    problem = f"--{unknown}: the config has no such field"
-    if near:
-        return f"{problem}; did you mean {near.removeprefix('config.')}?"
-    return f"{problem}; {config_fields.elsewhere(last) or f'{inside} has ' + ', '.join(sorted(config))}"
+    known = field_flags(values)
+    if inside := [name for name in known if name.startswith(f"{unknown}.")]:
+        return f"--{unknown} is a group of fields; set one of them, such as --{inside[0]}"
+    hint = did_you_mean(unknown, known, "--") or "; `bert-jax configs --fields NAME` lists its fields"
+    return f"--{unknown}: the config has no such field{hint}"

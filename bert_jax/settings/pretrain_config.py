@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, did_you_mean
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, amount, fixed, free, option
@@ -333,8 +333,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
             f"the config has no {', '.join(missing)}: start it from bert_jax.settings.defaults.pretrain()"
         )
     if unknown := sorted(have - set(declared)):
-        near = config_fields.closest(unknown[0], declared)
-        hint = f"; did you mean {near} by {unknown[0]}?" if near else ""
+        hint = did_you_mean(unknown[0], declared)
         raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
     config_fields.check_values(config, declared)
     typed = config_fields.build(PretrainConfig, config)

@@ -14,6 +14,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean
 from bert_jax.settings import config_fields, defaults, run_config
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.finetune_config import FinetuneConfig
@@ -192,9 +193,8 @@ def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
 
 
 def _no_such_field(name: str, known: Iterable[str]) -> str:
-    near = config_fields.closest(name, known)
-    hint = f"did you mean {near}?" if near else "`bert-jax configs --fields NAME` lists those of a config"
-    return f"a fine-tuning has no such field; {hint}"
+    hint = did_you_mean(name, known) or "; `bert-jax configs --fields NAME` lists those of a config"
+    return f"a fine-tuning has no such field{hint}"
 
 
 def assign(config: ml_collections.ConfigDict, name: str, value: Any) -> None:

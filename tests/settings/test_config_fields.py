@@ -104,19 +104,3 @@ def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):
 @pytest.mark.parametrize("command", ["pretrain", "finetune"])
 def test_what_may_change_on_resume(command, name, rule):
     assert declared(command)[name].resume == rule
-
-
-@pytest.mark.parametrize(
-    "given, found",
-    [
-        ("optimizer.lr", "optimizer.learning_rate"),
-        ("learning_rate", "optimizer.learning_rate"),
-        ("batchsize", "batch_size"),
-        ("eval_every", "eval.every"),
-        ("model.heads", "model.num_attention_heads"),
-        ("optimizer.momentum", None),
-    ],
-)
-def test_the_field_that_is_meant(given, found):
-    known = [name for name, _ in config_fields.flatten(defaults.pretrain())]
-    assert config_fields.closest(given, known) == found
