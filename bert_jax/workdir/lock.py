@@ -20,10 +20,9 @@ _NAME = ".lock"
 class Lock:
     """A lock on a directory, held from `acquire` to `release` through the file `directory/.lock`.
 
-    On a local or network file system, the kernel holds a lock on the file and releases it when the process
-    ends for any reason, so a run on the same host can take over from a killed run at once. Other hosts may
-    not see the kernel's lock, and an object store has no such locks. For these cases, the file contains a
-    lease. The holder renews the lease from a thread, and other hosts wait until it expires.
+    The kernel holds a lock on the file and releases it when the process ends for any reason, so a run on the
+    same host can take over from a killed run at once. For other hosts and object stores, the file contains a
+    lease. The holder renews it from a thread, and other hosts wait until it expires.
 
     Args:
         directory: an existing directory, as a local path or a URL.

@@ -27,7 +27,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.parallel import collective
 from bert_jax.settings.config_fields import Field
-from bert_jax.workdir import agreement, differences
+from bert_jax.workdir import agreement
 from bert_jax.workdir.lock import Lock
 
 # The schema of the parts of config.json that are read again.
@@ -129,28 +129,28 @@ class WorkDir:
 
         Raises:
             UserError: the directory belongs to another run, not all processes of this one see it, or they
-                differ in what may not change; the message names them or the differences.
+                differ in what may not change; the message names them or the agreement.
         """
         before, resumes, newest = collective.call_in_primary(self._look)
         agreement.check_shared(self.path, newest)
         run = json.loads(json.dumps(run))
-        rule = functools.partial(differences.resume_rule, declared=declared)
+        rule = functools.partial(agreement.resume_rule, declared=declared)
         agreement.check_run(run, declared)
         self._before, self.has_steps = before if resumes else {}, bool(newest)
         if resumes:
-            differences.check_known(before["config"], run["config"], declared)
-        differing = differences.changes(before, run, declared) if resumes else {}
+            agreement.check_known(before["config"], run["config"], declared)
+        differing = agreement.changes(before, run, declared) if resumes else {}
         differing = {name: values for name, values in differing.items() if rule(name) != "free"}
         fixed = {name: values for name, values in differing.items() if rule(name) == "fixed"}
         if fixed and allow_changes:
             raise UserError(
-                f"{self.path} is of another model: {differences.list_changes(fixed)}, which --allow_changes "
+                f"{self.path} is of another model: {agreement.list_changes(fixed)}, which --allow_changes "
                 "cannot change; choose another --workdir"
             )
         if differing and not allow_changes:
             allow = ", or go on with the new values by --allow_changes"
             raise UserError(
-                f"{self.path} belongs to another run: {differences.list_changes(differing)}; choose another "
+                f"{self.path} belongs to another run: {agreement.list_changes(differing)}; choose another "
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
@@ -337,7 +337,7 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
     for old, new in _RENAMED.items():
         if old in config:
             config.setdefault(new, config.pop(old))
-    differences.drop_removed(config)
+    agreement.drop_removed(config)
     return content
 
 

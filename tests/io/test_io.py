@@ -14,7 +14,6 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
-from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from support import mutations
 
 from bert_jax.errors import UserError
@@ -32,6 +31,7 @@ from bert_jax.io import (
     scratch,
     wording,
 )
+from bert_jax.training.metrics import MetricsWriter
 
 
 def files_under(path):

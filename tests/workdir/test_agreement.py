@@ -3,7 +3,6 @@
 import functools
 import os
 import socket
-import threading
 import time
 
 import pytest
@@ -47,13 +46,6 @@ def test_those_that_see_another_directory_are_named_in_all(monkeypatch, hosts):
     assert not os.listdir(hosts[0]) and not os.listdir(hosts[1]) and not hosts[2].exists()
 
 
-def test_a_file_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_path):
-    (tmp_path / "run").mkdir()
-    late = tmp_path / "late"
-    threading.Thread(target=lambda: (time.sleep(1.0), late.symlink_to(tmp_path / "run"))).start()
-    assert check(monkeypatch, tmp_path / "run", late, patience=20.0) == [None, None]
-
-
 def test_a_step_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_path):
     seen, began = files.exists_on_server, time.monotonic()
 
@@ -66,30 +58,7 @@ def test_a_step_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_pat
     assert time.monotonic() - began > 1.0
 
 
-def test_a_bucket_is_seen_by_all(monkeypatch):
-    assert check(monkeypatch, "memory://shared/run", "memory://shared/run") == [None, None]
-    assert files.names("memory://shared/run") == []
-
-
-def test_why_a_bucket_is_not_seen_is_reported(monkeypatch):
-    seen = files.exists_on_server
-
-    def refuse(path):
-        if path.startswith("memory://other"):
-            raise PermissionError(13, "Permission denied", path)
-        return seen(path)
-
-    monkeypatch.setattr(files, "exists_on_server", refuse)
-    for error in check(monkeypatch, "memory://shared/run", "memory://other/run"):
-        assert f"process 1 on {socket.gethostname()} (Permission denied); expected" in str(error)
-
-
 def test_a_directory_that_process_0_cannot_write(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     for error in check(monkeypatch, tmp_path / "file", tmp_path / "file"):
         assert isinstance(error, UserError | StorageError) and "file: cannot be written (" in str(error)
-
-
-def test_a_run_of_one_process_writes_nothing(tmp_path):
-    agreement.check_shared(str(tmp_path / "missing"))
-    assert not os.listdir(tmp_path)

@@ -1,6 +1,5 @@
 """Work directories: which run they belong to, their vocabulary, and paths into them."""
 
-import copy
 import functools
 import json
 from pathlib import Path
@@ -14,7 +13,7 @@ from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.tokenization import SPECIAL_TOKENS
-from bert_jax.workdir import agreement, differences, run_directory
+from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
 FIELDS = dict(config_fields.fields(PretrainConfig()))
@@ -130,23 +129,6 @@ def test_changes_can_be_allowed(opened):
     assert run_directory.read_run(opened.path)["config"]["steps"] == 7
 
 
-def test_many_changes_are_told_in_one_line(opened):
-    other = make_run(
-        config__seed=1, config__steps=7, config__batch_size=1, command="x", config__masking__prob=0.1,
-        records__fingerprint="g",
-    )  # fmt: skip
-    with pytest.raises(UserError, match="and 2 more differ") as error:
-        opened.open_run(other, FIELDS)
-    assert "\n" not in str(error.value)
-
-
-def test_a_field_of_another_version_is_no_change(opened):
-    newer = copy.deepcopy(make_run())
-    newer["config"]["new_field"] = 3
-    del newer["config"]["masking"]["prob"]
-    opened.open_run(newer, FIELDS)
-
-
 def test_a_run_of_an_earlier_version_had_the_default_of_a_field_that_it_lacks(opened):
     earlier = make_run()
     del earlier["config"]["optimizer"]["no_decay"]
@@ -164,7 +146,7 @@ def test_a_run_of_an_earlier_version_had_the_default_of_a_field_that_it_lacks(op
 def test_a_run_with_a_field_that_no_longer_exists_resumes_if_it_had_the_default(
     opened, monkeypatch, value, resumes
 ):
-    monkeypatch.setitem(differences.REMOVED, "masking.kind", "old")
+    monkeypatch.setitem(agreement.REMOVED, "masking.kind", "old")
     recorded = make_run()
     recorded["config"]["masking"] |= value
     Path(opened.path, "config.json").write_text(json.dumps(recorded))
@@ -181,35 +163,12 @@ def test_a_torn_config_is_told(opened):
         opened.open_run(make_run(), FIELDS)
 
 
-@pytest.mark.parametrize("model", ["tiny", [1]])
-def test_a_config_whose_model_is_no_group_of_fields(opened, model):
-    run = make_run()
-    run["config"]["model"] = model
-    Path(opened.path, "config.json").write_text(json.dumps(run))
-    with pytest.raises(UserError, match=r"config.json: config.model is .*, expected an object"):
-        run_directory.resolve_dtype("auto", opened.path, Target("cpu"))
-
-
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
     with WorkDir(tmp_path / "run"), pytest.raises(UserError, match="in use by another run"):
         with WorkDir(tmp_path / "run"):
             pass
     with WorkDir(tmp_path / "run"):
         pass
-
-
-def test_the_lock_is_given_back_on_an_error(tmp_path):
-    with pytest.raises(ZeroDivisionError), WorkDir(tmp_path / "run"):
-        raise ZeroDivisionError
-    with WorkDir(tmp_path / "run"):
-        pass
-
-
-def test_a_file_in_the_way(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot be .*choose another --workdir"):
-        with WorkDir(tmp_path / "file"):
-            pass
 
 
 def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
@@ -224,16 +183,6 @@ def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
     opened.copy_vocabulary(tmp_path / f"some{suffix}")
     assert Path(run_directory.find_vocabulary(opened.path)).read_bytes() == b"words"
     assert Path(run_directory.find_vocabulary(opened.path)).name == f"vocab{suffix}"
-
-
-def test_the_tokenizer_has_the_settings_of_the_run(tmp_path):
-    (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
-    digest = tokenization.load(tmp_path / "v.txt").digest
-    with WorkDir(tmp_path / "cased") as held:
-        held.open_run(make_run(vocabulary__lower_case=True, vocabulary__digest=digest), FIELDS)
-        held.copy_vocabulary(tmp_path / "v.txt")
-    tokenizer = run_directory.load_tokenizer(held.path)
-    assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
 
 
 @pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/10"])
@@ -258,32 +207,6 @@ def test_process_0_says_whether_there_is_a_best_step(tmp_path, monkeypatch, seen
     assert together.run(monkeypatch, *calls) == expected
 
 
-def test_no_work_directory(tmp_path):
-    with pytest.raises(UserError, match="not a work directory"):
-        run_directory.find_root(tmp_path)
-    with pytest.raises(UserError, match="no such directory"):
-        run_directory.find_root(tmp_path / "missing")
-    for seed in (1, 0):
-        (tmp_path / f"seed-{seed}").mkdir()
-    expected = f"holds the work directories of 2 seeds; expected one of them, such as {tmp_path / 'seed-0'}"
-    with pytest.raises(UserError, match=expected):
-        run_directory.find_root(tmp_path)
-
-
-def test_a_hugging_face_folder_is_no_work_directory(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
-    with pytest.raises(UserError, match=r"is a Hugging Face folder, not a work directory .* makes one"):
-        run_directory.read_run(tmp_path)
-    (tmp_path / "config.json").write_text('{"hidden_size": 384}')
-    with pytest.raises(UserError, match="there is no command"):
-        run_directory.read_run(tmp_path)
-
-
-def test_config_json_is_plain(opened):
-    content = json.loads((Path(opened.path) / "config.json").read_text())
-    assert content["config"]["optimizer"]["learning_rate"] == 1e-4
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".model"])
 def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
     """Neither its config nor its vocabulary nor its report nor the best checkpoint of steps that are lost."""
@@ -304,14 +227,6 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
         assert Path(run_directory.find_vocabulary(held.path)).read_text() == "others"
         assert not any((Path(held.path) / name).exists() for name in (*left, run_directory.BEST))
     assert run_directory.read_run(tmp_path / "run") == changed
-
-
-def test_files_that_are_of_no_run_are_kept(tmp_path):
-    (tmp_path / run_directory.BEST).mkdir()
-    (tmp_path / run_directory.BEST / "notes.txt").write_text("mine")
-    with WorkDir(tmp_path) as held:
-        held.open_run(make_run(), FIELDS)
-    assert (tmp_path / run_directory.BEST / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("started", [{"metrics.jsonl": "{}\n"}, {"checkpoints/8": ""}])
@@ -398,25 +313,6 @@ def test_processes_with_different_settings_or_records_are_refused_in_all_of_them
     assert f"seed is {seed} in process 0 and 7 in process 2" in errors[0]
     assert "the digest of the records in --config.data.dir is 'f' in process 0 and 'other' in" in errors[0]
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_processes_may_have_their_own_copies_of_the_records(open_together):
-    other = make_run(vocabulary__file="/here/vocab.txt")
-    other["config"]["data"]["dir"] = "/here/records"
-    assert open_together(make_run(), other | {"command_line": ["here"]}) == ["", ""]
-
-
-def test_a_run_whose_processes_see_other_directories_is_refused_in_all_of_them(monkeypatch, tmp_path):
-    check = functools.partial(agreement.check_shared, patience=0.2)
-    monkeypatch.setattr(agreement, "check_shared", check)
-
-    def open_in(host):
-        with WorkDir(tmp_path / host / "run", primary=host == "a") as held:
-            held.open_run(make_run(), FIELDS)
-
-    for error in together.run(monkeypatch, *(functools.partial(open_in, host) for host in "ab")):
-        assert isinstance(error, UserError) and "is not seen by process 1" in str(error)
-    assert not (tmp_path / "a" / "run" / "config.json").exists()
 
 
 @pytest.mark.parametrize(
