@@ -12,7 +12,7 @@ from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError
 from bert_jax.io import progress
-from bert_jax.tokenization import templates
+from bert_jax.tokenization import templates, wordpiece
 from data_pipelines import cleaning, languages, readers, sentences
 from data_pipelines.stages import pairs
 
@@ -190,6 +190,9 @@ class Options(CorpusOptions):
             normalizer=self.normalizer,
             log=progress.log,
         )
+        if self.schema == google.SCHEMA and type(tokenizer) is wordpiece.WordPieceTokenizer:
+            options = tokenizer.lower_case, tokenizer.strip_accents, tokenizer.template
+            tokenizer = wordpiece.GoogleWordPieceTokenizer(tokenizer.path, *options)
         stated = tokenizer.default_template
         if tokenizer.states_template and template not in (None, stated):
             raise UserError(

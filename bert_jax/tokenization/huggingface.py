@@ -16,7 +16,6 @@ from bert_jax.tokenization import byte_bpe_files, templates
 from bert_jax.tokenization.families import RECORDS, TokenizerRecord
 from bert_jax.tokenization.interface import Tokenizer
 from bert_jax.tokenization.kinds import KINDS, find, load_file, of_file
-from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
 ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
@@ -47,14 +46,12 @@ _WORD_PIECES = {
     "continuing_subword_prefix": "##",
 }
 
-_LONGEST_WORD = 100  # characters, in transformers
-
 _TEXT, _BOOL = (str, None), (bool, None)
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
     **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
+    "truncation_side?": _TEXT,
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
-    **dict.fromkeys(("truncation_side?", "padding_side?"), _TEXT),
     **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
 }
 _NORMALIZER = {
@@ -66,10 +63,7 @@ _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
     "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
     "model?": (
-        {
-            **dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
-            "max_input_chars_per_word?": (range(0, 1 << 31), None),
-        },
+        dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
         None,
     ),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
@@ -77,7 +71,6 @@ _TOKENIZER = {
         [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
         None,
     ),
-    **dict.fromkeys(("truncation?", "padding?"), ({"direction?": str}, None)),
 }
 
 
@@ -100,8 +93,7 @@ def read_tokenizer(
     that reads tokenizer.json alone, by that of tokenizer.json, else by that of the tokenizer.
 
     Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are then not found in
-    text, or not within words, are logged, and so is a limit of the length of words. In `added_tokens` they
-    have the form of tokenizer.json.
+    text, or not within words, are logged. In `added_tokens` they have the form of tokenizer.json.
 
     Args:
         folder: a local path or a URL.
@@ -140,11 +132,6 @@ def read_tokenizer(
     if tokenizer.kind == "wordpiece":
         tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
     _log_unlike_text(tokenizer, added, folder, log)
-    if longest := stated.longest_word(path):
-        log(
-            f"warning: {folder}: its tokenizer takes words of over {longest} characters for unknown, and "
-            f"bert_jax those of over {MAX_WORD_CHARACTERS} (max_input_chars_per_word)"
-        )
     return tokenizer
 
 
@@ -152,21 +139,14 @@ def _log_unlike_text(
     tokenizer: Tokenizer, added: Sequence[Mapping[str, Any]], folder: str, log: Callable[[str], None]
 ) -> None:
     """Logs the added tokens that transformers finds in text where the tokenizer does not."""
-    alone = tokenizer.encode_batch([one["content"] for one in added])
-    within = tokenizer.encode_batch([f"x{one['content']}x" for one in added])
-    unknown, words = [], []
-    for one, ids, ids_within in zip(added, alone, within, strict=True):
-        if list(ids) != [one["id"]]:
-            unknown.append(one)
-        elif one["id"] not in ids_within and not one.get("single_word"):
-            words.append(one["content"])
-    if unknown:
-        names = some(one["content"] for one in unknown)
-        kept = all(tokenizer.tokens[one["id"] :][:1] == [one["content"]] for one in unknown)
-        lost = "" if kept else ", nor kept in a conversion"
-        log(f"warning: {folder}: its added tokens {names} are not recognized in text{lost}")
-    if words:
-        log(f"warning: {folder}: its added tokens {some(words)} are recognized as whole words only")
+    texts = [one["content"] if one.get("single_word") else f"x{one['content']}x" for one in added]
+    names = [
+        one["content"]
+        for one, ids in zip(added, tokenizer.encode_batch(texts), strict=True)
+        if one["id"] not in ids
+    ]
+    if names:
+        log(f"warning: {folder}: its added tokens {some(names)} are not recognized in all texts")
 
 
 def _record(folder: str) -> TokenizerRecord:
@@ -240,14 +220,10 @@ class _Stated:
         return path
 
     def check(self, path: str) -> None:
-        """Raises UserError if transformers cuts texts at the left, or has other ids than BertTokenizer."""
-        for name in ("truncation", "padding"):
-            side = self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction", "right")
-            if side.lower() != "right":
-                raise UserError(
-                    f"{self.folder}: its tokenizer has {name}_side {json.dumps(side)}, expected right; where "
-                    "that is good enough, set it in tokenizer_config.json"
-                )
+        """Raises UserError if transformers cuts texts at the left, keeps spaces, or has other WordPieces."""
+        for name, expected in (("truncation_side", "right"), ("remove_space", True)):
+            if self.settings.get(name) not in (None, expected):
+                raise UserError(f"{self.folder}: its tokenizer has another {name}; expected {expected}")
         if of_file(path) is not KINDS["wordpiece"]:
             return
         model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
@@ -264,17 +240,9 @@ class _Stated:
         for name, value in given.items():
             if value not in (None, _WORD_PIECES[name]):
                 raise UserError(
-                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}, and bert_jax has the "
-                    f"ids of BertTokenizer alone; expected {json.dumps(_WORD_PIECES[name])}: choose a model "
-                    f"with that"
+                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}; expected "
+                    f"{json.dumps(_WORD_PIECES[name])}, as BertTokenizer"
                 )
-
-    def longest_word(self, path: str) -> int | None:
-        """Returns the limit of words in tokenizer.json; None without one, or for one of the two defaults."""
-        model = self.rust.get("model") or {}
-        longest = model.get("max_input_chars_per_word")
-        of_words = of_file(path) is KINDS["wordpiece"] and model.get("type", "WordPiece") == "WordPiece"
-        return longest if of_words and longest not in (_LONGEST_WORD, MAX_WORD_CHARACTERS) else None
 
     def normalizer(self, path: str) -> str:
         """Returns how the text of a vocabulary is normalized."""
@@ -288,11 +256,6 @@ class _Stated:
         """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
         settings = self._settings_of(path)
         if normalizer == "albert":
-            if settings.get("remove_space") is False:
-                raise UserError(
-                    f"{self.folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's "
-                    f"does not"
-                )
             return settings.get("do_lower_case") is not False, not settings.get("keep_accents")
         stated = self._bert_normalizer()
         strip_accents = settings.get("strip_accents")
@@ -337,8 +300,8 @@ class _Stated:
             stated = stated["content"] if isinstance(stated, Mapping) else stated
             if stated not in (None, used):
                 raise UserError(
-                    f"{self.folder}: its tokenizer has {role}_token {json.dumps(stated)}, and bert_jax uses "
-                    f"{json.dumps(used)}; expected that: choose a model with it"
+                    f"{self.folder}: its tokenizer has {role}_token {json.dumps(stated)}; expected "
+                    f"{json.dumps(used)}"
                 )
 
     def _settings_of(self, path: str) -> Mapping[str, Any]:

@@ -2,11 +2,8 @@
 
 Control characters are dropped, Chinese characters and punctuation outside ASCII are surrounded by spaces,
 and, on request, letters are lower-cased and accents stripped. The Rust library then only has to split at
-whitespace and at ASCII punctuation. The `BertNormalizer` of `tokenizers` is not used, since it does not give
-exactly the reference's tokens: its tables are of an older Unicode (new punctuation and emoji would be
-letters, or vanish), and it drops private-use characters, misses the final sigma and has a wrong bound in the
-Chinese range. This implementation is also faster: ASCII text, which is most of an English corpus, needs no
-substitution at all.
+whitespace and at ASCII punctuation. The `BertNormalizer` of `tokenizers` differs from the reference: its
+tables are of an older Unicode, it drops private-use characters, and it misses the final sigma.
 """
 
 import functools

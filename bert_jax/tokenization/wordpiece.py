@@ -1,32 +1,26 @@
-"""Implements WordPiece as in google-research/bert's FullTokenizer, using the Rust library `tokenizers`."""
+"""Implements WordPiece on the Rust library `tokenizers`, as transformers and as google-research/bert."""
 
 import functools
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
 
 CONTINUATION = "##"
-MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; in transformers the limit is 100
-
-# Characters that the Rust library splits off as punctuation, because its Unicode tables are older, and Python
-# does not. Their replacement does not occur in cleaned text and counts as a letter in the library.
-_NO_LONGER_PUNCTUATION = {0x166D: "\ufffd", 0x111C9: "\ufffd"}
+MAX_WORD_CHARACTERS = 200  # longer words are [UNK], as in google-research/bert; in transformers over 100
 
 
 class WordPieceTokenizer(Tokenizer):
     """A tokenizer with a vocab.txt, which has one token per line; "##" marks a token that continues a word.
 
-    The id of a token is the number of its line, from 0. The tokens equal those of google-research/bert
-    (tokenization.FullTokenizer) on any Unicode text, by the Unicode tables of the running Python, with two
-    exceptions. Lone surrogates, which do not occur in UTF-8 text, are dropped. U+166D and U+111C9 are
-    punctuation in the older Unicode of the Rust library, but are now a symbol and a mark: words that contain
-    them are [UNK], even if the vocabulary contains the words.
+    The id of a token is the number of its line, from 0. The tokens equal those of transformers' BertTokenizer
+    on any text, except for words of 101 to 200 characters. Lone surrogates are dropped.
 
     Raises:
         UserError: the file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
@@ -35,10 +29,6 @@ class WordPieceTokenizer(Tokenizer):
 
     kind = "wordpiece"
     continuation = CONTINUATION
-
-    @functools.cached_property
-    def _normalize(self) -> Callable[[str], str]:
-        return normalization.normalizer(self.lower_case, self.strip_accents)
 
     def _parse(self, data: bytes) -> None:
         self.tokens = tokens = parse_vocabulary(data, self.path)
@@ -62,23 +52,32 @@ class WordPieceTokenizer(Tokenizer):
         )
         self._rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
-    def _normalized(self, texts: Sequence[str]) -> list[str]:
-        return [_replace_old_punctuation(self._normalize(text)) for text in texts]
+    @functools.cached_property
+    def _pipeline(self) -> tokenizers.Tokenizer:
+        self._rust.normalizer = normalizers.BertNormalizer(
+            strip_accents=self.strip_accents, lowercase=self.lower_case
+        )
+        return self._rust
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         parallelism()
-        encodings = self._rust.encode_batch_fast(self._normalized(texts), add_special_tokens=False)
+        texts = list(map(normalization.without_surrogates, texts))
+        encodings = self._pipeline.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         parallelism()
-        encodings = self._rust.encode_batch(self._normalized(texts), add_special_tokens=False)
+        texts = list(map(normalization.without_surrogates, texts))
         found = []
-        for text, encoding in zip(texts, encodings, strict=True):
-            begins, ends = normalization.original_spans(text, self._normalize)
-            places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            offsets = np.stack([begins[places[:, 0]], ends[places[:, 1] - 1]], axis=1)
+        for text, encoding in zip(
+            texts, self._pipeline.encode_batch(texts, add_special_tokens=False), strict=True
+        ):
+            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            if self.strip_accents and not text.isascii():  # the library's spans have no marks at their ends
+                for span in offsets:
+                    while span[1] < len(text) and unicodedata.category(text[span[1]])[0] == "M":
+                        span[1] += 1
             found.append((np.array(encoding.ids, np.int32), offsets))
         return found
 
@@ -86,10 +85,27 @@ class WordPieceTokenizer(Tokenizer):
         return " ".join(tokens).replace(" " + CONTINUATION, "")
 
 
-def _replace_old_punctuation(text: str) -> str:
-    if text.isascii() or ("\u166d" not in text and "\U000111c9" not in text):
-        return text
-    return text.translate(_NO_LONGER_PUNCTUATION)
+class GoogleWordPieceTokenizer(WordPieceTokenizer):
+    """WordPiece exactly as in google-research/bert (tokenization.FullTokenizer), for its records.
+
+    Text is normalized by the Unicode tables of the running Python. U+166D and U+111C9 are punctuation in the
+    older tables of the Rust library: words that contain them are [UNK].
+    """
+
+    @functools.cached_property
+    def _pipeline(self) -> tokenizers.Tokenizer:
+        return self._rust
+
+    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        normalize = normalization.normalizer(self.lower_case, self.strip_accents)
+        # U+FFFD does not occur in cleaned text and is not punctuation.
+        plain = [normalize(text).translate({0x166D: "\ufffd", 0x111C9: "\ufffd"}) for text in texts]
+        parallelism()
+        return [one.ids for one in self._rust.encode_batch_fast(plain, add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Not supported: records have no offsets."""
+        raise NotImplementedError
 
 
 def parse_vocabulary(data: bytes, path: str) -> list[str]:

@@ -96,7 +96,7 @@ def test_whitespace_around_a_mask(save, tmp_path, lstrip, rstrip):
     check(save(change), tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["truncation_side", "padding_side"])
+@pytest.mark.parametrize("name", ["truncation_side"])
 def test_the_left_side_is_an_error(save, tmp_path, name):
     folder = save(**{name: "left"})
     with pytest.raises(UserError, match=f"{folder}.*{name}"):

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import tokenization
-from bert_jax.tokenization import normalization
 
 WORDS = "cafe ##s x1 istanbul ##x ο ##δ ##ος . , ' ' - a b ab 漢 2 ##2 = é ό e o s ( ) 1 3".split()
 
@@ -33,7 +32,6 @@ def pieces(tokenizer, text):
         ("Cafés", [("cafe", "Café"), ("##s", "s")]),
         ("Cafe\u0301s, e\u0301", [("cafe", "Cafe\u0301"), ("##s", "s"), (",", ","), ("e", "e\u0301")]),
         ("\u0130stanbul\u200bx", [("istanbul", "\u0130stanbul"), ("##x", "x")]),
-        ("ΟΔΟΣ.", [("ο", "Ο"), ("##δ", "Δ"), ("##ος", "ΟΣ"), (".", ".")]),
         ("a\u00a0b\x00 a", [("a", "a"), ("b", "b"), ("a", "a")]),
         ("a\x00b", [("ab", "a\x00b")]),
         ("a漢字b", [("a", "a"), ("漢", "漢"), ("[UNK]", "字"), ("b", "b")]),
@@ -42,20 +40,10 @@ def pieces(tokenizer, text):
         ("", []),
         (" \n ", []),
     ],
-    ids=("ascii accents marks dotted-i sigma controls inside ideographs sign emoji empty blank".split()),
+    ids=("ascii accents marks dotted-i controls inside ideographs sign emoji empty blank".split()),
 )
 def test_characters_of_word_pieces(uncased, text, expected):
     assert pieces(uncased, text) == expected
-
-
-@settings(max_examples=200)
-@given(st.text(st.characters(codec="utf-8"), max_size=30))
-def test_lengths_of_single_characters_add_up(text):
-    for lower_case in (False, True):
-        normalize = normalization.normalizer(lower_case, lower_case)
-        begins, ends = normalization.original_spans(text, normalize)
-        assert len(begins) == len(ends) == len(normalize(text))
-        assert np.all(np.diff(begins) >= 0) and np.all(begins < ends) and np.all(ends <= len(text))
 
 
 @settings(max_examples=200)
