@@ -131,16 +131,6 @@ def test_records_of_a_folder(tmp_path):
     assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
 
 
-@pytest.mark.parametrize("name", ["truncation", "padding"])
-@pytest.mark.parametrize("stated", ["settings", "tokenizer.json"])
-def test_the_left_side_is_an_error_that_names_the_folder(tmp_path, name, stated):
-    content = vocabularies.wordpiece_json(**({name: {"direction": "Left"}} if stated != "settings" else {}))
-    settings = {f"{name}_side": "left"} if stated == "settings" else {}
-    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=settings)
-    with pytest.raises(UserError, match=f"{folder}.*{name}_side"):
-        tokenization.load(folder)
-
-
 @pytest.mark.parametrize("lstrip", [False, True])
 @pytest.mark.parametrize("rstrip", [False, True])
 def test_whitespace_around_a_mask_is_kept_as_the_folder_says(tmp_path, lstrip, rstrip):

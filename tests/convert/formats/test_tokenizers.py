@@ -107,7 +107,7 @@ REFUSED = {
         _other() | {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
         "it has no post_processor",
     ),
-    "another first token": (_settings(cls_token="the"), 'cls_token "the", and bert_jax uses "\\[CLS\\]"'),
+    "another first token": (_settings(cls_token="the"), 'cls_token "the"; expected "\\[CLS\\]"'),
     "no prefix": (_other(**PREFIX), 'continuing_subword_prefix "".*expected "##"'),
 }
 
