@@ -21,12 +21,7 @@ from bert_jax.training.metrics import metrics_of_run, read_tables
 from bert_jax.workdir import run_directory
 
 _EVALUATIONS, _MISTAKES, _FILLS = 30, 100, 12  # rows that are shown at most
-_OF_MACHINES = ("run_seconds", "time", "best_so_far")  # metrics that are no scores
-_SHOWN = {  # of the last line of training
-    "steps_per_second": "{:,.2f}",
-    "sequences_per_second": "{:,.1f}",
-    "tokens_per_second": "{:,.0f}",
-}
+_NO_SCORES = ("step", "kind", "run_seconds", "time", "best_so_far")
 _GIVEN = ("init_from", "data_dir", "data.dir", "data.train", "data.eval", "seed")  # fields of the config
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; }
@@ -67,25 +62,21 @@ def make(directory: str) -> str:
 
 
 def _summary(directory: str, run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    config = run["config"]
-    what = config.get("task") or run["command"]
-    training = [row for row in rows if row["kind"] == "train"]
-    last = (training or rows)[-1]
+    config = dict(config_fields.flatten(run["config"]))
+    last = next((row for row in reversed(rows) if row["kind"] == "train"), rows[-1])
     facts: list[tuple[str, Any]] = [("Command", run["command"]), ("Steps", f"{last['step']:,}")]
     best = read_best(directory)
     if best and best["scores"]:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
-        facts += [("Best step", f"{best['step']:,}"), ("Its scores", scores)]
-    if isinstance(last.get("run_seconds"), int | float):
-        facts.append(("Time", f"{last['run_seconds'] / 60:,.1f} minutes"))
+        facts.append((f"Scores of the best step, {best['step']:,}", scores))
     facts += [
-        (name.replace("_", " ").capitalize(), form.format(last[name]))
-        for name, form in _SHOWN.items()
+        (name.replace("_", " ").capitalize(), f"{last[name]:,.1f}")
+        for name in ("run_seconds", "steps_per_second", "sequences_per_second", "tokens_per_second")
         if isinstance(last.get(name), int | float)
     ]
-    given = dict(config_fields.flatten(config))
-    facts += [(name, given[name]) for name in _GIVEN if given.get(name) not in (None, "")]
+    facts += [(name, config[name]) for name in _GIVEN if config.get(name) not in (None, "")]
     table = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in facts)
+    what = run["config"].get("task") or run["command"]
     return f"<h1>{_text(files.name(directory))}</h1>\n<p class=note>{_text(what)}</p>\n<table>{table}</table>"
 
 
@@ -99,25 +90,13 @@ def _curves(directory: str, rows: list[dict]) -> list[str]:
 
 
 def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = [row for row in rows if row["kind"] not in ("train", "setup")]
+    found = [row for row in rows if row["kind"] not in ("train", "setup")][-_EVALUATIONS:]
     if not found:
         return []
-    kinds = {row["kind"] for row in found}
-    skipped = ("step", "kind", *_OF_MACHINES)
-    names = list(dict.fromkeys(name for row in found for name in row if name not in skipped))
-    header = ["step", *(["evaluation"] if len(kinds) > 1 else []), *names]
-    shown = [
-        [
-            f"{row['step']:,}",
-            *([row["kind"]] if len(kinds) > 1 else []),
-            *(_number(row.get(name)) for name in names),
-        ]
-        for row in found[-_EVALUATIONS:]
-    ]
-    more = (
-        f"<p class=note>The last {_EVALUATIONS} of {len(found):,}.</p>" if len(found) > _EVALUATIONS else ""
-    )
-    return ["<h2>Evaluations</h2>", more, _table(header, shown, numbers=True)]
+    names = list(dict.fromkeys(name for row in found for name in row if name not in _NO_SCORES))
+    shown = [[f"{row['step']:,}", row["kind"], *(_number(row.get(name)) for name in names)] for row in found]
+    table = _table(["step", "evaluation", *names], shown, numbers=True)
+    return [f"<h2>Evaluations</h2><p class=note>The last {len(found):,}.</p>", table]
 
 
 def _fills(directory: str) -> list[str]:

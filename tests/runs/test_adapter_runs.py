@@ -10,7 +10,6 @@ import pytest
 from support import fine_tuned
 from support.models import packed_batch, tiny_task
 from support.pretrained import write
-from support.processes import error_of
 from support.stored_params import stored_params
 
 from bert_jax import checkpoint, cli, convert
@@ -21,7 +20,6 @@ from bert_jax.settings.run_config import AdapterConfig
 from bert_jax.training.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
-from bert_jax.workdir import run_directory
 
 QUERY = "encoder/layers/stack/layer/query/kernel"
 LORA = ("--config.adapter.kind=lora", "--config.adapter.rank=2", "--config.adapter.alpha=4")
@@ -107,63 +105,10 @@ def peft(tmp_path_factory, adapted):
 
 
 @pytest.mark.long
-def test_the_base_is_found_from_any_working_directory(files, pretrained, tmp_path, monkeypatch):
-    monkeypatch.chdir(pretrained.parent)
-    assert run(files, tmp_path / "run", pretrained.name, *LORA, "--config.epochs=1") == 0
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["convert", "--input=run", "--output=peft", "--to=peft"]) == 0
-    assert convert.load("run").adapter.base == str(pretrained)
-    # A base that has moved with the run is found by its relative path.
-    report = tmp_path / "run" / run_directory.REPORT_FILE
-    report.write_text(json.dumps(json.loads(report.read_text()) | {"base": "/no/such/base"}))
-    assert convert.load("run").adapter.base == pretrained.name
-
-
-@pytest.mark.long
-def test_another_run_with_another_scale_is_not_gone_on_from(pretrain, trained, tmp_path):
-    lora = {"adapter.kind": "lora", "adapter.rank": 4, "adapter.alpha": 16.0, "optimizer.warmup_steps": 1}
-    assert pretrain(tmp_path / "first", steps=2, init_from=trained, **lora)[0] == 0
-    go_on = lora | {"steps": 3, "resume_from": tmp_path / "first"}
-    error = error_of(pretrain(**go_on | {"adapter.alpha": 64.0}))
-    assert "its updates have the scale of --config.adapter.alpha=16; set this" in error
-    assert pretrain(**go_on)[0] == 0
-
-
-@pytest.mark.long
-def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
-    mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
-    assert run(files, tmp_path / "next", adapted, "--config.epochs=1", *mesh) == 0
-    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
-    assert all(name.startswith("classifier/") for name in report["new"])
-    assert QUERY in report["loaded"]
-    assert all(name.startswith("classifier/") for name in report["unused"])
-
-
-def test_evaluate_scores_what_the_run_scored(adapted, capsys):
-    assert cli.main(["evaluate", f"--workdir={adapted}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
-    assert found == pytest.approx(json.loads((adapted / "best.json").read_text())["scores"])
-
-
-@pytest.mark.long
 def test_a_run_resumes_to_the_same_end(adapted, files, pretrained, tmp_path, capsys):
     fine_tuned.assert_resumes_to_the_same_end(
         lambda copy: run(files, copy, pretrained, *LORA), adapted, tmp_path / "run", capsys
     )
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (("--config.adapter.rank=4",), "adapter.rank=4: adapter.kind is not lora; leave it at 8"),
-        ((*LORA, "--config.optimizer.freeze=pooler/.*"), "adapter.kind=lora freezes all that it does not"),
-        (("--config.adapter.kind=lore",), "adapter.kind='lore': expected one of lora"),
-    ],
-)
-def test_settings_without_an_effect_are_refused(files, pretrained, tmp_path, capsys, flags, message):
-    assert run(files, tmp_path / "run", pretrained, *flags) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -195,13 +140,6 @@ def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(bottlenecks, pret
         assert cli.main(["convert", *flags, f"--to={to}"]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.long
-def test_bottlenecks_are_those_of_a_run_that_starts_from_them(bottlenecks, files, tmp_path):
-    assert run(files, tmp_path / "next", bottlenecks, *HOULSBY, "--config.epochs=1") == 0
-    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
-    assert all(name.startswith("classifier/") for name in report["new"])
 
 
 @pytest.mark.long

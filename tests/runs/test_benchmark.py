@@ -13,7 +13,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
 from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.settings.run_config import OptimizerConfig
-from bert_jax.training import budget, flops
+from bert_jax.training import flops
 from bert_jax.training.step import TrainSetup
 
 SMALL = EncoderConfig(
@@ -30,13 +30,6 @@ SMALL = EncoderConfig(
 def known_peak(monkeypatch):
     """Measuring what the machine can reach takes seconds on a busy one."""
     monkeypatch.setattr(flops, "measured_matrix_rate", lambda platform, dtype: 8e11)
-
-
-def test_lengths_are_those_of_wikipedia_in_rows_of_512():
-    lengths = benchmark.draw_lengths(100_000, 512, np.random.default_rng(0))
-    assert abs(lengths.mean() - 255.8) < 3
-    assert abs((lengths == 512).mean() - 0.23) < 0.01
-    assert lengths.min() >= 8 and lengths.max() == 512
 
 
 @pytest.mark.parametrize("length", [64, 128, 512])
@@ -60,19 +53,6 @@ def test_synthetic_batches_are_sound_rows(rows, length):
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
 
 
-@pytest.mark.parametrize("length", [1, 4, 12])
-def test_short_rows_hold_no_more_than_their_tokens(length):
-    lengths = benchmark.draw_lengths(100, length, np.random.default_rng(0))
-    assert lengths.min() >= 1 and lengths.max() <= length
-
-
-def test_synthetic_rows_have_keys_of_masks_if_the_masks_are_used_again():
-    plain = benchmark.synthetic_batch("full", 4, 64, 1000)
-    batch = benchmark.synthetic_batch("full", 4, 64, 1000, mask_copies=2)
-    keys = batch.pop("mask_keys")
-    assert keys.dtype == np.uint32 and len(np.unique(keys, axis=0)) == 4 and batch.keys() == plain.keys()
-
-
 def test_sequence_lengths_of_a_known_batch():
     batch = {
         "lengths": np.array([10, 7, 0]),
@@ -80,12 +60,6 @@ def test_sequence_lengths_of_a_known_batch():
         "first_lengths": np.array([[2, 2, 1], [3, 0, 0], [0, 0, 0]]),
     }
     assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
-
-
-def test_flops_without_padding_have_the_predictions_of_the_masks():
-    batch = benchmark.synthetic_batch("full", 4, 64, SMALL.vocab_size)
-    found = [benchmark._count(lambda length, predicted, _: predicted, batch, share) for share in (0.15, 0.5)]
-    assert [counts["flops"] for counts in found] == [4 * 10, 4 * 32]
 
 
 @pytest.mark.slow
@@ -110,11 +84,6 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     real = sum(row_flops(int(n), max(1, round(0.15 * n))) for n in lengths)
     peak = result["peak_flops_per_second"]
     assert result["share_of_peak_without_padding"]["best"] == pytest.approx(real / min(seconds) / peak)
-
-
-def test_a_step_faster_than_the_measured_peak_has_no_share_of_it():
-    assert benchmark._share(4.0, [1.0, 2.0], peak=8.0) == {"best": 0.5, "median": pytest.approx(4 / 1.5 / 8)}
-    assert benchmark._share(16.0, [1.0, 3.0], peak=8.0) is None
 
 
 def run_on_records(tmp_path, capsys, *flags):
@@ -163,32 +132,6 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
 
 
-def test_the_command_times_the_longest_rows_of_a_ramp(tmp_path, monkeypatch):
-    """And with --batch_size that many of them, whatever the config's batch_ramp says."""
-    timed = []
-
-    def time_train_step(task, program, batches, **settings):
-        timed.append((next(batches) if isinstance(batches, Iterator) else batches)["input_ids"].shape)
-        return {}
-
-    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    monkeypatch.setattr(benchmark, "time_loader", lambda *rest: {})
-    folders = [processes.write_records(tmp_path / str(length), length=length) for length in (16, 32)]
-    overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
-    command = [
-        "bench",
-        f"--config={processes.CONFIG}",
-        *overrides,
-        "--seq_length=8",
-        "--batch_size=4",
-        "--json",
-    ]
-    records = f"--config.data.dir={folders[0]},{folders[1]}"
-    ramps = ["--config.length_ramp=0=16,2=32", "--config.batch_ramp=0=8,2=16"]
-    assert cli.main([*command, records, *ramps]) == 0
-    assert timed == [(4, 8), (4, 32)]
-
-
 def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
     timed = []
 
@@ -200,46 +143,6 @@ def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
     assert cli.main(["bench", "--config=pretrain/electra_tiny", "--batch_size=2", "--json"]) == 0
     assert timed == [("ReplacedTokens", True)] and capsys.readouterr().out
-
-
-def test_the_command_times_the_step_of_a_run_with_a_budget_that_skips_spikes(monkeypatch, capsys):
-    timed = []
-
-    def time_train_step(task, program, batch, **settings):
-        state = program.abstract_state
-        timed.append((state.recent.shape, state.spent is not None, budget.ELAPSED in program.place(batch)))
-        return {}
-
-    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    limits = ["--config.budget.hours=1.0", "--config.spikes.factor=9.0"]
-    limits += ["--config.optimizer.warmup_steps=0"]
-    assert cli.main(["bench", "--config=pretrain/tiny", "--batch_size=8", "--json", *limits]) == 0
-    assert timed == [((4,), True, True)] and capsys.readouterr().out
-
-
-def test_the_command_times_one_of_two_phases(monkeypatch, capsys):
-    timed = []
-
-    def time_train_step(task, *rest, objective, **settings):
-        of_masks = flops.RowFlops.of(task)
-        timed.append((type(objective).__name__, flops.row_flops(objective)(128, 19, 1) / of_masks(128, 19)))
-        return {}
-
-    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    command = ["bench", "--config=pretrain/tiny", "--batch_size=2", "--json"]
-    assert cli.main([*command, "--config.causal_steps=2"]) == 0
-    assert "the step of masked LM, not that of the first 2; for theirs, set" in capsys.readouterr().err
-    assert cli.main([*command, "--config.objective=causal_lm", "--config.model.causal=true"]) == 0
-    assert "the step of" not in capsys.readouterr().err
-    assert timed[0] == ("CausalThenMasked", 1) and timed[1][0] == "CausalLM" and timed[1][1] > 2
-
-
-@pytest.mark.slow
-def test_the_command_for_real(tmp_path, capsys):
-    result = run_on_records(tmp_path, capsys)
-    assert result["train_step"]["length"] == 16
-    assert result["train_step_on_records"]["length"] == processes.LENGTH
-    assert 0 < result["train_step_on_records"]["fill"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Runs that end with a budget of tokens or time: their rates, and how they resume."""
 
-import shutil
 import types
 
 import numpy as np
@@ -57,36 +56,6 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
 
 
-@pytest.mark.long
-def test_another_run_whose_budget_is_spent_is_not_gone_on_from(pretrain, tmp_path):
-    fields = TOKENS | {"steps": 9, "budget.tokens": 200}
-    code, output, _ = pretrain(tmp_path / "first", **fields)
-    assert code == 0 and "the budget is spent, at step " in output, output
-    fields["resume_from"] = tmp_path / "first"
-    assert "where budget.tokens of the run is spent; set a larger one" in error_of(pretrain(**fields))
-    code, output, _ = pretrain(**fields | {"budget.tokens": 2500, "steps": 4})
-    assert code == 0 and "resumed from" in output
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("left", [8, 10])
-def test_a_run_that_is_killed_near_the_end_of_its_budget_ends_at_the_same_step(pretrain, tmp_path, left):
-    """The lines of metrics are those of step 7 and of the last step."""
-    fields = TOKENS | {"checkpoint.every": 2, "checkpoint.keep": 99, "optimizer.schedule": "constant"}
-    more = {"log_every": 7, "steps": 1000}
-    code, output, _ = pretrain(tmp_path / "run", **fields | more)
-    assert code == 0 and "the budget is spent, at step 11: " in output, output
-    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 7, 11]
-    place = tmp_path / "run" / "checkpoints"
-    whole = checkpoint.describe(place / "11")
-    for step in (int(path.name) for path in place.iterdir() if path.name.isdigit()):
-        if step > left:
-            shutil.rmtree(place / str(step))
-    code, output, _ = pretrain(tmp_path / "run", **fields | more)
-    assert code == 0 and f"resumed from step {left}" in output
-    assert checkpoint.describe(place / "11") == whole
-
-
 @pytest.mark.slow
 def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch):
     """A clock on which a second passes whenever it is read."""
@@ -104,20 +73,6 @@ def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch
     np.testing.assert_allclose(shares, np.array([*seconds, 6, *range(6, 21), 20, 20]) / 20, rtol=1e-6)
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     np.testing.assert_allclose(rates, np.interp(shares, [0, 0.25, 1], [0, 1e-3, 0]), rtol=1e-4, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
-    """Another kind of budget begins with nothing spent."""
-    code, _, _ = pretrain(steps=2, **TOKENS)
-    assert code == 0
-    changed = TOKENS | {"budget.tokens": 0, "budget.hours": 1.0}
-    code, _, _ = pretrain(more=["--allow_changes"], steps=3, **changed)
-    assert code == 0
-    assert lines(tmp_path / "run")[-1]["budget"] < 0.1
-    code, output, _ = pretrain(more=["--allow_changes"], steps=4, **changed | {"budget.hours": 0.0})
-    assert code == 0 and "resumed from step 3" in output
-    assert "budget" not in lines(tmp_path / "run")[-1]
 
 
 def test_a_schedule_of_a_budget_has_no_steps(pretrain):

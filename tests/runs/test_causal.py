@@ -38,17 +38,6 @@ def test_a_run_left_to_right(causal):
     assert not any("mlm" in name or "nsp" in name for line in processes.metrics(causal) for name in line)
 
 
-@pytest.mark.slow
-def test_masked_lm_goes_on_from_its_weights(causal, pretrain, tmp_path):
-    fields = {"init_from": causal, "init_ignore": "(nsp|pooler)/.*", "model.causal": False}
-    code, _, error = pretrain(**fields, steps=1, **{"optimizer.warmup_steps": 0})
-    assert (code, error) == (0, "")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
-    assert config["model"]["causal"] is False
-    report = json.loads((tmp_path / "run" / "initialized.json").read_text())
-    assert all(name.startswith(("nsp/", "pooler/")) for name in report["new"])
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -100,37 +89,6 @@ def phases(tmp_path_factory, records):
     with processes.quick_compilation():
         assert cli.main(processes.command(directory, records, **PHASES)) == 0
     return directory
-
-
-@pytest.mark.slow
-def test_the_metrics_of_two_phases(phases):
-    train = {line["step"]: line for line in processes.metrics(phases, "train")}
-    assert list(train) == [1, 2, 4, 6, 8]
-    first, second = {"clm_loss", "clm_accuracy"}, {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
-    for step, line in train.items():
-        expected = first if step < BORDER else first | second if step == 6 else second
-        assert {name for name in line if name in first | second} == expected
-        assert 0 < line["goodput"] <= 1 and line["tokens_per_second"] > 0
-    assert train[1]["loss"] == pytest.approx(train[1]["clm_loss"], rel=1e-6)  # two sums over the devices
-    assert train[1]["loss"] == pytest.approx(math.log(100), rel=0.05)
-    assert train[8]["loss"] == pytest.approx(train[8]["mlm_loss"] + train[8]["nsp_loss"])
-    mixed = train[6]
-    assert mixed["loss"] == pytest.approx((mixed["clm_loss"] + mixed["mlm_loss"] + mixed["nsp_loss"]) / 2)
-    evaluations = processes.metrics(phases, "eval")
-    assert [line["step"] for line in evaluations] == [4, 8]
-    assert all(second <= line.keys() and not first & line.keys() for line in evaluations)
-    assert list((phases / "tensorboard").iterdir())
-    assert cli.main(["plot", f"--workdir={phases}", f"--output={phases}/curves.svg"]) == 0
-    drawn = (phases / "curves.svg").read_text()
-    for title in ("Causal LM loss", "Masked LM loss", "Next sentence loss", "Goodput"):
-        assert f"<!-- {title} -->" in drawn
-
-
-@pytest.mark.long
-def test_the_model_of_two_phases_is_bidirectional(phases):
-    assert json.loads((phases / "config.json").read_text())["config"]["model"]["causal"] is False
-    assert set(convert.load(phases).groups) == {"encoder", "mlm", "nsp", "pooler"}
-    assert cli.main(["fill-mask", f"--model={phases}", "word1 [MASK]"]) == 0
 
 
 @pytest.mark.long

@@ -3,20 +3,13 @@
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
-from support import fine_tuned, lowering, processes
+from support import fine_tuned, processes
 from support.pretrained import write
 
 from bert_jax import checkpoint, cli, convert
 from bert_jax.convert import parity
-from bert_jax.convert.formats import work_directory
-from bert_jax.estimate import program
-from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.runs import pretrain
-from bert_jax.settings import config_files, pretrain_config
-from bert_jax.training import flops
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -80,66 +73,6 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
         moved.rename(trained)
     assert "resumed from step 2" in capsys.readouterr().out
     assert checkpoint.describe(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
-
-
-@pytest.mark.long
-def test_a_run_does_not_go_on_with_another_teacher(run, records, trained, tmp_path, capsys):
-    other = shutil.copytree(run, tmp_path / "run")
-    shutil.rmtree(other / "checkpoints" / "4")
-    same = shutil.copytree(trained, tmp_path / "same")
-    teacher = convert.load(trained)
-    params = {name: 2 * x for name, x in teacher.params.items()}
-    work_directory.FORMAT.write(teacher.replace(params=params), tmp_path / "another")
-    assert cli.main([*command(other, records, tmp_path / "another"), "--allow_changes"]) == 2
-    assert "the frozen parameters are not those that" in capsys.readouterr().err
-    assert cli.main([*command(other, records, same), "--allow_changes"]) == 0
-
-
-@pytest.mark.long
-def test_mistakes(run, records, trained, pretrained, tmp_path, capsys):
-    for fields, message in (
-        (
-            {"distillation.teacher": pretrained},
-            "was trained with another vocabulary than",
-        ),
-        ({"distillation.teacher": ""}, "distillation.init_layers=spread: there is no teacher"),
-        (
-            {"distillation.temperature": 3, "distillation.losses": "cosine=1"},
-            "temperature=3.0: distil",
-        ),
-        ({"distillation.layers": "1"}, "distillation.losses=logits=5, task=2, cosine=1 does not use it"),
-        ({"distillation.init_layers": "0,5"}, "the model has no layer 5; expected 0 to 1"),
-        ({"model.num_hidden_layers": 3}, "the student has 3 layers and the teacher 2; set --config.model."),
-        ({"init_from": trained}, "the model starts with layers of the teacher; leave it at"),
-        ({"objective": "replaced_tokens", "model.model_type": "electra"}, "objective=replaced_tokens has no"),
-    ):
-        assert cli.main(command(tmp_path / "run", records, trained, **fields)) == 2, fields
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1, (fields, error)
-
-
-def test_an_estimate_includes_the_teacher(trained):
-    """Of its architecture alone: its forward pass, and the memory of its parameters."""
-    fields = config_files.load("pretrain/distilbert")
-    fields.distillation.teacher, fields.model.num_hidden_layers = str(trained), 1
-    config, message = pretrain.adopt_architecture(pretrain_config.pretraining(fields), ())
-    assert message == f"the model starts with layers 0 of the 2 of {trained}, 32 wide"
-    step = program.TrainStep(config, program.synthetic_rows(config, 32), jax.devices()[:1])
-    student, teacher = (
-        MaskedLM(config.model.encoder().replace(**changes), None, None, next_sentence_head=False)
-        for changes in ({}, {"num_hidden_layers": 2, "type_vocab_size": 2})
-    )
-    one, other = (flops.RowFlops.of(each)(32, 32) for each in (student, teacher))
-    assert step.row_flops == pytest.approx(one + other / 3)
-    shapes = (jax.eval_shape(each.init, jax.random.key(0)) for each in (student, teacher))
-    assert step.chip_bytes["parameters"] == 4 * sum(x.size for x in jax.tree.leaves(list(shapes)))
-
-
-def test_the_config_has_the_published_parameters():
-    model = pretrain_config.pretraining(lowering.load("pretrain/distilbert")).model.replace(vocab_size=30522)
-    student = MaskedLM(model.encoder(), None, None, next_sentence_head=False)
-    shapes = jax.eval_shape(student.init, jax.random.key(0))
-    assert sum(x.size for x in jax.tree.leaves(shapes)) == 66_985_530
 
 
 # Two-step fine-tuning

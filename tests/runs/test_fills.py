@@ -1,7 +1,5 @@
 """Fills of masks at each evaluation of pre-training, on a mesh of 8 devices that splits every parameter."""
 
-import shutil
-
 import pytest
 from support import processes, tensorboard
 
@@ -55,17 +53,6 @@ def test_tensorboard_shows_them_at_each_evaluation(filled):
     assert all("\n| word1 word2 \\[MASK\\] word4 | word" in text for text in found)
     lines = processes.metrics(filled)
     assert [line["step"] for line in lines if line["kind"] != "train"] == [2, 4, 6]
-
-
-@pytest.mark.long
-def test_a_run_that_resumes_has_each_step_once(filled, records, tmp_path, capsys):
-    """What a run leaves that was killed before its last save: step 6 is done, and evaluated, again."""
-    other = shutil.copytree(filled, tmp_path / "run")
-    shutil.rmtree(other / "checkpoints" / "6")
-    assert cli.main(processes.command(other, records, **FIELDS)) == 0
-    assert "resumed from step 4" in capsys.readouterr().out
-    assert read_tables(other, "eval/fills") == read_tables(filled, "eval/fills")
-    assert tensorboard.steps(other / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
 
 
 @pytest.mark.long

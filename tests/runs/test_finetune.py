@@ -5,16 +5,12 @@ import json
 import os
 import shutil
 import signal
-import types
 
-import jax
 import numpy as np
 import pytest
 from support import fine_tuned
 
 from bert_jax import checkpoint, cli
-from bert_jax.inference.fill_mask import MaskFiller
-from bert_jax.runs import finetune
 from bert_jax.tasks.rows import outputs
 from bert_jax.training.metrics import read_metrics
 
@@ -73,24 +69,6 @@ def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsy
     )
     assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
     assert "packed" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("pack", ["true", "false"])
-def test_evaluations_pack_rows_where_predictions_do(files, pretrained, tmp_path, monkeypatch, pack):
-    found = []
-
-    def fit(evaluators, **given):
-        (best,) = evaluators
-        found.append(best._evaluator._shapes)
-        return types.SimpleNamespace(step=1)
-
-    monkeypatch.setattr(finetune.train, "fit", fit)
-    lines = (files / "dev.csv").read_text().splitlines()
-    (tmp_path / "dev.csv").write_text("\n".join([lines[0], *lines[1:] * 20]))
-    flags = (f"--config.data.eval={tmp_path}/dev.csv", f"--config.pack={pack}", "--config.max_seq_length=32")
-    cli.main(arguments(files, tmp_path / "run", pretrained, *flags))
-    (shapes,) = found
-    assert (shapes.packed is not None) == (pack == "true")
 
 
 @pytest.mark.long
@@ -245,98 +223,8 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, mess
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ("--config.data.label=", "which column holds the label? give --config.data.label=COLUMN"),
-        ("--config.data.label=stars", "no column 'stars' for data.label"),
-        ("--config.data.train=missing.csv", "missing.csv: no such file"),
-    ],
-)
-def test_mistakes_of_both_files_come_together(files, pretrained, tmp_path, capsys, change, message):
-    changes = [change, "--config.data.eval=nowhere.csv"]
-    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 2
-    error = capsys.readouterr().err
-    assert message in error and "; nowhere.csv: no such file" in error and error.count("\n") == 1
-
-
-def test_only_the_first_of_several_processes_prints(files, pretrained, tmp_path, capsys, monkeypatch):
-    def stop(**arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(finetune.train, "fit", stop)
-    for process, lines in ((0, 2), (1, 0)):
-        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        capsys.readouterr()
-        assert cli.main(arguments(files, tmp_path / "run", pretrained)) == 130
-        said = [line for line in capsys.readouterr().out.splitlines() if "examples from" in line]
-        assert len(said) == lines
-
-
 def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, capsys):
     other = tmp_path / "vocab.txt"
     other.write_text(vocabulary.read_text() + "more\n")
     assert cli.main(arguments(files, tmp_path / "run", pretrained, f"--config.vocab={other}")) == 2
     assert "is not the vocabulary of the checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_labels_outside_the_set(finetuned, tmp_path, capsys):
-    path = tmp_path / "dev.csv"
-    path.write_text("review,color\na dog,red\na cat,yellow\n")
-    assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={path}"]) == 2
-    assert f"{path}:3: label 'yellow' is none of 'blue', 'red'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command, message",
-    [
-        (["evaluate"], "evaluate needs --workdir="),
-        (["evaluate", "--workdir=@", "--split=test"], "--split=test: the run has no such file"),
-        (["evaluate", "--workdir=@", "--model=first"], "--model=first: expected best or last"),
-        (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split name two files"),
-        (["predict", "--workdir=@", "--output=x.tsv"], "predict needs either --input=FILE or --split="),
-        (["predict", "--workdir=@", "--input=x.tsv"], "predict needs --output=FILE.tsv"),
-        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv, or .jsonl"),
-        (["fill-mask", "--model=@", "no mask"], "no [MASK] in 'no mask'"),
-        (["fill-mask", "text"], "fill-mask needs --model="),
-    ],
-)
-def test_mistakes_after_training(finetuned, pretrained, capsys, command, message):
-    directory = pretrained if command[0] == "fill-mask" else finetuned
-    assert cli.main([argument.replace("@", str(directory)) for argument in command]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-def test_a_fine_tuned_model_fills_no_masks(finetuned, capsys):
-    assert cli.main(["fill-mask", f"--model={finetuned}", "a [MASK]"]) == 2
-    assert "expected a pre-trained checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_fill_mask(pretrained, capsys):
-    texts = ["the [MASK] is [MASK]", "a dog", "[MASK]"]
-    with pytest.raises(Exception, match=r"no .MASK. in 'a dog'"):
-        MaskFiller(str(pretrained))(texts)
-    assert cli.main(["fill-mask", f"--model={pretrained}", "--json", texts[0], texts[2]]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [len(text["masks"]) for text in found] == [2, 1]
-    for mask in found[0]["masks"] + found[1]["masks"]:
-        probabilities = [candidate["probability"] for candidate in mask]
-        assert len(mask) == 5 and probabilities == sorted(probabilities, reverse=True)
-        assert 0 < sum(probabilities) <= 1
-    assert cli.main(["fill-mask", f"--model={pretrained}", "--top=2", texts[0]]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == texts[0] and lines[1].startswith("  [MASK] 1: ") and len(lines) == 3
-
-
-@pytest.mark.long
-def test_padding_does_not_change_what_is_filled_in(pretrained):
-    filler = MaskFiller(str(pretrained))
-    alone = filler(["the [MASK] dog"])[0][0]
-    beside = filler(
-        ["the [MASK] dog", "a [MASK] is [MASK] the big small cat one two three red green blue a a a"]
-    )[0][0]
-    assert [c.token for c in alone] == [c.token for c in beside]
-    np.testing.assert_allclose([c.probability for c in alone], [c.probability for c in beside], rtol=1e-4)

@@ -1,7 +1,6 @@
 """Runs with `optimizer.freeze`: the frozen parameters are saved once, and whatever reads the run sees all."""
 
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -13,14 +12,13 @@ from support.pretrained import write
 from support.stored_params import stored_params
 
 from bert_jax import checkpoint, cli, convert
-from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import optimizers
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
-from bert_jax.workdir import run_directory
 
 FREEZE = "encoder/embeddings/.*|encoder/layers/0/.*"
 KERNEL = "encoder/layers/stack/layer/query/kernel"
@@ -90,34 +88,6 @@ def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
 
 
 @pytest.mark.long
-def test_evaluate_scores_what_the_run_scored(frozen, capsys):
-    assert cli.main(["evaluate", f"--workdir={frozen}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
-    assert found == pytest.approx(json.loads((frozen / "best.json").read_text())["scores"])
-
-
-@pytest.mark.long
-def test_another_run_starts_from_it(frozen, files, tmp_path):
-    assert run(files, tmp_path / "next", frozen, "--config.epochs=1", "--config.optimizer.freeze=") == 0
-    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
-    assert all(name.startswith("classifier/") for name in report["new"])
-    assert KERNEL in report["loaded"] and "encoder/embeddings/word_embeddings" in report["loaded"]
-
-
-@pytest.mark.long
-def test_a_directory_of_before_is_refused_in_one_line(frozen, files, pretrained, tmp_path, capsys):
-    """It has every parameter among the trained ones."""
-    params = stored_params(frozen)
-    shutil.copytree(frozen, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
-    keeper = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints")
-    keeper.save(8, {"params": nest({name: jax.numpy.asarray(x) for name, x in params.items()})})
-    keeper.close()
-    assert run(files, tmp_path / "run", pretrained) == 2
-    error = capsys.readouterr().err
-    assert "are trained there and frozen here" in error and error.count("\n") == 1
-
-
-@pytest.mark.long
 def test_a_run_resumes_to_the_same_end(frozen, files, pretrained, tmp_path, capsys):
     fine_tuned.assert_resumes_to_the_same_end(
         lambda copy: run(files, copy, pretrained), frozen, tmp_path / "run", capsys
@@ -168,20 +138,3 @@ def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
         np.testing.assert_allclose(x[frozen:], whole[name][frozen:], rtol=1e-4, atol=1e-5)
     specs = {name: x.sharding.spec for name, x in flatten(state.frozen).items()}
     assert specs[f"params/{KERNEL}/axis0_0"] == jax.sharding.PartitionSpec(None, "fsdp", "tensor", None)
-
-
-@pytest.mark.long
-def test_parameters_that_are_not_given_start_as_if_none_were():
-    task, mesh, optimizer = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2), optax.scale_by_adam()
-    objective = optimizers.freeze(task, FREEZE)
-    whole = init_state(objective, optimizer, mesh, 0)
-    model = flatten(jax.device_get(objective.join(whole.params, whole.frozen)))
-    values = {name: x + 1 for name, x in model.items() if name.startswith("encoder/")}
-    state = init_state(objective, optimizer, mesh, 0, given=nest(values))
-    jax.tree.map(np.testing.assert_array_equal, state.opt_state, whole.opt_state)
-    found = flatten(objective.join(state.params, state.frozen))
-    assert found.keys() == model.keys() > values.keys()
-    for name, x in found.items():
-        np.testing.assert_array_equal(x, values.get(name, model[name]))
-    shardings = jax.tree.map(lambda x: x.sharding, whole)
-    assert jax.tree.map(lambda x: x.sharding, state) == shardings

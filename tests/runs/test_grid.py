@@ -4,19 +4,14 @@ import json
 import os
 from urllib.parse import unquote
 
-import jax
 import ml_collections
 import numpy as np
 import pytest
 from support import fine_tuned
 
 from bert_jax import cli
-from bert_jax.errors import UserError
 from bert_jax.io.files import is_remote
-from bert_jax.runs import finetune, grid
-from bert_jax.tasks import fields, predictions
-from bert_jax.tasks.table import Examples
-from bert_jax.tasks.text.task import parse_class_weights
+from bert_jax.runs import grid
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +68,6 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert json.loads((tmp_path / "summary.json").read_text()) == found
 
 
-@pytest.mark.parametrize("process", [0, 1])
-def test_the_first_of_several_processes_writes_the_summaries(
-    files, pretrained, tmp_path, capsys, monkeypatch, process
-):
-    best = {"step": 1, "metric": "accuracy", "scores": {"accuracy": 0.5}, "degenerate": False}
-    monkeypatch.setattr(grid.finetune, "finetune", lambda *args, **more: best)
-    monkeypatch.setattr(grid.model_card, "of_repeats", lambda *args: "a card")
-    monkeypatch.setattr(jax, "process_index", lambda: process)
-    (tmp_path / "runs").mkdir()
-    assert cli.main(command(files, tmp_path / "runs", pretrained, "--seeds=2")) == 0
-    said = capsys.readouterr().out
-    if process:
-        assert said == "" and not list((tmp_path / "runs").iterdir())
-    else:
-        assert "run 2 of 2" in said and "degenerate" in said
-        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["README.md", "summary.json"]
-
-
 def test_a_table_of_settings():
     runs = [
         {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
@@ -136,36 +113,6 @@ def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tm
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
     assert "nothing to train: the run was stopped early" in capsys.readouterr().out
     assert json.loads((tmp_path / "best.json").read_text()) == best
-
-
-def test_the_furthest_numbers_come_first(tmp_path):
-    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], [], [], [2, 3, 4], rows=3)
-    outputs = np.float32([[1.0], [5.0], [2.5]])
-    predictions.NumberPredictions(examples, outputs, np.float32([1.5, 2.0, 2.4])).report(tmp_path)
-    rows = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
-    assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3"
-    assert (tmp_path / "scores-dev.png").stat().st_size > 1000
-
-
-def test_class_weights_are_balanced_over_the_rows_that_are_trained_on(files, pretrained, tmp_path):
-    path = tmp_path / "train.tsv"
-    path.write_text("text\tlabel\n" + "the cat\tx\na dog\ty\n" * 4 + "one\tx\n" * 30)
-    config = fields.default_config(task="classification")
-    config.init_from, config.max_seq_length, config.train_rows = str(pretrained), 16, 8
-    config.data.train, config.data.text_a, config.data.label = str(path), "text", "label"
-    config.class_weights = "balanced"
-    _, task, _ = finetune.prepare(config, "")
-    assert task.class_weights == (1.0, 1.0)
-
-
-def test_class_weights_as_they_are_given():
-    labels = ("no", "yes")
-    assert parse_class_weights("", labels, [0, 1]) == ()
-    assert parse_class_weights("balanced", labels, [0, 0, 0, 1]) == pytest.approx((4 / 6, 2))
-    assert parse_class_weights("yes=2.5", labels, [0, 1]) == (1.0, 2.5)
-    for text in ("maybe=2", "yes=0", "yes=much", "yes=1_0", "yes", "yes=2,no=1,yes=3"):
-        with pytest.raises(UserError, match="expected balanced, or LABEL=WEIGHT"):
-            parse_class_weights(text, labels, [0, 1])
 
 
 @pytest.mark.parametrize(

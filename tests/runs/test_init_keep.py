@@ -62,9 +62,3 @@ def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pr
 def test_mistakes(files, pretrained, tmp_path, capsys, fields, message):
     command = arguments(files, tmp_path / "run", pretrained, *(f"--config.{field}" for field in fields))
     assert message in fine_tuned.mistake(command, capsys)
-
-
-def test_a_checkpoint_that_lacks_what_is_kept(files, vocabulary, tmp_path, capsys):
-    without = write(tmp_path / "without a pooler", vocabulary, next_sentence=False)
-    command = arguments(files, tmp_path / "run", without, "--config.init_keep=(pooler|encoder/embeddings)/.*")
-    assert "keeps pooler/dense/bias, which" in fine_tuned.mistake(command, capsys)

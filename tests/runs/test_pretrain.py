@@ -1,7 +1,6 @@
 """`bert-jax pretrain`: what it writes and prints, and what it reads."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -51,12 +50,6 @@ def test_what_it_says(pretrain, trained):
     assert last.startswith(f"saved in {trained}/checkpoints/6; try: bert-jax fill-mask --model={trained} ")
 
 
-def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):
-    data = shutil.copytree(records, tmp_path / "elsewhere")
-    code, output, _ = pretrain(trained, data, steps=6)
-    assert code == 0 and "nothing to train" in output
-
-
 @pytest.mark.long
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
@@ -70,12 +63,6 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
 def test_going_on_from_another_run(pretrain, trained):
     code, output, _ = pretrain(steps=7, resume_from=trained)
     assert code == 0 and f"resumed from {trained}/checkpoints/6 at step 6" in output
-
-
-@pytest.mark.long
-def test_records_without_an_evaluation_split(pretrain):
-    code, output, _ = pretrain(steps=6, **{"data.eval_split": ""})
-    assert code == 0 and "no evaluation: the records have no split for it" in output
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import pytest
 from support import processes
 
 from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel, parameters
-from bert_jax.models.sizes import MODERN
 from bert_jax.runs import pretrain
 from bert_jax.settings import pretrain_config
 from bert_jax.training.optimizers import make_optimizer
@@ -54,27 +52,6 @@ def load_config(name, argument):
     return space["get_config"](argument)
 
 
-@pytest.mark.parametrize("size", MODERN)
-def test_modern_sizes(size):
-    config = load_config("modernbert", size)
-    ramp = pretrain_config.pretraining(config).batch_sizes
-    steps = [end - start for start, end in zip(ramp.starts, ramp.starts[1:], strict=False)]
-    tokens = sum(count * batch * 1024 for count, batch in zip(steps, ramp.values, strict=False))
-    growth = {"17m": 125, "32m": 100, "68m": 75, "00m": 10, "-1b": 3, "rge": 10}.get(size[-3:], 50)
-    assert len(steps) == 5 and max(steps) - min(steps) <= 1
-    assert tokens == pytest.approx(growth * 1e9, rel=0.005)
-    assert config.batch_size == ramp.values[-1] == (4928 if size.endswith("large") else 4608)
-    cooldown = config.optimizer.cooldown_steps * config.batch_size * 1024
-    rest = (config.steps - ramp.starts[-1]) * config.batch_size * 1024
-    assert (cooldown, tokens + rest) == pytest.approx((50e9, 1769e9), rel=0.001)
-    if size == "modernbert-base":  # three billion tokens of 768 rows
-        assert config.optimizer.warmup_steps == 3_815 and ramp.values == (768, 1536, 2304, 3072, 3840, 4608)
-    share = config.optimizer.weight_decay * config.optimizer.learning_rate
-    assert share == pytest.approx({"ettin-1b": 5e-5}.get(size, 3e-4 if size[-3:] in _SMALL else 1e-5))
-    with pytest.raises(UserError, match="expected one of ettin-17m"):
-        load_config("modernbert", "base")
-
-
 @pytest.mark.parametrize(
     "phase, tokens, first, last, prob, thetas",
     [
@@ -114,17 +91,6 @@ def test_two_phases_have_the_schedule_of_one_run(size):
         load_config(size, "phase3")
 
 
-@pytest.mark.parametrize("phase, rows, sequences", [("phase1", 65_536, 461e6), ("phase2", 32_768, 51e6)])
-def test_large_batches_with_lamb(phase, rows, sequences):
-    config = load_config("large_lamb", phase)
-    assert config.batch_size == rows and config.batch_size * config.steps == pytest.approx(
-        sequences, rel=0.01
-    )
-    make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, None)
-    with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
-        load_config("large_lamb", "")
-
-
 def test_the_hour_for_rows_and_for_pairs():
     rows, pairs = (load_config("hour", forms) for forms in ("", "pairs"))
     same = {"model_type", "type_vocab_size", "classifier_pooling"}
@@ -133,19 +99,3 @@ def test_the_hour_for_rows_and_for_pairs():
     assert config.model.classifier_pooling == "mean"
     with pytest.raises(UserError, match="expected some of pairs, left_to_right, two_layers"):
         load_config("hour", "packed")
-
-
-@pytest.mark.parametrize(
-    "size, count", [("base", 11_813_810), ("xlarge_v2", 59_021_490), ("tiny", 2_872_306)]
-)
-def test_sizes_of_albert(size, count):
-    config = load_config("albert", size)
-    typed = pretrain_config.pretraining(config)
-    model = typed.model.replace(vocab_size=30_000).encoder()
-    assert parameters.count(parameters.abstract(PretrainingModel(model), 6)) == count
-    assert config.optimizer.name == "lamb_uncorrected"
-    assert (config.masking.strategy, config.masking.max_predictions) == ("ngram", 20)
-    assert model.hidden_dropout_prob == (0.1 if size == "base" else 0)
-    make_optimizer(typed.optimizer, config.steps, None)
-    with pytest.raises(UserError, match="expected pretrain/albert:SIZE with one of tiny, base, large"):
-        load_config("albert", "huge")

@@ -1,7 +1,6 @@
 """Pre-training with other masks, and without next-sentence labels."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -68,18 +67,3 @@ def test_other_masks(pretrain, records, tmp_path):
     fields["masking.replace"] = "1,0,0"
     code, _, error = pretrain(run, records, steps=6, **fields | {"masking.exclude_special": False})
     assert code == 2 and "'0.5,0.5,0' there and '1,0,0' here" in error
-
-
-@pytest.mark.long
-def test_masks_that_rows_have_again(pretrain, records, tmp_path):
-    run = tmp_path / "run"
-    fields = {"masking.copies": 2, "checkpoint.every": 3, "log_every": 1}
-    code, output, error = pretrain(run, records, steps=6, **fields)
-    assert (code, error) == (0, "") and "each row has 2 sets of masks, one an epoch in turn" in output
-    losses = [line["mlm_loss"] for line in processes.metrics(run, "train")]
-    shutil.rmtree(run / "checkpoints" / "6")
-    code, output, _ = pretrain(run, records, steps=6, **fields)
-    assert code == 0 and "resumed from step 3" in output
-    assert [line["mlm_loss"] for line in processes.metrics(run, "train")] == losses
-    code, _, error = pretrain(run, records, steps=6, **fields | {"masking.copies": 1})
-    assert code == 2 and "masking.copies" in error

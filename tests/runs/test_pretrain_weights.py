@@ -1,13 +1,11 @@
 """Pre-training that takes its weights and its architecture from another checkpoint."""
 
-import json
 import re
 import shutil
 
 import pytest
 
 from bert_jax import cli
-from bert_jax.errors import UserError
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -72,25 +70,6 @@ def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, cap
     assert model["layer_norm_eps"] == 1e-6
 
 
-def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, monkeypatch):
-    from bert_jax.commands import bench
-    from bert_jax.estimate import program, tpus
-
-    argv = ["--config=pretrain/tiny", f"--config.init_from={trained}", "--config.model.causal=true"]
-    flags, _ = cli.parse_flags(bench, "bench", argv)
-    model = bench._resolve(flags).model
-    assert (model.hidden_size, model.causal) == (32, True)
-
-    def seen(config, length):
-        raise UserError(f"a size of {config.model.hidden_size}")
-
-    monkeypatch.setattr(tpus, "prepare", lambda: None)
-    monkeypatch.setattr(program, "synthetic_rows", seen)
-    assert cli.main(["estimate", "--topology=v5e:1x1", *argv]) == 2
-    error = capsys.readouterr().err
-    assert f"architecture of {trained}: " in error and "a size of 32" in error
-
-
 @pytest.mark.long
 def test_a_run_that_started_needs_the_weights_no_more(records, trained, tmp_path, capsys):
     weights = shutil.copytree(trained, tmp_path / "weights")
@@ -102,12 +81,3 @@ def test_a_run_that_started_needs_the_weights_no_more(records, trained, tmp_path
     assert "resumed from step 2" in capsys.readouterr().out
     assert cli.main([*command, "--config.model.hidden_size=64"]) == 2
     assert "model.hidden_size is 32 there and 64 here" in capsys.readouterr().err
-
-
-def test_records_longer_than_the_weights_have_positions(records, trained, tmp_path, capsys):
-    data = shutil.copytree(records, tmp_path / "records")
-    manifest = json.loads((data / "manifest.json").read_text())
-    (data / "manifest.json").write_text(json.dumps(manifest | {"max_seq_length": 64}))
-    assert cli.main(continued(data, tmp_path / "run", f"--config.init_from={trained}")) == 2
-    error = capsys.readouterr().err
-    assert "rows of 64 tokens and the model has 32 positions" in error

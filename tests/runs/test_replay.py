@@ -1,6 +1,5 @@
 """Pre-training with replay: what it says and writes, that it resumes bit for bit, and what cannot be."""
 
-import json
 import shutil
 
 import numpy as np
@@ -74,15 +73,6 @@ def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
     moved = shutil.copytree(general, tmp_path / "moved")
     code, output, _ = pretrain(straight, **fields | {"data.replay": moved})
     assert code == 0 and "nothing to train" in output
-
-
-@pytest.mark.slow
-def test_records_with_room_for_more_sequences(pretrain, general, tmp_path):
-    wider = shutil.copytree(general, tmp_path / "wider")
-    manifest = json.loads((wider / "manifest.json").read_text())
-    (wider / "manifest.json").write_text(json.dumps(manifest | {"max_sequences_per_row": 7}))
-    code, _, error = pretrain(**FIELDS | {"data.replay": wider, "steps": 2, "optimizer.warmup_steps": 1})
-    assert (code, error) == (0, "")
 
 
 def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):

@@ -169,28 +169,6 @@ def test_killed_within_a_ramp_of_the_batch_size(records, tmp_path):
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_killed_from_left_to_right_and_in_masked_lm(records, tmp_path):
-    """On 8 devices; the border is step 9. SIGKILL in a save after step 3, SIGTERM after step 11."""
-
-    def start(name):
-        arguments = processes.command(tmp_path / name, records, **FIELDS | {"causal_steps": 9})
-        return Attempt(tmp_path / name, records, 8, arguments)
-
-    whole = start("whole")
-    assert whole.finish() == 0, whole.text
-    first = start("run")
-    first.read_until("step +3 ")
-    assert kill_in_a_save(first) == -signal.SIGKILL, first.text
-    second = start("run")
-    second.read_until("step +11 ")
-    assert second.kill(signal.SIGTERM) == 3, second.text
-    last = start("run")
-    assert last.finish() == 0, last.text
-    assert second.resumed_from < 9 < last.resumed_from < STEPS
-    assert_same_end(tmp_path / "run", tmp_path / "whole")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
