@@ -169,7 +169,7 @@ def forward(args) -> None:
     from bert_jax.models.parameters import layer_axes
     from bert_jax.models.row_inputs import INPUTS, row_inputs
     from bert_jax.objectives.classification import Classification
-    from bert_jax.parallel import placement, row_parts, sharding
+    from bert_jax.parallel import microbatches, placement, sharding
     from bert_jax.training import flops
 
     mesh, cases = one_device(), []
@@ -186,15 +186,15 @@ def forward(args) -> None:
             boxed = jax.jit(module.init)(jax.random.key(0), *(inputs[name] for name in INPUTS))["params"]
             arrays = flatten(sharding.unbox(boxed)), layer_axes(boxed)
             params = nest(placement.place(*arrays, mesh, config.execution.dtype))
-            parts = row_parts.of_forward_pass(inputs, mesh)
+            parts = microbatches.for_forward_pass(inputs, mesh)
 
             @jax.jit
             def apply(params, inputs, module=module, parts=parts):
                 def of_part(rows):
-                    together = {"params": placement.together(params)}
+                    together = {"params": placement.restack(params)}
                     return module.apply(together, *(rows[name] for name in INPUTS))["hidden"]
 
-                return row_parts.mapped(of_part, inputs, parts)
+                return microbatches.mapped(of_part, inputs, parts)
 
             def call(apply=apply, params=params, inputs=inputs):
                 apply(params, inputs).block_until_ready()

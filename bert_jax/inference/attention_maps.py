@@ -53,7 +53,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 
     @functools.partial(jax.jit, static_argnames="config")
     def compute(params, batch, config):
-        encoder = placement.together(params["encoder"])
+        encoder = placement.restack(params["encoder"])
         weights = attention_weights(encoder, batch, config=config, types=tokenizer.layout.types)
         return jnp.moveaxis(weights, 1, 0)
 

@@ -263,7 +263,7 @@ def features(
 
     Args:
         params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them, or
-            `placement.Apart`.
+            `placement.UnstackedLayers`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text. Packed rows have `starts` [B, S] and
             `first_lengths` [B, S] as of `rows.packing`.
@@ -273,7 +273,7 @@ def features(
         normalize: as in `Embedder`.
         types: the token types of the first and the second text.
     """
-    params = nest(assemble(flatten(placement.together(params))))
+    params = nest(assemble(flatten(placement.restack(params))))
     if "starts" in batch:
         inputs = batch | packed_inputs(batch, types)
     else:

@@ -20,7 +20,7 @@ from bert_jax.io import progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel import pipelining, placement, row_parts, sharding
+from bert_jax.parallel import microbatches, placement, sharding
 from bert_jax.tasks.rows import assembly, packing
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tokenization import Tokenizer
@@ -53,7 +53,7 @@ class Row:
 
 def shortest_length(mesh: jax.sharding.Mesh) -> int:
     """Returns the least padded length that suits the devices."""
-    return _ACCELERATOR_SHORTEST if row_parts.tokens_at_a_time(mesh) is None else _CPU_SHORTEST
+    return _ACCELERATOR_SHORTEST if microbatches.tokens_at_a_time(mesh) is None else _CPU_SHORTEST
 
 
 def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
@@ -194,7 +194,7 @@ class Engine:
         config: the configuration of the encoder.
         groups: the names of the parameter groups that `compute` uses, such as "encoder".
         compute: compiled function of parameters, a batch and the keyword `config` that returns outputs
-            [B, ...]. Some parameters are `placement.Apart`. The batch has int32 `input_ids` [B, L];
+            [B, ...]. Some parameters are `placement.UnstackedLayers`. The batch has int32 `input_ids` [B, L];
             `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
             the second text; and the arrays that are given to `outputs`.
         max_seq_length: the maximum number of tokens of a row.
@@ -227,7 +227,10 @@ class Engine:
         self._lengths = padded_lengths(max_seq_length, shortest_length(mesh))
         self._sizes: tuple[int, ...] = ()
         self._packs, self._hidden_size = packs, config.hidden_size
-        self._mesh, self._batch_tokens = mesh, mesh.size * (batch_tokens or row_parts.tokens_on_device(mesh))
+        self._mesh, self._batch_tokens = (
+            mesh,
+            mesh.size * (batch_tokens or microbatches.tokens_on_device(mesh)),
+        )
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
         # A weak reference: on accelerators, the arrays of the host are freed when nobody else needs them.
@@ -291,7 +294,7 @@ class Engine:
                 yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
                 begin += size
 
-        for numbers, output in pipelining.computed(dispatch, batches()):
+        for numbers, output in microbatches.pipelined(dispatch, batches()):
             yield numbers, output[: len(numbers)]
 
     def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
@@ -335,7 +338,7 @@ class Engine:
         )
         local_rows = sharding.local_rows(self._mesh, shape.multiple)
         made = packing.output_batches(data, shape, local_rows)
-        for places, output in pipelining.computed(lambda make: dispatch(make()), made):
+        for places, output in microbatches.pipelined(lambda make: dispatch(make()), made):
             of_rows = [output[row, : len(numbers)] for row, numbers in enumerate(places)]
             yield np.concatenate(places), np.concatenate(of_rows)
 

@@ -197,7 +197,7 @@ def logits_at(
     """Returns the logits of the masked LM head at some positions: float32 [B, P, V].
 
     Args:
-        params: the parameters `encoder` and `mlm`, some as `placement.Apart`.
+        params: the parameters `encoder` and `mlm`, some as `placement.UnstackedLayers`.
         ids: int32 [B, L], the tokens of rows with one text each.
         lengths: int32 [B, 1], the number of tokens of each row.
         positions: int32 [B, P], the positions in each row.
@@ -205,7 +205,7 @@ def logits_at(
         types: the token types of the first and the second text.
         head: the structure of the masked LM head.
     """
-    params = placement.together(params)
+    params = placement.restack(params)
     inputs = row_inputs(ids, lengths, types=types)
     hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]

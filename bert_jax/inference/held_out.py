@@ -23,9 +23,9 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-from bert_jax.parallel import pipelining, placement, row_parts, sharding
+from bert_jax.parallel import microbatches, placement, sharding
 from bert_jax.settings.pretrain_config import MaskingConfig
-from bert_jax.training.step import losses_in_parts
+from bert_jax.training.step import losses_in_microbatches
 
 PROB, REPLACE = 0.15, "0.8,0.1,0.1"
 
@@ -190,7 +190,9 @@ def _totals(
     @jax.jit
     def evaluate(params, batch):
         batch = what.objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
-        pairs = losses_in_parts(what.objective, params, batch, row_parts.of_forward_pass(batch, mesh))
+        pairs = losses_in_microbatches(
+            what.objective, params, batch, microbatches.for_forward_pass(batch, mesh)
+        )
         if what.next_sentence:
             weights = batch["next_sentence_weights"]
             pairs["nsp_positive"] = jnp.sum(batch["next_sentence_labels"] * weights), jnp.sum(weights)
@@ -205,7 +207,7 @@ def _totals(
     batches = ((number, _batch(dataset, first, size, count)) for number, first in enumerate(starts))
     totals = None
     on_batch(0, len(starts))
-    for number, output in pipelining.computed(dispatch, batches):
+    for number, output in microbatches.pipelined(dispatch, batches):
         sums = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
         totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
         on_batch(number + 1, len(starts))

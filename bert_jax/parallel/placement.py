@@ -23,7 +23,7 @@ from bert_jax.models.config import EncoderConfig
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Apart:
+class UnstackedLayers:
     """The slices of a parameter [layers, ...] along its first axis, each of shape [...]."""
 
     layers: tuple[jax.Array | np.ndarray, ...]
@@ -37,7 +37,7 @@ def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
 def place(
     params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str
 ) -> dict[str, Any]:
-    """Returns parameters on every device of a mesh, stacked ones as `Apart` where that is faster.
+    """Returns parameters on every device of a mesh, stacked ones as `UnstackedLayers` where that is faster.
 
     Args:
         params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are copied only if
@@ -50,7 +50,7 @@ def place(
     layered = found.keys() & stacked
     found |= {name: found[name].astype(dtype, copy=False) for name in layered if name.endswith("/kernel")}
     if _suits(mesh):
-        found |= {name: Apart(tuple(np.asarray(found[name]))) for name in layered}
+        found |= {name: UnstackedLayers(tuple(np.asarray(found[name]))) for name in layered}
     return jax.device_put(found, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
 
@@ -59,10 +59,10 @@ def _suits(mesh: jax.sharding.Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu" and jax.process_count() == 1
 
 
-def together(params: Any) -> Any:
-    """Returns a tree with arrays [layers, ...] in place of each `Apart`; called in the compiled program."""
+def restack(params: Any) -> Any:
+    """Replaces each `UnstackedLayers` in a tree by an array [layers, ...], inside the compiled program."""
     return jax.tree.map(
-        lambda x: jnp.stack(x.layers) if isinstance(x, Apart) else x,
+        lambda x: jnp.stack(x.layers) if isinstance(x, UnstackedLayers) else x,
         params,
-        is_leaf=lambda x: isinstance(x, Apart),
+        is_leaf=lambda x: isinstance(x, UnstackedLayers),
     )

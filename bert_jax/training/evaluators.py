@@ -23,7 +23,7 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import collective, row_parts, sharding
+from bert_jax.parallel import collective, microbatches, sharding
 from bert_jax.training.metrics import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
 from bert_jax.training.state import TrainState
@@ -171,7 +171,7 @@ class EvalStep:
         """Returns {name: (sum, weight)} of a batch, the `index`-th of an evaluation."""
         if self._step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
-            parts_of = functools.partial(row_parts.of_forward_pass, mesh=self.mesh)
+            parts_of = functools.partial(microbatches.for_forward_pass, mesh=self.mesh)
             eval_step = make_eval_step(self._objective, parts_of)
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)

@@ -18,7 +18,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.objectives import losses
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
-from bert_jax.parallel import placement, row_parts, sharding
+from bert_jax.parallel import microbatches, placement, sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget, Clock
@@ -220,7 +220,7 @@ def _differentiate(
 ) -> tuple[tuple[jax.Array, tuple[Pairs, Pairs]], Params]:
     """Returns ((loss, (pairs of losses, pairs of metrics)), gradient) of a prepared batch."""
     weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
-    microbatches = accumulate_steps if objective.compares_rows else 1
+    count = accumulate_steps if objective.compares_rows else 1
 
     def scaled(name, mean):
         scale = objective.scales.get(name, 1)
@@ -228,11 +228,11 @@ def _differentiate(
 
     def total_loss(params, part, rngs):
         joined = objective.join(params, state.frozen)
-        if microbatches == 1:
+        if count == 1:
             loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
         else:
-            outputs = row_parts.mapped(
-                lambda rows: objective.row_outputs(joined, rows, rngs), part, microbatches, recompute=True
+            outputs = microbatches.mapped(
+                lambda rows: objective.row_outputs(joined, rows, rngs), part, count, recompute=True
             )
             loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
         _check_scales(objective.scales, loss_pairs)
@@ -245,7 +245,7 @@ def _differentiate(
 
     def of_rows(given, rows):
         params, rngs = given
-        return row_parts.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
+        return microbatches.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
 
     return sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
 
@@ -300,7 +300,7 @@ def make_eval_step(
     Args:
         objective: the training objective.
         parts_of: maps a prepared batch to the number of parts in which it is computed; see
-            `losses_in_parts`.
+            `losses_in_microbatches`.
 
     Returns:
         (params, batch, batch index, uint32 seed, frozen=None) -> {name: (sum, weight)}, where `frozen` is
@@ -311,27 +311,27 @@ def make_eval_step(
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
         batch = objective.prepare(batch, key, False)
         joined = objective.join(params, frozen)
-        return losses_in_parts(objective, joined, batch, parts_of(batch))
+        return losses_in_microbatches(objective, joined, batch, parts_of(batch))
 
     return eval_step
 
 
-def losses_in_parts(objective: Objective, params: Params, batch: Batch, parts: int) -> Pairs:
+def losses_in_microbatches(objective: Objective, params: Params, batch: Batch, parts: int) -> Pairs:
     """Returns {name: (sum, weight)} of a batch, without dropout: of losses, `NAME_loss`, and of metrics.
 
     Args:
         objective: the training objective.
-        params: the parameters of its model, some of which may be `placement.Apart`.
+        params: the parameters of its model, some of which may be `placement.UnstackedLayers`.
         batch: a prepared batch.
         parts: the number of parts in which it is computed. An objective that compares rows computes all of
             them at once.
     """
 
     def of_part(params, rows):
-        return objective.loss(placement.together(params), rows, None)
+        return objective.loss(placement.restack(params), rows, None)
 
     def of_rows(params, rows):
-        return row_parts.summed(lambda part: of_part(params, part), rows, parts)
+        return microbatches.summed(lambda part: of_part(params, part), rows, parts)
 
     if parts == 1 or objective.compares_rows:
         loss_pairs, metric_pairs = of_part(params, batch)

@@ -7,7 +7,7 @@ from bert_jax import convert
 from bert_jax.inference import fill_mask
 from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
-from bert_jax.parallel import pipelining
+from bert_jax.parallel import microbatches
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_equal_candidates_come_by_id(top, values):
 @pytest.mark.long
 def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
     """However many masks the texts have: an output has a number for each mask and each token."""
-    sizes, computed = [], pipelining.computed
+    sizes, computed = [], microbatches.pipelined
 
     def watch(compute, batches):
         held = [0]
@@ -91,9 +91,9 @@ def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
             held[0] -= 1
             yield item
 
-    monkeypatch.setattr(pipelining, "computed", watch)
+    monkeypatch.setattr(microbatches, "pipelined", watch)
     filler._engine._batch_tokens = 8 * 64
     texts = ["[MASK] " * 30] * 50 + ["the [MASK]"] * 50
     assert [len(masks) for masks in filler(texts, top=1)] == [30] * 50 + [1] * 50
-    assert len(sizes) > 3 and max(held for held, _ in sizes) <= pipelining.IN_FLIGHT
+    assert len(sizes) > 3 and max(held for held, _ in sizes) <= microbatches.IN_FLIGHT
     assert max(size for _, size in sizes) <= 8 * 64

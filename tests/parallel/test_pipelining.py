@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.parallel import pipelining
+from bert_jax.parallel import microbatches
 
 
 class Output:
@@ -22,10 +22,10 @@ class Output:
 
 def test_outputs_come_in_order_and_two_at_most_are_held():
     Output.held = Output.most = 0
-    found = list(pipelining.computed(Output, ((str(i), i) for i in range(7))))
+    found = list(microbatches.pipelined(Output, ((str(i), i) for i in range(7))))
     assert [(key, int(value)) for key, value in found] == [(str(i), i) for i in range(7)]
     assert Output.most == 2 and Output.held == 0
-    assert list(pipelining.computed(Output, [])) == []
+    assert list(microbatches.pipelined(Output, [])) == []
 
 
 def test_a_batch_is_made_only_when_there_is_room_for_its_output():
@@ -36,8 +36,8 @@ def test_a_batch_is_made_only_when_there_is_room_for_its_output():
             made.append(i)
             yield i, i
 
-    for key, _ in pipelining.computed(Output, batches()):
-        assert len(made) <= key + pipelining.IN_FLIGHT + 1
+    for key, _ in microbatches.pipelined(Output, batches()):
+        assert len(made) <= key + microbatches.IN_FLIGHT + 1
 
 
 class Watched(Output):

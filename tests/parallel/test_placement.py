@@ -50,7 +50,7 @@ def inputs(rows=2, length=16):
 def apply(config):
     return jax.jit(
         lambda params, *arrays: Encoder(config).apply(
-            {"params": placement.together(params)["encoder"]}, *arrays
+            {"params": placement.restack(params)["encoder"]}, *arrays
         )
     )
 
@@ -61,7 +61,7 @@ def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     config = CONFIG.replace(**FAMILIES[family])
     params, stacked = drawn(config)
     apart = placement.place(params, stacked, sharding.make_mesh(), "float32")
-    assert all(isinstance(apart[name], placement.Apart) == (name in stacked) for name in params)
+    assert all(isinstance(apart[name], placement.UnstackedLayers) == (name in stacked) for name in params)
     assert bool(stacked) == (family != "albert")
     expected = apply(config)(nest(params), *inputs())
     found = apply(placement.config_for(config, sharding.make_mesh()))(nest(apart), *inputs())

@@ -77,7 +77,7 @@ def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
     check(stored_params(adapted), pretrained)
     merged = convert.load(adapted).params
     check(merged, pretrained)
-    predictor = flatten(placement.together(Predictor(adapted, log=[].append)._params))
+    predictor = flatten(placement.restack(Predictor(adapted, log=[].append)._params))
     check(predictor, pretrained)
     np.testing.assert_allclose(predictor[QUERY], merged[QUERY], rtol=1e-6, atol=1e-7)
     assert cli.main(["convert", f"--input={adapted}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0

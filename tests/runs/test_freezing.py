@@ -82,7 +82,7 @@ def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
     best = json.loads((frozen / "best.json").read_text())
     check(stored_params(frozen / "best" / str(best["step"])), pretrained)
     check(convert.load(frozen).params, pretrained)
-    check(flatten(placement.together(Predictor(frozen, log=[].append)._params)), pretrained)
+    check(flatten(placement.restack(Predictor(frozen, log=[].append)._params)), pretrained)
     assert cli.main(["convert", f"--input={frozen}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
     check(convert.load(tmp_path / "hf").params, pretrained)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import collective, pipelining, placement, row_parts, sharding
+from bert_jax.parallel import collective, microbatches, placement, sharding
 from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.training import flops
 
@@ -101,7 +101,7 @@ class Shapes:
             return cls(size, lengths)
         devices = mesh.shape["data"] * mesh.shape["fsdp"]
         # Processes may have different numbers of cores.
-        tokens = collective.call_in_primary(lambda: row_parts.tokens_on_device(mesh))
+        tokens = collective.call_in_primary(lambda: microbatches.tokens_on_device(mesh))
         if most_tokens is not None:
             tokens = min(tokens, most_tokens // devices)
         padded = costs.of_padded(data, size, lengths) - costs.compilation
@@ -115,7 +115,7 @@ def make_predict(
 
     The function calls `objective.predict` with the joined parameters, and is compiled for each shape. On
     CPUs, it computes a batch in parts that suit them. Parameters that are all trained may be
-    `placement.Apart`.
+    `placement.UnstackedLayers`.
 
     Args:
         objective: the training objective.
@@ -124,13 +124,13 @@ def make_predict(
     """
 
     def predict(params, batch, frozen=None):
-        joined, parts = objective.join(params, frozen), row_parts.of_forward_pass(batch, mesh)
+        joined, parts = objective.join(params, frozen), microbatches.for_forward_pass(batch, mesh)
 
         def of_part(part):
             # Within the loop over the parts, so that XLA finds that what is stacked is taken apart again.
-            return objective.predict(placement.together(joined), part)
+            return objective.predict(placement.restack(joined), part)
 
-        found = row_parts.mapped(of_part, batch, parts)
+        found = microbatches.mapped(of_part, batch, parts)
         return found if rows is None else found[:rows]
 
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -214,7 +214,7 @@ def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
     made = batches.eval_batches(
         data, size, buckets=shapes.lengths, local_rows=sharding.local_rows(mesh, size)
     )
-    outputs = pipelining.computed(
+    outputs = microbatches.pipelined(
         lambda batch: predict(params, sharding.global_batch(batch, mesh)), zip(order, made, strict=True)
     )
     result = np.empty(0, np.float32)
@@ -238,7 +238,7 @@ def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
 def _of_packed(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
     shape = shapes.packed
     made = packing.output_batches(data, shape, sharding.local_rows(mesh, shape.multiple))
-    outputs = pipelining.computed(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)
+    outputs = microbatches.pipelined(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)
     result = np.empty(0, np.float32)
     on_batch(0, len(made))
     for done, (rows, output) in enumerate(outputs, 1):

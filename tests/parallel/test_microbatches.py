@@ -8,7 +8,7 @@ import pytest
 from support.models import packed_batch, tiny_task
 
 from bert_jax.kernels.dropout import row_ids, row_numbers
-from bert_jax.parallel import host, row_parts, sharding
+from bert_jax.parallel import host, microbatches, sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.training import optimizers
@@ -29,7 +29,7 @@ def mesh_of(*sizes):
 
 def parts(rows, *lengths, sizes=(1, 1, 1)):
     batch = {"input_ids": jax.ShapeDtypeStruct((rows, *lengths), jnp.int32)}
-    return row_parts.of_forward_pass(batch, mesh_of(*sizes))
+    return microbatches.for_forward_pass(batch, mesh_of(*sizes))
 
 
 def test_a_cpu_computes_about_1024_tokens_at_a_time():
@@ -40,9 +40,9 @@ def test_a_cpu_computes_about_1024_tokens_at_a_time():
 
 def test_rows_split_by_strides_and_join_in_their_order():
     batch = {"x": np.arange(12).reshape(6, 2)}
-    split = row_parts.split_rows(batch, 3)
+    split = microbatches.split_rows(batch, 3)
     assert np.array_equal(split["x"][:, :, 0], [[0, 6], [2, 8], [4, 10]])
-    assert np.array_equal(row_parts.join_rows(split)["x"], batch["x"])
+    assert np.array_equal(microbatches.join_rows(split)["x"], batch["x"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
@@ -52,13 +52,13 @@ def test_parts_know_their_rows(count):
     def numbered(rows):
         return {"ids": rows["input_ids"], "number": row_numbers(len(rows["input_ids"]))}
 
-    found = row_parts.mapped(numbered, batch, count)
+    found = microbatches.mapped(numbered, batch, count)
     assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], np.arange(6))
-    total = row_parts.summed(lambda rows: jax.tree.map(jnp.sum, numbered(rows)), batch, count)
+    total = microbatches.summed(lambda rows: jax.tree.map(jnp.sum, numbered(rows)), batch, count)
     assert total == {"ids": 66, "number": 15} and total["ids"].dtype == jnp.int32
     # On a device that has some rows of the batch, and beside an array with four examples of each row.
     with row_ids(mine := np.array([9, 1, 4, 6, 7, 2])):
-        found = row_parts.mapped(numbered, batch | {"examples": jnp.zeros(24)}, count)
+        found = microbatches.mapped(numbered, batch | {"examples": jnp.zeros(24)}, count)
     assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], mine)
 
 
