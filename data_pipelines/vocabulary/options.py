@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax import tokenization
+from bert_jax.tokenization import byte_bpe_files
 from data_pipelines.settings import REQUIRED, CorpusOptions, flag
 
 LEAST_COVERAGE = 0.999
+# The special tokens of byte-level BPE, by the value of `Options.special_tokens`.
+BPE_FAMILIES = {"roberta": byte_bpe_files.ROBERTA_TOKENS, "bert": byte_bpe_files.BERT_TOKENS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ class Options(CorpusOptions):
         "roberta",
         "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
         "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
-        choices=("roberta", "bert"),
+        choices=tuple(BPE_FAMILIES),
     )
 
     @property

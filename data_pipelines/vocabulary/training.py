@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import atomic, checks
 from bert_jax.io.progress import Progress, log
 from data_pipelines import languages, readers
-from data_pipelines.vocabulary import byte_bpe, sample, sentence_piece, wordpiece
-from data_pipelines.vocabulary.options import LEAST_COVERAGE, Options
+from data_pipelines.vocabulary import learners, sample
+from data_pipelines.vocabulary.options import BPE_FAMILIES, LEAST_COVERAGE, Options
 
 # Characters of scripts without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
 _UNSPACED = re.compile(
@@ -23,27 +23,18 @@ _UNSPACED = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Trainer:
-    """How vocabularies of one kind are trained.
-
-    Attributes:
-        learn: returns the content of the vocabulary file.
-        sample_bytes: the default size of the sample.
-        unused: the options that have no effect, and may not be given.
-    """
+class Trainer(NamedTuple):
+    """How vocabularies of one kind are trained."""
 
     learn: Callable[[Iterable[readers.Document], Options, Progress], bytes]
-    sample_bytes: int
-    unused: tuple[str, ...] = ()
+    sample_bytes: int  # default size of the sample; SentencePiece needs 20 times as much memory
+    unused: tuple[str, ...]  # the options that have no effect, and may not be given
 
 
 TRAINERS = {
-    "wordpiece": Trainer(wordpiece.learn, wordpiece.SAMPLE_BYTES, ("special_tokens", "normalizer")),
-    "sentencepiece": Trainer(
-        sentence_piece.learn, sentence_piece.SAMPLE_BYTES, ("min_frequency", "special_tokens")
-    ),
-    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage", "normalizer")),
+    "wordpiece": Trainer(learners.wordpiece, 200_000_000, ("special_tokens", "normalizer")),
+    "sentencepiece": Trainer(learners.sentence_piece, 30_000_000, ("min_frequency", "special_tokens")),
+    "bpe": Trainer(learners.byte_bpe, 200_000_000, ("character_coverage", "normalizer")),
 }
 
 
@@ -145,48 +136,30 @@ def _documents(parts: Sequence[sample.Part], drain: bool, progress: Progress) ->
 
 def _check(options: Options) -> None:
     """Raises UserError for an option that is out of range, and for an output that cannot be written."""
-    rules = {
-        "kind": (options.kind in TRAINERS, " or ".join(TRAINERS)),
-        "size": (options.size >= 100, "at least 100"),
-        "sample_bytes": (not options.sample_bytes or options.sample_bytes >= 1000, "0, or at least 1000"),
-        "character_coverage": (
-            LEAST_COVERAGE <= options.character_coverage <= 1,
-            f"{LEAST_COVERAGE} to 1",
-        ),
-        "min_frequency": (options.min_frequency >= 1, "at least 1"),
-        "sampling_exponent": (languages.is_exponent(options.sampling_exponent), "over 0, and at most 1"),
-        "normalizer": (options.normalizer in ("bert", "albert"), "bert or albert"),
-        "special_tokens": (
-            options.special_tokens in byte_bpe.FAMILIES,
-            " or ".join(byte_bpe.FAMILIES),
-        ),
-    }
-    for name, (good, expected) in rules.items():
-        if not good:
-            raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
-    trainer = TRAINERS[options.kind]
+    trainer = TRAINERS.get(options.kind)
+    ending = tokenization.KINDS[options.kind].ending if trainer else ""
+    bpe_cases = options.kind != "bpe" or not options.lower_case
+    rules = [
+        ("kind", trainer is not None, " or ".join(TRAINERS)),
+        ("size", options.size >= 100, "at least 100"),
+        ("sample_bytes", not 0 < options.sample_bytes < 1000, "0, or at least 1000"),
+        ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
+        ("min_frequency", options.min_frequency >= 1, "at least 1"),
+        ("sampling_exponent", languages.is_exponent(options.sampling_exponent), "over 0, and at most 1"),
+        ("normalizer", options.normalizer in ("bert", "albert"), "bert or albert"),
+        ("special_tokens", options.special_tokens in BPE_FAMILIES, " or ".join(BPE_FAMILIES)),
+        ("lower_case", bpe_cases, "no such flag with --kind=bpe, which keeps the case of a text"),
+        ("output", options.output.endswith(ending), f"a file name that ends in {ending}"),
+    ]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    for name in trainer.unused:
-        if getattr(options, name) != defaults[name]:
-            raise UserError(
-                f"--{name}={getattr(options, name)} has no effect with --kind={options.kind}; leave it out"
-            )
-    if options.lower_case and options.kind == "bpe":
-        raise UserError(
-            f"--lower_case is not for --kind={options.kind}, which keeps the case and the accents of a text; "
-            "leave it out"
-        )
-    kind = tokenization.KINDS[options.kind]
-    output, ending = options.output, kind.ending
-    if files.is_directory(output):
-        raise UserError(
-            f"--output={output} is a directory; expected a file, such as {os.path.join(output, kind.file)}"
-        )
-    if not output.endswith(ending):
-        raise UserError(
-            f"--output={output} with --kind={options.kind}: expected a name that ends in {ending}"
-        )
-    checks.check_free(output, options.overwrite)
+    rules += [
+        (name, getattr(options, name) == defaults[name], f"no such flag with --kind={options.kind}")
+        for name in (trainer.unused if trainer else ())
+    ]
+    for name, valid, expected in rules:
+        if not valid:
+            raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
+    checks.check_free(options.output, options.overwrite)
 
 
 def _measure(path: str, tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:

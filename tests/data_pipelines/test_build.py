@@ -17,7 +17,7 @@ from support.builds import contents
 from bert_jax import cli, tokenization
 from bert_jax.data import records
 from bert_jax.errors import UserError
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import templates
 from data_pipelines import build, output, readers, sorted_runs
 from data_pipelines.stages import buckets, tokenizing
 
@@ -187,22 +187,6 @@ def test_rows_of_another_family(options, tmp_path, name, between, types):
         build.build(dataclasses.replace(other, template=""))
 
 
-def test_the_template_of_a_tokenizer_json_is_not_replaced(options, tmp_path):
-    ids = {token: i for i, token in enumerate(byte_bpe_files.ROBERTA_TOKENS.values())}
-    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe_files.characters_of_bytes().values())}
-    tokens = byte_bpe_files.ROBERTA_TOKENS
-    content = byte_bpe_files.tokenizer_json(ids, [], tokens, templates.ROBERTA)
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(content))
-    options = dataclasses.replace(options, vocab=str(path))
-    assert options.tokenizer().template == templates.ROBERTA
-    assert dataclasses.replace(options, template="roberta").tokenizer().template == templates.ROBERTA
-    with pytest.raises(
-        UserError, match=r"--template=bert: .*tokenizer.json has rows 'cls:0 A:0 sep:0 sep:0 B"
-    ):
-        dataclasses.replace(options, template="bert").tokenizer()
-
-
 def test_the_manifest_tells_what_there_is(options, small_steps):
     options = dataclasses.replace(options, num_shards=4)
     manifest = build.build(options).manifest
@@ -222,26 +206,6 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     assert not os.path.exists(os.path.join(options.output, output.UNFINISHED))
-
-
-def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path, monkeypatch):
-    build.build(options)
-    monkeypatch.setattr(tokenizing, "_RUN_DOCUMENTS", 7)
-    written = []
-    write = sorted_runs.RunWriter.write
-    monkeypatch.setattr(
-        sorted_runs.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
-    )
-    again = dataclasses.replace(options, output=str(tmp_path / "again"))
-    build.build(again)
-    assert max(written) == 7 and sum(written) == 60
-    assert contents(again.output) == contents(options.output)
-
-
-def test_small_files_share_a_task():
-    ranges = [readers.Range("", "", 0, size, size) for size in (5, 5, 1, 20, 3, 9)]
-    groups = readers.group_ranges(ranges, 10)
-    assert [[range_.size for range_ in group] for group in groups] == [[5, 5], [1], [20], [3], [9]]
 
 
 def test_two_documents_are_held_out_of_few_and_none_of_very_few(options, tmp_path):
@@ -295,20 +259,3 @@ def test_workers_need_no_jax():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert printed.stdout.strip() == "[]"
-
-
-def test_a_form_feed_separates_words_if_unicode_is_cleaned(options, tmp_path):
-    (tmp_path / "a.txt").write_text("the\x0criver\n\n" * 9)
-    plain = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
-    cleaned = dataclasses.replace(plain, output=str(tmp_path / "cleaned"), clean="unicode")
-    counts = [build.build(each).manifest["text"] for each in (plain, cleaned)]
-    assert [(one["tokens"], one["unknown_tokens"]) for one in counts] == [(9, 9), (18, 0)]
-
-
-def test_mojibake_with_control_characters_is_repaired(options, tmp_path):
-    pytest.importorskip("ftfy")
-    (tmp_path / "a.txt").write_text("the\u2019river\n\n".encode().decode("latin-1") * 9)
-    (tmp_path / "vocab.txt").write_text(Path(options.vocab).read_text() + "\u2019\n")
-    text = {"input": (str(tmp_path / "a.txt"),), "vocab": str(tmp_path / "vocab.txt")}
-    built = build.build(dataclasses.replace(options, **text, nsp="none", clean="mojibake"))
-    assert (built.manifest["text"]["tokens"], built.manifest["text"]["unknown_tokens"]) == (27, 0)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from support.builds import contents, interrupted
@@ -178,29 +177,6 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
         build.build(dataclasses.replace(options, dupe_factor=2))
     build.build(options)
     assert contents(options.output) == contents(expected.output)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("clean", ["", "exact"])
-def test_interrupted_it_goes_on_elsewhere(options, small_steps, tmp_path, monkeypatch, clean):
-    """From another working directory, and after it was renamed."""
-    options = dataclasses.replace(options, clean=clean)
-    expected = dataclasses.replace(options, output=str(tmp_path / "expected"))
-    build.build(expected)
-    begun, other = tmp_path / "begun", tmp_path / "other"
-    begun.mkdir(), other.mkdir()
-    for renamed in (False, True):
-        monkeypatch.chdir(begun)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(build._Build, "_make_rows", mock.Mock(side_effect=KeyboardInterrupt))
-            build.build(dataclasses.replace(options, output="out"))
-        monkeypatch.chdir(other)
-        if renamed:
-            os.rename(begun / "out", begun / "moved")
-        found = begun / ("moved" if renamed else "out")
-        build.build(dataclasses.replace(options, output=str(found)))
-        assert contents(found) == contents(expected.output)
-        shutil.rmtree(found)
 
 
 @pytest.mark.long

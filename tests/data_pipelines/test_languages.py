@@ -114,21 +114,6 @@ def test_shares_are_those_of_the_exponent(options, tokens):
 
 
 @pytest.mark.long
-def test_copies_have_an_order_of_their_own(options, tokens):
-    build.build(dataclasses.replace(options, max_sequences_per_row=1))
-    owners = [
-        word
-        for words, _ in sequences(options.output, "train", tokens)
-        for word in words
-        if word.startswith("eedoc")
-    ]
-    assert max(collections.Counter(owners).values()) >= 4
-    size = len(set(owners))
-    passes = [owners[start : start + size] for start in range(0, len(owners) - size + 1, size)]
-    assert any(one != passes[0] for one in passes)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("schema", ["packed", "google"])
 def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
     options = dataclasses.replace(options, nsp="next", schema=schema, dupe_factor=2, masked_lm_prob=0.15)
@@ -199,20 +184,3 @@ def test_the_command_and_the_inspection_show_each_language(options, capsys):
 )
 def test_names(inputs, names):
     assert languages._names(inputs) == names
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("de", "de"),
-        ("20230601.de", "de"),
-        ("enwiki-20240101", "en"),
-        ("de/articles", "de"),
-        ("de-en", ""),
-        ("ur", ""),
-        ("wiki", ""),
-        ("dental", ""),
-    ],
-)
-def test_rules_of_a_name(name, code):
-    assert languages.rules_of(name) == code

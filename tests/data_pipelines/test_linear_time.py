@@ -17,7 +17,7 @@ from data_pipelines import cleaning, inspect_corpus, readers, sentences
 from data_pipelines.cleaning import duplicates, steps
 from data_pipelines.readers import documents as plain
 from data_pipelines.readers import wikitext
-from data_pipelines.vocabulary import byte_bpe, wordpiece
+from data_pipelines.vocabulary import learners
 
 SIZE = 1 << 20
 pytestmark = pytest.mark.timeout(300)
@@ -146,8 +146,8 @@ OF_ANY_TEXT = {
     "unescape": plain.unescape,
     "plain": lambda text: list(plain.text_document("", text, collections.Counter(), readers.Controls())),
     "short parts": lambda text: list(plain.split_long(text, 1000)),
-    "characters": lambda text: wordpiece.character_counts([text]),
-    "long words": lambda text: byte_bpe._LONG_WORD.sub("", wordpiece._LONG_WORD.sub("", text)),
+    "characters": lambda text: learners.character_counts([text]),
+    "long words": lambda text: learners._LONG_BPE_WORD.sub("", learners._LONG_WORD.sub("", text)),
 }
 
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipelines import cleaning, readers
-from data_pipelines.cleaning import report as reports
 from data_pipelines.cleaning import steps
 from data_pipelines.readers import Document
 
@@ -69,16 +68,6 @@ def test_mojibake_is_repaired_and_good_text_left():
     assert steps.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
 
 
-def test_mojibake_of_latin_1_is_repaired_before_control_characters_are_dropped():
-    pytest.importorskip("ftfy")
-    settings = cleaning.Settings(("mojibake",))
-    assert settings.controls.keep_c1 and not cleaning.Settings(("unicode",)).controls.keep_c1
-    latin = "don\u2019t straße".encode().decode("latin-1")
-    found = steps.clean_mojibake(document(latin, "one\x81two\x9d", "three\x85"), settings).document
-    # ftfy takes U+0085 for an ellipsis of Windows-1252, which has no character for the other two.
-    assert found.passages == ("don\u2019t straße", "onetwo", "three…")
-
-
 def test_length_bounds():
     settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
 
@@ -95,18 +84,6 @@ def test_length_bounds():
         "東京東京東京東京東京東京東京",
     )  # no words to measure
     assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
-
-
-@pytest.mark.parametrize("size, stays", [(20, True), (19, False)])
-def test_one_character_in_twenty_may_be_undecodable(size, stays):
-    outcome = steps.clean_unicode(document("\ufffd" + "a" * (size - 1)), SETTINGS)
-    assert (outcome.document is not None) == stays
-
-
-@pytest.mark.parametrize("size, copies", [(31, 2), (32, 1)])
-def test_short_passages_may_repeat(size, copies):
-    outcome = steps.clean_repeated_passages(document(*["a" * size] * 2), SETTINGS)
-    assert len(outcome.document.passages) == copies and len(outcome.dropped) == 2 - copies
 
 
 def test_the_length_of_a_document_is_that_of_all_its_parts():
@@ -159,10 +136,3 @@ def test_repeated_passages_of_a_document():
     outcome = steps.clean_repeated_passages(document("Yes.", long, "Yes.", long.upper() + " "), SETTINGS)
     assert outcome.document.passages == ("Yes.", long, "Yes.")
     assert [reason for reason, _ in outcome.dropped] == ["repeated passage"]
-
-
-def test_no_more_bytes_are_dropped_than_read():
-    cleaner = cleaning.Cleaner(cleaning.Settings(("length",), 50))
-    assert cleaner(document("three", "short", "lines")) is None
-    report = reports.with_shares(cleaner.counts)
-    assert report["bytes"] == 15 and report["steps"]["length"]["bytes_dropped_share"] == 1

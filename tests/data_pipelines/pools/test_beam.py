@@ -2,12 +2,11 @@
 
 import dataclasses
 import os
-import sys
 
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.data import cache, manifests
+from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from data_pipelines import build, pools
@@ -80,17 +79,6 @@ def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):
     assert contents(options.output) == contents(expected)
 
 
-def test_without_beam_the_extra_is_named(options, monkeypatch, capsys):
-    for name in [name for name in sys.modules if name.split(".")[0] == "apache_beam"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", f"--output={options.output}"]
-    assert main(["data", *flags, "--runner=beam"]) == 2
-    assert "pip install '.[beam]'" in capsys.readouterr().err
-    assert main(["data", *flags, "--beam_args=--x=1"]) == 2
-    assert "--beam_args=--x=1 is for --runner=beam" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_output_that_is_a_url(options, expected, tmp_path, workers):
     """file:// goes the way of gs://, through fsspec."""
@@ -101,19 +89,3 @@ def test_an_output_that_is_a_url(options, expected, tmp_path, workers):
     assert build.build(remote).already_done
     with pytest.raises(UserError, match="holds other records"):
         build.build(dataclasses.replace(remote, seed=99))
-
-
-def test_remote_records_are_fetched_once(expected, tmp_path):
-    said = []
-    url = f"file://{expected}"
-    copy = cache.local_copy(url, str(tmp_path / "cache"), said.append)
-    assert len(said) == 1 and "fetching" in said[0]
-    wanted = {name for name in contents(expected) if not name.endswith((".index", "cleaning.json"))}
-    assert wanted <= set(contents(copy))
-    with open(os.path.join(copy, "train-00000-of-00001.tfrecord"), "ab") as file:
-        file.truncate(100)
-    assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy
-    assert "fetching 1 file of" in said[1]
-    assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy and len(said) == 2
-    with pytest.raises(UserError, match=r"is there a manifest.json"):
-        cache.local_copy(f"file://{tmp_path}/none", str(tmp_path / "cache"))

@@ -73,11 +73,6 @@ def test_a_user_error_crosses_the_processes(processes):
         pool.run(refuse, [(None, 7)])
 
 
-def test_workers_import_no_jax():
-    with pools.LocalPool(2) as pool:
-        assert pool.run(modules, [(None, 0)])[0]["modules"] == []
-
-
 @pytest.mark.long
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     program = (
@@ -116,9 +111,3 @@ def alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_number_of_workers():
-    assert pools.count(3) == 3 and pools.count(0) >= 1
-    with pytest.raises(UserError, match="--workers=-1"):
-        pools.count(-1)

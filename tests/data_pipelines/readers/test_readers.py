@@ -166,23 +166,6 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
     assert [list(d.passages) for d in read(path)] == normal(reference_text_documents(data))
 
 
-@pytest.mark.parametrize("target", [1, 7, 64, 1000])
-def test_ranges_of_many_files_cover_them_in_order(tmp_path, target):
-    for name in ("b.txt", "a.txt", "empty.txt", "c/d.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        write(tmp_path, b"" if name == "empty.txt" else TEXT * 3 + b"\n", name)
-    paths = readers.list_inputs(str(tmp_path))
-    ranges = readers.split_ranges(paths, target)
-    assert [r.name for r in ranges if r.start == 0] == ["a.txt", "b.txt", "c/d.txt"]
-    assert sum(r.size for r in ranges) == 3 * len(TEXT * 3 + b"\n")
-    assert all(r.size <= target for r in ranges)
-    found = [d for r in ranges for d in readers.read_documents(r, "text")]
-    assert found == [
-        d for r in readers.split_ranges(paths, 1 << 30) for d in readers.read_documents(r, "text")
-    ]
-    assert len({d.key for d in found}) == len(found) == 21
-
-
 @pytest.mark.parametrize(
     "extension, compress",
     [
@@ -223,22 +206,6 @@ def test_damage_is_repaired_and_counted(tmp_path):
     assert counts["undecodable"] == 5 and counts["control_characters"] == 3 and counts["documents"] == 1
 
 
-@pytest.mark.parametrize("spaces", [False, True])
-@pytest.mark.parametrize("format", ["text", "paragraphs", "wikiextractor"])
-def test_control_characters_that_are_whitespace(tmp_path, format, spaces):
-    text = "one\x0btwo\x0cthree\x85four \x1cfive\x1f\x01\n\x0b\n\x01\x85\x01\n"
-    data = f"<doc id='1'>\n{text}</doc>\n" if format == "wikiextractor" else text
-    (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
-    counts = collections.Counter()
-    (document,) = readers.read_documents(range_, format, counts, controls=readers.Controls(spaces))
-    assert document.passages == (("one two three four  five",) if spaces else ("onetwothreefour five",))
-
-
-def test_a_reference_to_a_control_character(tmp_path):
-    path = write(tmp_path, b"<doc id='1'>\none&#12;two&#1;\n&nbsp;\n</doc>\n")
-    assert read(path, "wikiextractor")[0].passages == ("onetwo",)
-
-
 @pytest.mark.parametrize("format", ["text", "wikiextractor", "books"])
 def test_c1_characters_that_are_kept_for_the_repair_of_mojibake(tmp_path, format):
     text = "\u043d\u043e\u0432\u044b\u0445 don\u2019t \u0445 end\u0445".encode().decode("latin-1") + "\x0c\n"
@@ -246,19 +213,6 @@ def test_c1_characters_that_are_kept_for_the_repair_of_mojibake(tmp_path, format
     (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
     (document,) = readers.read_documents(range_, format, controls=readers.Controls(keep_c1=True))
     assert document.passages[0].startswith(text.strip("\x0c\n"))
-
-
-def test_documents_without_an_end(tmp_path):
-    counts = collections.Counter()
-    data = b'junk\n<doc id="1" title="a">\na\n\nFirst.\n<doc id="2" '
-    data += b'title="b">\nb\n\nSecond.</doc>\njunk\n<doc id="3">\nThird.'
-    documents = read(write(tmp_path, data), "wikiextractor", counts=counts)
-    assert [(d.key, d.passages) for d in documents] == [
-        ("1", ("First.",)),
-        ("2", ("Second.",)),
-        ("3", ("Third.",)),
-    ]
-    assert counts["unclosed"] == 2 and counts["outside"] == 2
 
 
 @pytest.mark.parametrize("format", ["text", "wikiextractor"])

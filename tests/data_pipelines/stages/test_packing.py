@@ -1,7 +1,6 @@
 """Packing loses nothing, breaks no bound, fills the rows, and looks at a bounded window."""
 
 import collections
-import itertools
 import random
 
 import numpy as np
@@ -58,23 +57,6 @@ def test_memory_is_a_window_not_the_corpus():
     sequences, taken = counted([40] * 5000)  # none of them fills a row of 64, so all of them would wait
     for rows, _ in enumerate(packed_rows.pack(sequences, 64, 8, random.Random(0), window=100)):
         assert taken["sequences"] - rows <= 150
-
-
-@pytest.mark.parametrize("length, rows", [(63, 100), (62, 50)])
-def test_half_a_window_of_rows_below_98_percent_waits(length, rows):
-    sequences, taken = counted([length] * 300)
-    packed = packed_rows.pack(sequences, 64, 8, random.Random(0), window=100)
-    first = next(packed)
-    assert len(first) == 1 and taken["sequences"] == 100
-    made = itertools.takewhile(lambda _: taken["sequences"] == 100, packed)
-    assert 1 + sum(1 for _ in made) == rows
-
-
-def test_the_emptiest_rows_wait():
-    rows = packed_rows.pack(sequences_of([50, 35, 60, 40, 24, 29, 64, 64]), 64, 8, random.Random(0), window=4)
-    lengths = [sorted(len(sequence.ids) for sequence in row) for row in rows]
-    assert sorted(lengths[:2]) == [[50], [60]]
-    assert sorted(lengths[2:]) == [[24, 40], [29, 35], [64], [64]]
 
 
 def test_rows_are_shuffled():

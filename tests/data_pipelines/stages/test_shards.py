@@ -40,20 +40,3 @@ def test_parts_of_a_file_are_spread():
     order = [piece[0] for piece in pieces]
     assert order.index("c") == pytest.approx(len(order) / 2, abs=2)
     assert {*order[:8]} == {"a", "b"} == {*order[-8:]}
-
-
-@pytest.mark.parametrize("step", [1, 3])
-def test_each_part_is_spread_over_the_file(step):
-    share = [("a", 5, 705, step), ("b", 0, 6400, step), ("c", 2, 202, step)]
-    sizes = {path: len(range(first, end, step)) for path, first, end, _ in share}
-    seen = dict.fromkeys(sizes, 0)
-    for path, *numbers in shards.spread(share):
-        assert len(range(*numbers)) <= -(-sizes[path] // 64)
-        seen[path] += len(range(*numbers))
-        done = [seen[path] / size for path, size in sizes.items()]
-        assert max(done) - min(done) < 2 / 64
-    assert seen == sizes
-
-
-def test_the_names_of_files_are_in_the_order_of_their_places():
-    assert shards.file_name("train", 3, 128) == "train-00003-of-00128.tfrecord"

@@ -10,7 +10,7 @@ from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
 from data_pipelines import readers
-from data_pipelines.vocabulary import Options, byte_bpe, sentence_piece
+from data_pipelines.vocabulary import Options, learners
 
 RNG = random.Random(0)
 WORDS = ["".join(RNG.choices("abcdefghijklm", k=RNG.randint(2, 9))) for _ in range(300)]
@@ -34,7 +34,9 @@ def test_sentencepiece_learns_from_long_lines(tmp_path, space):
     line = f"{line}{space}{space.join(['öäü'] * 3000)}"
     assert len(line.encode()) > 1 << 16
     tokenizer = learned(
-        sentence_piece.learn, "sentencepiece", tmp_path / "vocab.model", (line,), size=500, lower_case=False
+        *(learners.sentence_piece, "sentencepiece", tmp_path / "vocab.model", (line,)),
+        size=500,
+        lower_case=False,
     )
     tokens = set(tokenizer.tokens)
     assert any("öäü" in token for token in tokens) and any(word in "".join(tokens) for word in WORDS)
@@ -46,7 +48,8 @@ def test_byte_bpe_is_not_slow_on_a_long_word(tmp_path, letters):
     word = "x" + "".join(RNG.choices(letters, k=300_000)) + "x"
     begun = time.process_time()
     tokenizer = learned(
-        byte_bpe.learn, "bpe", tmp_path / "tokenizer.json", words(200, 100), (word, "another line"), size=700
+        *(learners.byte_bpe, "bpe", tmp_path / "tokenizer.json", words(200, 100), (word, "another line")),
+        size=700,
     )
     assert time.process_time() - begun < 20  # minutes, if the trainer gets the word
     assert tokenizer.decode(tokenizer.encode_batch([word])[0]) == word
@@ -55,12 +58,12 @@ def test_byte_bpe_is_not_slow_on_a_long_word(tmp_path, letters):
 def test_byte_bpe_learns_other_words_of_a_long_passage_whole(tmp_path):
     (line,) = words(1, 20_000)
     whole, parts = (
-        learned(byte_bpe.learn, "bpe", tmp_path / f"{name}.json", passages, size=600)
+        learned(learners.byte_bpe, "bpe", tmp_path / f"{name}.json", passages, size=600)
         for name, passages in (("whole", (line,)), ("parts", tuple(readers.split_long(line, 900))))
     )
     assert whole.tokens == parts.tokens
 
 
 def test_a_line_of_whitespace_is_no_text(tmp_path):
-    with pytest.raises(UserError, match="only whitespace"):
-        learned(byte_bpe.learn, "bpe", tmp_path / "tokenizer.json", (" " * 5000,), size=600)
+    with pytest.raises(UserError, match="no words"):
+        learned(learners.byte_bpe, "bpe", tmp_path / "tokenizer.json", (" " * 5000,), size=600)

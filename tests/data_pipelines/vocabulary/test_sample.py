@@ -1,15 +1,10 @@
 """The sample of a corpus that a vocabulary is learned from, and what of it is held out."""
 
-import collections
 import gzip
 import io
 import os
 import random
 import tracemalloc
-
-import pyarrow
-import pytest
-from pyarrow import parquet
 
 from bert_jax.io.progress import Progress
 from data_pipelines import readers, vocabulary
@@ -48,26 +43,6 @@ def test_compressed_files_each_give_their_share(tmp_path):
     documents = sample.documents + held_out.documents
     assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
     assert sample.size + held_out.size < 41_000
-
-
-@pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_tables_each_give_their_share(tmp_path, format):
-    paths = []
-    for number in range(3):
-        texts = [f"sentence {i} of table {number}" for i in range(8000 if number else 16000)]
-        path = tmp_path / f"{number}.{format}"
-        if format == "csv":
-            path.write_text("\n".join(["text", *texts]) + "\n")
-        else:
-            table = pyarrow.table({"text": texts})
-            parquet.write_table(table, path, compression="none", use_dictionary=False)
-        paths.append(str(path))
-    sample, held_out = sampled(paths, "csv", 80_000, seed=1)
-    sizes = collections.Counter()
-    for document in sample.documents + held_out.documents:
-        sizes[document.key[0]] += document.size
-    assert sizes["0"] == pytest.approx(40_000, rel=0.02)
-    assert sizes["1"] == pytest.approx(20_000, rel=0.02) == sizes["2"]
 
 
 def test_one_document_is_held_out_in_part(tmp_path):

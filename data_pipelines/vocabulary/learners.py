@@ -1,0 +1,229 @@
+"""Learns vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`.
+
+Each function returns the content of the file. The result depends on the text, the options and the versions of
+the libraries, not on the number of cores.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax.errors import UserError
+from bert_jax.io.progress import Progress
+from bert_jax.tokenization import albert_text, byte_bpe_files, interface, normalization, templates
+from bert_jax.tokenization.interface import SPECIAL_TOKENS
+from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+from data_pipelines import readers, sentences
+from data_pipelines.vocabulary.options import BPE_FAMILIES, LEAST_COVERAGE, Options
+
+_BATCH = 1000  # texts
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
+
+
+def special_layout(size: int) -> tuple[list[str], list[str]]:
+    """Returns the first tokens of a WordPiece vocabulary of this size, as in the released ones.
+
+    With at least 20,000 tokens it has [PAD] 0, [unused0..98] 1 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK]
+    103, and [unused99..993] 104 to 998. With 5,000 to 19,999 tokens it has no [unused] tokens after [MASK]. A
+    smaller one has [PAD], [UNK], [CLS], [SEP] and [MASK] as 0 to 4.
+
+    Returns:
+        The tokens up to [MASK], and the [unused] tokens after it.
+    """
+    if size < 5_000:
+        return list(SPECIAL_TOKENS.values()), []
+    pad, *others = SPECIAL_TOKENS.values()
+    before = [pad, *(f"[unused{i}]" for i in range(99)), *others]
+    return before, [f"[unused{i}]" for i in range(99, 994)] if size >= 20_000 else []
+
+
+def wordpiece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+    """Learns WordPieces as byte-pair merges, since google-research/bert never released its own trainer.
+
+    The trainer of `tokenizers` numbers characters in the order of a hash table, which differs between
+    processes, and breaks ties by these numbers. Therefore the characters are passed to it in a fixed order,
+    as if they were special tokens.
+    """
+    normalize = normalization.normalizer(options.folded, strip_accents=options.folded)
+    texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
+    before, after = special_layout(options.size)
+    room = options.size - len(before) - len(after)
+    alphabet = _alphabet(character_counts(texts), options.character_coverage, room, options.size)
+    rust = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=room,
+        min_frequency=options.min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    interface.parallelism()
+    rust.train_from_iterator(_without_rare(texts, set(alphabet), progress), trainer)
+    learned = sorted(rust.get_vocab().items(), key=lambda item: item[1])
+    tokens = [*before, *after, *(token for token, _ in learned)]
+    return "".join(token + "\n" for token in tokens).encode()
+
+
+def character_counts(texts: Sequence[str]) -> collections.Counter[str]:
+    """Returns how often each character occurs in texts."""
+    counts = np.zeros(sys.maxunicode + 1, np.int64)
+    for begin in range(0, len(texts), _BATCH):
+        # A Counter takes five times as long, 15 s for a sample of the largest size.
+        together = "".join(texts[begin : begin + _BATCH]).encode("utf-32-le", "surrogatepass")
+        found = np.bincount(np.frombuffer(together, np.uint32))
+        counts[: len(found)] += found
+    return collections.Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
+
+
+def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
+    """Returns the one-character tokens that cover the text, sorted, at most `room`.
+
+    A character gets a token and, if it can be inside a word, one that continues a word.
+    """
+    found = sorted(
+        ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
+    )
+    total = sum(n for n, _ in found)
+    if not total:
+        raise UserError("the corpus has no words; expected text")
+    alphabet: list[str] = []
+    covered = 0
+    for number, character in found:
+        forms = [character] if normalization.is_alone(character) else [character, CONTINUATION + character]
+        if covered >= character_coverage * total or len(alphabet) + len(forms) > room:
+            break
+        alphabet += forms
+        covered += number
+    if covered < min(character_coverage, LEAST_COVERAGE) * total:
+        raise UserError(f"--size={size} is too small: it covers {covered / total:.2%} of the characters")
+    return sorted(alphabet)
+
+
+def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> Iterator[list[str]]:
+    """Yields batches of texts without the words that contain a character outside the alphabet."""
+    known = "".join(re.escape(token) for token in sorted(alphabet) if len(token) == 1)
+    rare = re.compile(f"[^\\s{known}]")
+    progress.start("counting words", sum(map(len, texts)), "MB", 1e-6)
+    for begin in range(0, len(texts), _BATCH):
+        batch = texts[begin : begin + _BATCH]
+        progress.advance(sum(map(len, batch)))
+        yield [
+            " ".join(word for word in text.split() if not rare.search(word)) if rare.search(text) else text
+            for text in batch
+        ]
+    progress.start("learning tokens")
+
+
+_ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # of google-research/albert's vocabularies
+_LONGEST_LINE = 1 << 16  # bytes; SentencePiece ignores longer lines
+_THREADS = 16  # the result depends on it, so it is not the number of cores
+
+
+def sentence_piece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+    """Learns a unigram model, in which [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4."""
+    model = io.BytesIO()
+    normalize = albert_text.normalizer(options.folded, options.folded)
+    if options.normalizer == "bert":
+
+        def normalize(line: str) -> str:
+            return normalization.fold(normalization.clean(line), options.folded, options.folded)
+
+    def lines() -> Iterator[str]:
+        for document in documents:
+            for line in sentences.split(document):
+                # A character has up to 4 bytes.
+                yield from readers.split_long(normalize(line), _LONGEST_LINE // 4)
+        progress.start("learning tokens")
+
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines(),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=options.size,
+            hard_vocab_limit=False,
+            character_coverage=options.character_coverage,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]"],
+            user_defined_symbols=_ALBERT_SYMBOLS if options.normalizer == "albert" else [],
+            max_sentence_length=_LONGEST_LINE,
+            num_threads=_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"SentencePiece can't learn --size={options.size} tokens from this text: {reason}"
+        ) from None
+    return model.getvalue()
+
+
+_LONGEST_BPE_WORD = 1000  # characters; the time of the trainer grows with the square of the length of a word
+# Longer words of GPT-2's pattern: letters, digits, other marks, or whitespace.
+_LONG_BPE_WORD = re.compile(
+    "|".join(f"{kind}{{{_LONGEST_BPE_WORD + 1},}}" for kind in (r"[^\W\d_]", r"\d", r"(?:[^\w\s]|_)", r"\s"))
+)
+
+
+def byte_bpe(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+    """Learns byte-level BPE: the special tokens, the 256 bytes, and the merges."""
+    special_tokens = BPE_FAMILIES[options.special_tokens]
+    template = templates.NAMED[options.special_tokens]
+    alphabet = sorted(byte_bpe_files.characters_of_bytes().values())
+    if options.size < (least := len(special_tokens) + len(alphabet)):
+        raise UserError(f"--size={options.size} is too small: expected at least {least}")
+    rust = tokenizers.Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.size,
+        min_frequency=options.min_frequency,
+        special_tokens=list(special_tokens.values()),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    interface.parallelism()
+    rust.train_from_iterator(_bpe_batches(documents, progress), trainer)
+    model = json.loads(rust.to_str())["model"]
+    merges = [" ".join(merge) for merge in model["merges"]]
+    return byte_bpe_files.serialized(
+        byte_bpe_files.tokenizer_json(model["vocab"], merges, special_tokens, template)
+    )
+
+
+def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:
+    """Yields the passages; except for the first of a document they begin with a space, as in records."""
+    batch: list[str] = []
+    blank = True
+    for document in documents:
+        for i, passage in enumerate(document.passages):
+            blank = blank and passage.isspace()
+            passage = normalization.without_surrogates(passage)
+            if len(passage) > _LONGEST_BPE_WORD:  # such as a DNA sequence
+                passage = _LONG_BPE_WORD.sub(lambda word: word[0][:_LONGEST_BPE_WORD], passage)
+            batch.append(f" {passage}" if i else passage)
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if blank:
+        raise UserError("the corpus has no words; expected text")
+    yield batch
+    progress.start("learning tokens")
