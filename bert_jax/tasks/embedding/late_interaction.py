@@ -13,8 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.heads.structures import TOKEN_VECTORS, ClassificationHead
 from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks.embedding.groups import GroupsConfig, GroupsTask
 from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
+from bert_jax.tasks.embedding.task import GroupsConfig, GroupsTask
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids

@@ -11,12 +11,12 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks.base import TableConfig, TableData, TableTask
 from bert_jax.tasks.lines import LineReader, TableLines
 from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import Examples, Malformed, find_key, json_text
-from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 
 @dataclasses.dataclass(frozen=True)

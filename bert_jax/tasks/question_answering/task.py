@@ -15,7 +15,7 @@ from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
 from bert_jax.tasks.lines import FIELDS, SOURCE, LineReader, ids_of
 from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
-from bert_jax.tasks.question_answering.predictions import AnswerPredictions, files_beside
+from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.registry import TaskSpec
 

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import Reranking
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import metrics
+from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks.base import TableConfig, TableData, TableTask
+from bert_jax.tasks.predictions import TablePredictions, rounded
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.reranking.predictions import RankingPredictions
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import Examples
-from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
+
+
+@dataclasses.dataclass
+class RankingPredictions(TablePredictions):
+    """The scores of the candidates of each query, of which the first one is relevant.
+
+    Attributes:
+        outputs: float32 [N, K], the scores; [N, 1] for pairs.
+    """
+
+    error_columns: ClassVar[Sequence[str]] = (
+        *("line", "rank", "score", "best score", "text_a", "text_b", "best text"),
+    )
+
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N].
+
+        It is the last one if its score is NaN, and a candidate whose score is NaN comes before it.
+        """
+        return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
+
+    def values(self) -> list[float]:
+        return rounded(self.outputs[:, 0])
+
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)
+
+    def errors(self) -> Iterator[Sequence[Any]]:
+        best = np.argmax(self.outputs[:, 1:], axis=1)
+        for i in np.argsort(-self.predicted, kind="stable"):
+            if self.predicted[i] > 1:
+                text = self.examples.negatives[i][best[i]]
+                shown = (self.predicted[i], *(f"{self.outputs[i, j]:.4f}" for j in (0, 1 + best[i])))
+                yield self.examples.lines[i], *shown, *self.texts(i), text
+
+    def plot(self, path: str) -> None:
+        scores = self.outputs - self.outputs.max(axis=1, keepdims=True)
+        shares = np.exp(scores[:, 0]) / np.exp(scores).sum(axis=1)
+        error_analysis.plot_confidence(path, shares, self.predicted == 1, "queries", "probability")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Classification and regression of texts and pairs of texts."""
 
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.text.multilabel import MultiLabel
-from bert_jax.tasks.text.task import TextClassification, TextRegression
+from bert_jax.tasks.text.task import MultiLabel, TextClassification, TextRegression
 
 # These tasks are for the user's own files, so their columns come from the configuration.
 TASKS = (

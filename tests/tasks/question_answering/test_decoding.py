@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support import squad_oracle
 
 from bert_jax.tasks.question_answering import decoding
+from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.encoding import WindowRows
-from bert_jax.tasks.question_answering.predictions import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import windows
 

@@ -10,7 +10,7 @@ import pytest
 from support import fine_tuned
 
 from bert_jax import cli
-from bert_jax.tasks.text.multilabel import MultiLabel
+from bert_jax.tasks.text.task import MultiLabel
 
 
 @pytest.fixture(scope="module")

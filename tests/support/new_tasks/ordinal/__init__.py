@@ -15,9 +15,9 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
+from bert_jax.tasks.base import TableConfig, TableTask
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
-from bert_jax.tasks.table_task import TableConfig, TableTask
 
 
 class OrdinalModel(nn.Module):
