@@ -39,19 +39,14 @@ def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
         UserError: the data set does not exist, cannot be read without TensorFlow, or the package is missing.
     """
     path = locate(pattern, data_dir)
-    if not path:
+    info: Any = builder(path).info if path else None
+    if not path or getattr(info.file_format, "value", None) != "array_record":
         raise UserError(
             f"{pattern} is not prepared in {root(data_dir)}; make it there with tensorflow-datasets' "
             "download_and_prepare (file_format='array_record'), or give --tfds_data_dir"
         )
-    data_set = builder(path)
-    if split not in data_set.info.splits:
-        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(data_set.info.splits))}")
-    if data_set.info.file_format is None or data_set.info.file_format.value != "array_record":
-        raise UserError(
-            f"{pattern} is prepared as {getattr(data_set.info.file_format, 'value', None)}; expected "
-            "array_record: prepare it again with file_format='array_record'"
-        )
+    if split not in info.splits:
+        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(info.splits))}")
     return path
 
 

@@ -38,6 +38,7 @@ class Field:
             yes, since it affects where, how fast or how often something is done, but not what is computed.
             "fixed": no, since the shapes in the checkpoint depend on it.
         optional: whether None is a valid value.
+        choices: the valid texts; empty for any.
     """
 
     default: Any
@@ -49,11 +50,14 @@ class Field:
     below: float | None = None
     resume: str = "same"
     optional: bool = False
+    choices: tuple[str, ...] = ()
 
     def problem(self, value: Any) -> str | None:
         """Returns the requirement that a value violates, or None if the value is valid."""
         if value is None and self.optional:
             return None
+        if self.choices and value not in self.choices:
+            return f"must be one of {', '.join(self.choices)}"
         if self.type == "bool":
             return None if isinstance(value, bool) else "must be true or false"
         if self.type in ("str", "regex"):

@@ -19,7 +19,7 @@ from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import compression
-from bert_jax.io.wording import alternatives, counted
+from bert_jax.io.wording import counted
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
@@ -63,7 +63,9 @@ class TaskConfig:
         "`ndcg10`, or with similarities `spearman`, `pearson`",
     )
     head: str = option(
-        LINEAR, "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))"
+        LINEAR,
+        "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))",
+        choices=HEADS,
     )
     head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
     data: DataConfig = DataConfig()
@@ -124,8 +126,6 @@ class FinetuneTask(abc.ABC):
         self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels or ())
         self.training_columns = 0
-        if config.head not in HEADS:
-            raise UserError(f"head={config.head}: expected {alternatives(HEADS)}")
         self.set_up()
 
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
@@ -303,7 +303,11 @@ class TableData(DataConfig):
 
     text_b: str = option("", "the column of the second text of a pair")
     header: bool = option(True, "whether the first row names the columns")
-    quoting: str = option("auto", 'whether `"` quotes a field: not in TSV of benchmarks; `csv`, `none`')
+    quoting: str = option(
+        "auto",
+        'whether `"` quotes a field: not in TSV of benchmarks; `csv`, `none`',
+        choices=("auto", "csv", "none"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

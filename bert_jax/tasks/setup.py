@@ -42,8 +42,9 @@ def from_training_file(
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
     if not path:
-        where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
-        raise UserError(f"no file to train on; give {where}")
+        raise UserError(
+            "no file to train on; give --config.data.train=FILE, or the --config.data_dir of a task"
+        )
     encoder, tokenizer = resolve_model(config, explicit, log)
     encoder = spec.task.adopt_model(encoder, tokenizer, config, explicit, log)
     of_task = fields.of_task(config)
@@ -55,11 +56,10 @@ def from_training_file(
     task = spec.task(of_task, spec, None, tokenizer, encoder)
     user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
     structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
-    if message := task.batch_size_error(config.batch_size):
-        raise UserError(message)
     dev = split_file(config, spec, "dev")
-    if dev and not table.exists(dev):
-        raise UserError(checks.no_such_file(dev, "the rows to evaluate on"))
+    message = "" if not dev or table.exists(dev) else checks.no_such_file(dev, "the rows to evaluate on")
+    if message := task.batch_size_error(config.batch_size) or message:
+        raise UserError(message)
     return task, task.augmented(task.read_training(path).first(config.train_rows))
 
 
@@ -118,35 +118,21 @@ def resolve_model(
         named = (*model_config.RUN_FIELDS, *model_config.SHAPE_FIELDS)
         kept = ", ".join(f"{name} {values[name]}" for name in explicit if name not in named)
         log(convert.describe_architecture(config.init_from, values) + (kept and f"; the config sets {kept}"))
-        if config.vocab:
-            given = tokenization.load(config.vocab)
-            if given.tokens != tokenizer.tokens:
-                raise UserError(
-                    f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
-                    f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
-                )
-    elif config.from_scratch:
-        raise UserError(
-            "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
-        )
-    elif config.vocab:
+        if config.vocab and tokenization.load(config.vocab).tokens != tokenizer.tokens:
+            raise UserError(f"vocab={config.vocab} is not the vocabulary of the checkpoint, {tokenizer.path}")
+    elif config.vocab and not config.from_scratch:
         # The size of the vocabulary, which is not known yet, does not matter to the family.
         family = model_config.from_dict(values | {"vocab_size": values["vocab_size"] or 1})
         families.check_known(family)
         tokenizer = families.load_tokenizer(config.vocab, family)
     else:
-        raise UserError(
-            "no model to fine-tune; give --config.init_from=CHECKPOINT (or, to train from scratch, "
-            "--config.vocab=FILE)"
-        )
+        raise UserError("no model to fine-tune; give --config.init_from=MODEL, or --config.vocab=FILE alone")
     values |= config.adapter.model_fields(values["hidden_size"])
     values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
     encoder = model_config.from_dict(values).resolve(platform.target())
-    if tokenizer.vocab_size > encoder.vocab_size:
-        raise UserError(
-            f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {encoder.vocab_size} "
-            "embeddings: it is not the vocabulary that the model was trained with"
-        )
+    tokens, embeddings = tokenizer.vocab_size, encoder.vocab_size
+    if tokens > embeddings:
+        raise UserError(f"{tokenizer.path}: {tokens} tokens, and the model has {embeddings} embeddings")
     return encoder, tokenizer
 
 

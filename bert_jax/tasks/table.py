@@ -500,8 +500,6 @@ def _parse_label(parse_label: Any, may_be_empty: bool, text: str) -> Any:
 def _rows(
     path: str, kind: str, columns: Columns, wanted: Mapping[str, list[str]], quoting: str, flags: str
 ) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
-    if quoting not in ("auto", "none", "csv"):
-        raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     if kind == LINES:
         (column,) = wanted["text_a"]
         return (

@@ -202,7 +202,7 @@ def test_labels_are_inferred_in_a_stable_order():
             infer_labels(labels, "f")
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5", "1_000"])
+@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5"])
 def test_numbers(text):
     assert parse_number(" 3.5 ") == 3.5
     with pytest.raises(ValueError):

@@ -14,7 +14,7 @@ from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists
-from bert_jax.io.wording import alternatives, some
+from bert_jax.io.wording import some
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
 from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
@@ -212,6 +212,7 @@ class EmbeddingConfig(GroupsConfig):
         "`contrastive`: each first text finds its second one in the batch (InfoNCE); `cosent`: pairs with a "
         "higher `data.label` have a higher cosine; `classes`: `data.label` is predicted from both vectors; "
         "`denoising`: each text is restored from its vector after tokens were deleted (TSDAE)",
+        choices=_LOSSES,
     )
     deletion: float = option(
         0.6, "of `denoising`: the probability that a token is deleted", minimum=0, below=1
@@ -269,8 +270,6 @@ class EmbeddingTask(GroupsTask):
 
     def set_up(self) -> None:
         c, given = self.config, f"loss={self.config.loss}"
-        if c.loss not in _LOSSES:
-            raise UserError(f"{given}: expected {alternatives(_LOSSES)}")
         if c.loss in (COSENT, CLASSES) and not (self.columns.text_b and self.columns.label):
             raise UserError(f"{given}: expected --config.data.text_b=COLUMN and --config.data.label=COLUMN")
         super().set_up()

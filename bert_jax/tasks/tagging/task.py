@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
-from bert_jax.io.wording import alternatives, counted
+from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.baselines.feature_tagger import FEATURE_MIXES
 from bert_jax.models.config import EncoderConfig
@@ -180,7 +180,9 @@ class TaggingConfig(TaskConfig):
         "", "that a frozen encoder's head reads, such as `-4,-3,-2,-1`, the default; 0 is the embeddings"
     )
     feature_mix: str = option(
-        "concat", "how it combines them: `concat`, `sum`, `weighted` (a learned weighted sum, as in ELMo)"
+        "concat",
+        "how it combines them: `concat`, `sum`, `weighted` (a learned weighted sum, as in ELMo)",
+        choices=tuple(FEATURE_MIXES),
     )
 
 
@@ -216,8 +218,6 @@ class TaggingTask(FinetuneTask):
     export_head = "token_classification"
 
     def set_up(self) -> None:
-        if self.config.feature_mix not in FEATURE_MIXES:
-            raise UserError(f"feature_mix={self.config.feature_mix}: expected {alternatives(FEATURE_MIXES)}")
         self.layers = _feature_layers(self.config, self.model_config)
 
     def read_training(self, path: str) -> TaggedSentences:

@@ -13,7 +13,7 @@ from etils import epy
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
-from bert_jax.io.wording import alternatives, counted
+from bert_jax.io.wording import counted
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.baselines import BilstmClassification, ClassificationAndLM
@@ -52,6 +52,7 @@ class TextConfig(TableConfig):
         TRANSFORMER,
         "what reads the texts; `bilstm`: GLUE's baseline, without a Transformer; `bilstm_attention`: with "
         "attention between the texts of a pair ([baselines.md](baselines.md#glues-bilstm))",
+        choices=_ENCODERS,
     )
     encoder_size: int = option(
         384, "of each direction of the BiLSTM that is the encoder", minimum=1, maximum=2**20
@@ -104,11 +105,8 @@ class TextTask(TableTask):
 
     def set_up(self) -> None:
         super().set_up()
-        given = f"encoder={self.config.encoder}"
-        if self.config.encoder not in _ENCODERS:
-            raise UserError(f"{given}: expected {alternatives(_ENCODERS)}")
         if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
-            raise UserError(f"{given}: the rows have no second text to attend to; expected encoder=bilstm")
+            raise UserError(f"encoder={BILSTM_ATTENTION}: the rows have no second text to attend to")
         if self.config.lm_weight and not self.model_config.causal:
             raise UserError(f"lm_weight={self.config.lm_weight:g}: expected 0, or --config.model.causal=true")
 

@@ -10,6 +10,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.rows import batches
+from bert_jax.tasks.text.task import parse_class_weights
 from bert_jax.training.step import make_eval_step
 
 CONFIG = EncoderConfig(
@@ -121,3 +122,13 @@ def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
     assert found.confusions().counts.tolist() == [[48, 0, 0], [0, 48, 0], [2, 2, 0]]
     assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of the other rows
     assert "no: 48, yes: 48" in task.describe(examples, rows)
+
+
+def test_class_weights():
+    labels = ("no", "yes")
+    assert parse_class_weights("", labels, [0, 1]) == ()
+    assert parse_class_weights("balanced", labels, [0, 0, 0, 1]) == pytest.approx((4 / 6, 2))
+    assert parse_class_weights("yes=2.5", labels, [0, 1]) == (1.0, 2.5)
+    for text in ("maybe=2", "yes=0", "yes=much", "yes", "yes=2,no=1,yes=3"):
+        with pytest.raises(UserError, match="expected balanced, or LABEL=WEIGHT"):
+            parse_class_weights(text, labels, [0, 1])
