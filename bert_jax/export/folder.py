@@ -8,7 +8,7 @@ from collections.abc import Callable
 from bert_jax.convert import Model
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
-from bert_jax.export import onnx_runtime, stablehlo
+from bert_jax.export import onnx, stablehlo
 from bert_jax.export.outputs import INPUTS, TOLERANCE, difference
 from bert_jax.io import files
 
@@ -20,7 +20,7 @@ _USAGE = {
         "onnx",
         ["import onnxruntime"],
         [
-            f'session = onnxruntime.InferenceSession("DIR/{onnx_runtime.FILE}")',
+            f'session = onnxruntime.InferenceSession("DIR/{onnx.FILE}")',
             'inputs = {one.name: rows[one.name].astype("int64") for one in session.get_inputs()}',
             "names = [one.name for one in session.get_outputs()]",
             "outputs = dict(zip(names, session.run(names, inputs)))",
@@ -60,13 +60,13 @@ def write(
         stablehlo.write(model, path)
         _check(model, path, stablehlo.Session(path), TOLERANCE, log)
         return
-    path, smaller = (os.path.join(folder, name) for name in (onnx_runtime.FILE, onnx_runtime.QUANTIZED))
+    path, smaller = (os.path.join(folder, name) for name in (onnx.FILE, onnx.QUANTIZED))
     files.make_directory(os.path.dirname(path))
-    onnx_runtime.write(model, path)
-    _check(model, path, onnx_runtime.Session(path), TOLERANCE, log)
+    onnx.write(model, path)
+    _check(model, path, onnx.Session(path), TOLERANCE, log)
     if quantize:
-        onnx_runtime.quantize(path, smaller)
-        _check(model, smaller, onnx_runtime.Session(smaller), float("inf"), log)
+        onnx.quantize(path, smaller)
+        _check(model, smaller, onnx.Session(smaller), float("inf"), log)
 
 
 def usage(model: Model, to: str) -> tuple[str, list[str]]:

@@ -56,11 +56,10 @@ def choose(number: str, count: int, flag: str) -> list[int]:
 def plot_attention(
     maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
 ) -> None:
-    """Draws the heads of one layer or of all layers, with one color scale, into a PNG, PDF or SVG file.
+    """Draws attention maps into a PNG, PDF or SVG file.
 
-    The squares of one layer or one head are labeled with tokens; all layers and heads together are drawn as
-    thumbnails, one row per layer. In a square, the row is the token that attends and the column the token
-    that it attends to.
+    The squares of one layer or one head are labeled with tokens; all layers and heads together are
+    thumbnails, one row per layer. A row is the token that attends, a column the token that it attends to.
 
     Args:
         maps: the attention to draw.

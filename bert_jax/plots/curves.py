@@ -1,8 +1,8 @@
-"""Plots the metrics of runs from their metrics.jsonl."""
+"""Plots the metrics of runs from their metrics.jsonl, and the scores of several runs of each variant."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ class _Panel:
     kind: str  # "loss", "score" or "other"
 
 
-# Those of objectives.distillation, which is not imported: it loads jax, and a picture needs none of it.
+# The names in objectives.distillation, which is not imported because it loads jax.
 _DISTILLATION = (
     *("logits", "cosine", "embeddings", "hidden", "scores"),
     *("attention", "queries", "keys", "values"),
@@ -103,7 +103,6 @@ def draw_metrics(
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
     if not panels:
         raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
-    panels = [panel for panel in panels if panel.kind != "other" or _has_line(panel, runs)] or panels
 
     columns = 3 if len(panels) > 4 else min(2, len(panels))
     lines = -(-len(panels) // columns)
@@ -119,11 +118,6 @@ def draw_metrics(
     if title:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure
-
-
-def _has_line(panel: _Panel, runs: Mapping[str, list[dict]]) -> bool:
-    """Returns whether a run has two values of a metric of the panel, so that there is a line to draw."""
-    return any(sum(metric in row for row in rows) > 1 for rows in runs.values() for metric in panel.metrics)
 
 
 def _draw(axis, runs, panel, references):
@@ -200,3 +194,39 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     index = np.arange(len(values))
     low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
     return values[0] + (total[high] - total[low]) / (high - low)
+
+
+def plot_scores(panels: Mapping[str, Mapping[str, Sequence[float]]], output: str, title: str = "") -> None:
+    """Draws one panel for each score: a dot for each run of a variant, and a line at their mean.
+
+    Args:
+        panels: {score: {variant: values of its runs}}.
+        output: path of the plot; its suffix selects the format.
+        title: title of the plot.
+
+    Raises:
+        UserError: the format is not supported.
+    """
+    checks.check_output_file(output, checks.PICTURES)
+    variants = list(dict.fromkeys(variant for of_score in panels.values() for variant in of_score))
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    height = 0.9 + 0.3 * len(variants)
+    figure, axes = figures.subplots((4.6 * columns, height * lines + 0.4), lines, columns)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (name, of_score) in zip(axes.flat, panels.items(), strict=False):
+        for number, variant in enumerate(variants):
+            values, color = of_score.get(variant, ()), figures.COLORS[number % len(figures.COLORS)]
+            if values:
+                axis.plot(values, [number] * len(values), "o", color=color, markersize=4, alpha=0.6)
+                axis.vlines(np.mean(values), number - 0.35, number + 0.35, color=color, linewidth=2)
+        figures.describe(axis, name, "")
+        figures.number(axis.xaxis, most=4)
+        axis.set_yticks(range(len(variants)), variants, fontsize=8)
+        axis.set_ylim(len(variants) - 0.4, -0.6)
+        axis.grid(axis="x", alpha=0.25, linewidth=0.6)
+        axis.margins(x=0.08)
+    if title:
+        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    atomic.save_figure(figure, output, dpi=DPI)

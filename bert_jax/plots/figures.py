@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from etils import epy
@@ -36,33 +35,13 @@ def describe(axis: Any, title: str, x_label: str, y_label: str = "", boxed: bool
 
 
 def number(axis: Any, most: int = 0, whole: bool = False) -> None:
-    """Gives one axis short labels of numbers, such as 25,000, 1.5M, 0.25 and 2e-4, without a common offset.
+    """Gives `axes.xaxis` or `axes.yaxis` short labels such as 25,000, 1.5M and 0.25.
 
     Args:
-        axis: `axes.xaxis` or `axes.yaxis`.
-        most: the number of intervals between ticks at most; 0 to keep the ticks. The labels of a horizontal
-            axis need a limit, or else they overlap.
+        axis: the axis.
+        most: the number of intervals between ticks at most; 0 to keep the ticks.
         whole: whether the ticks are whole numbers. It needs `most`.
     """
     if most:
-        least = 1 if whole else 2  # two would be fractions where one whole number is shown
-        locator = ticker.MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole, min_n_ticks=least)
-        axis.set_major_locator(locator)
-    axis.set_major_formatter(functools.partial(_tick, axis))
-
-
-def _tick(axis: Any, value: float, place: int | None) -> str:
-    """Returns the label of a tick. All labels of an axis have the same form."""
-    low, high = axis.get_view_interval()
-    ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
-    largest = max(map(abs, ticks), default=0.0)
-    if abs(value) < 1e-9 * largest:
-        return "0"
-    if largest >= 1e6:
-        return f"{value / 1e6:.6g}M"
-    if 0 < largest < 1e-3:
-        digits, exponent = f"{value:.2e}".split("e")
-        return f"{float(digits):g}e{int(exponent)}"
-    between = ticks[1] - ticks[0] if len(ticks) > 1 else largest
-    decimals = next(n for n in range(16) if n == 15 or abs(between * 10**n - round(between * 10**n)) < 1e-6)
-    return f"{value:,.{decimals}f}"
+        axis.set_major_locator(ticker.MaxNLocator(most, integer=whole, min_n_ticks=1 if whole else 2))
+    axis.set_major_formatter(lambda x, _: f"{x / 1e6:.6g}M" if abs(x) >= 1e6 else f"{x:,.10g}")

@@ -33,7 +33,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs
 from bert_jax.io import atomic, checks, comma_lists, files, json_files, markdown
 from bert_jax.io.wording import counted
-from bert_jax.plots import curves, scores
+from bert_jax.plots import curves
 from bert_jax.runs import finetune, pretrain
 from bert_jax.settings import config_fields, config_files, pretrain_config
 from bert_jax.settings.config_fields import Field
@@ -812,7 +812,7 @@ def write_report(sweep: Sweep) -> str:
         for measure, metric in _columns(sweep)
     }
     if panels:
-        scores.plot_scores(panels, os.path.join(directory, "scores.png"), title=experiment.title)
+        curves.plot_scores(panels, os.path.join(directory, "scores.png"), title=experiment.title)
     runs = {}
     for arm in experiment.arms:
         if arm.pretrain and sweep.result(arm.name, 0, PRETRAINING) is not None:

@@ -13,8 +13,9 @@ from bert_jax import cli, convert
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
-from bert_jax.export import onnx_runtime, outputs, stablehlo
-from bert_jax.export.folder import FORMATS, usage, write
+from bert_jax.export import onnx as onnx_export
+from bert_jax.export import outputs, stablehlo
+from bert_jax.export.folder import FORMATS
 from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
 
@@ -52,8 +53,8 @@ def build(tmp_path, groups=("encoder", "pooler"), head="none", classes=(), **fie
 
 def compare(model, tmp_path):
     path = str(tmp_path / "model.onnx")
-    onnx_runtime.write(model, path)
-    assert outputs.difference(model, onnx_runtime.Session(path)) < 2e-5
+    onnx_export.write(model, path)
+    assert outputs.difference(model, onnx_export.Session(path)) < 2e-5
     return path
 
 
@@ -68,7 +69,7 @@ def test_every_head(head, tmp_path):
     classes = {"multiple_choice": (1,), "sequence_classification": (3,), "token_classification": (3,)}
     model = build(tmp_path, groups, head, classes.get(head, ()))
     path = compare(model, tmp_path)
-    assert onnx_runtime.Session(path)._inputs == list(outputs.INPUTS)
+    assert onnx_export.Session(path)._inputs == list(outputs.INPUTS)
 
 
 def folders():
@@ -93,18 +94,8 @@ def test_vectors_of_texts(pooling, tmp_path):
     ids = np.zeros((2, max(len(row.token_ids) for row in rows)), np.int64)
     for row, tokens in zip(rows, ids, strict=True):
         tokens[: len(row.token_ids)] = row.token_ids
-    found = onnx_runtime.Session(path)(ids, ids > 0, 0 * ids)["sentence_embedding"]
+    found = onnx_export.Session(path)(ids, ids > 0, 0 * ids)["sentence_embedding"]
     np.testing.assert_allclose(found, Embedder(model).embed(["the cat is big", "a dog"]), atol=2e-5)
-
-
-def test_the_tokenizer_of_a_folder_cuts_texts_at_the_length_of_the_vectors(tmp_path):
-    model = tiny_model(tmp_path).replace(sentence=SentenceVectors("mean", True, 9))
-    folder = tmp_path / "out"
-    folder.mkdir()
-    write(model, str(folder), "stablehlo", log=lambda line: None)
-    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 9
-    _, code = usage(model, "stablehlo")
-    assert "options = dict(padding=True, truncation=True, return_token_type_ids=True)" in code
 
 
 @pytest.fixture
@@ -140,21 +131,6 @@ def test_the_code_of_the_card_runs_the_export(export, to):
         np.testing.assert_allclose(found["outputs"][name], array, atol=1e-4)
 
 
-def test_the_card_of_an_export_without_a_vocabulary_names_no_tokenizer(tmp_path):
-    library, code = usage(build(tmp_path).replace(tokenizer=None), "onnx")
-    assert library == "onnx" and "okenizer" not in "\n".join(code) and "rows = ..." in code[2]
-
-
-@pytest.mark.parametrize(
-    "sentence", [None, SentenceVectors("cls"), SentenceVectors(unsupported="its pooling")]
-)
-def test_sentence_encoders_alone_have_the_files_of_sentence_transformers(tmp_path, sentence):
-    model = build(tmp_path).replace(sentence=sentence)
-    (tmp_path / "out").mkdir()
-    write(model, str(tmp_path / "out"), "onnx", log=lambda line: None)
-    assert (tmp_path / "out" / "modules.json").exists() == (sentence == SentenceVectors("cls"))
-
-
 @pytest.mark.long
 def test_a_folder_of_onnx(export):
     call, model, folder = export
@@ -162,9 +138,9 @@ def test_a_folder_of_onnx(export):
     assert "model.onnx" in shown.err and "model_quantized.onnx" in shown.err
     assert {"config.json", "vocab.txt", "tokenizer.json", "README.md", "onnx"} <= {*os.listdir(folder)}
     assert not (folder / "model.safetensors").exists()
-    smaller = onnx_runtime.Session(str(folder / onnx_runtime.QUANTIZED))
+    smaller = onnx_export.Session(str(folder / onnx_export.QUANTIZED))
     assert 1e-5 < outputs.difference(model, smaller) < 1.0
-    sizes = [(folder / name).stat().st_size for name in (onnx_runtime.FILE, onnx_runtime.QUANTIZED)]
+    sizes = [(folder / name).stat().st_size for name in (onnx_export.FILE, onnx_export.QUANTIZED)]
     assert sizes[0] > 10_000 and json.loads((folder / "config.json").read_text())["model_type"] == "bert"
     assert "exists already" in call(code=2).err
     call("--overwrite", "--to=stablehlo")
@@ -174,8 +150,8 @@ def test_a_folder_of_onnx(export):
 @pytest.mark.parametrize("name", ["learned", "rotary", "plain sinusoid"])
 def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
     path, smaller = str(tmp_path / "model.onnx"), str(tmp_path / "smaller.onnx")
-    onnx_runtime.write(build(tmp_path, **VARIANTS.get(name, {})), path)
-    onnx_runtime.quantize(path, smaller)
+    onnx_export.write(build(tmp_path, **VARIANTS.get(name, {})), path)
+    onnx_export.quantize(path, smaller)
     initializers = onnx.load(smaller).graph.initializer
     names = [one.name for one in initializers]
     tables = {one.removesuffix("_quantized") for one in names if one.endswith("_quantized")}
@@ -210,28 +186,10 @@ def test_stablehlo_of_any_shape(export):
     assert run(*(x[:, :longest] for x in (ids, ids, 0 * ids)))["last_hidden_state"].shape[1] == longest
 
 
-def test_other_folders_are_not_replaced(export):
-    call, _, folder = export
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    assert "--overwrite replaces an export, and this is something else" in call("--overwrite", code=2).err
-    (folder / "notes.txt").unlink()
-    (folder / "onnx").mkdir()
-    (folder / "main.py").write_text("mine")
-    assert "and this holds main.py, too" in call("--overwrite", code=2).err
-    assert (folder / "main.py").exists()
-    (folder / "main.py").unlink()
-    (folder / "model.safetensors").write_text("weights, as on the Hugging Face hub")
-    assert "this is something else" in call("--overwrite", code=2).err
-    error = call("--overwrite", f"--output={folder.parent / 'model'}", code=2).err
-    assert "is, or holds, the --input" in error
-    assert (folder / "model.safetensors").exists() and (folder.parent / "model" / "config.json").exists()
-
-
 def test_an_export_that_differs_is_not_kept(export, monkeypatch):
     call, _, folder = export
     monkeypatch.setattr(outputs, "_OF_ENCODERS", {"last_hidden_state": "hidden", "pooler_output": "pooled"})
-    monkeypatch.setattr(onnx_runtime.Session, "__call__", lambda self, *rows: {
+    monkeypatch.setattr(onnx_export.Session, "__call__", lambda self, *rows: {
         "last_hidden_state": np.zeros((2, 24, 16), np.float32), "pooler_output": np.zeros((2, 16), np.float32)
     })  # fmt: skip
     assert "not to be trusted" in call(code=2).err and not folder.exists()

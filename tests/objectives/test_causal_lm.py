@@ -1,6 +1,5 @@
 """Left-to-right language modeling: its labels, its loss against NumPy, and that it learns."""
 
-import dataclasses
 import functools
 
 import jax
@@ -8,19 +7,14 @@ import numpy as np
 import optax
 import pytest
 from support import google_records
-from support.learning import learn
 from support.models import packed_batch, tiny_config, tiny_task
 from support.tiny_model import draw_parameters
 
 from bert_jax.data import records
-from bert_jax.models.heads.structures import MaskedLMHead
-from bert_jax.models.parameters import parameter_shapes
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import causal_lm
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.parallel import sharding
-from bert_jax.runs import benchmark
-from bert_jax.training import flops
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
 
@@ -116,42 +110,6 @@ def test_no_prediction_depends_on_what_it_predicts():
     assert np.abs(mine[:, 5:7] - theirs[:, 5:7]).max() > 1e-3
 
 
-def test_the_parameters_are_those_of_masked_lm():
-    masked = tiny_task()
-    wanted = {
-        name: shape
-        for name, shape in parameter_shapes(masked.init_shapes).items()
-        if name.split("/")[0] in ("encoder", "mlm")
-    }
-    assert parameter_shapes(make().init_shapes) == wanted
-
-
-def test_bidirectional_attention_is_an_error():
-    with pytest.raises(ValueError, match="causal"):
-        CausalLM(tiny_config())
-
-
-@pytest.mark.long
-def test_it_learns_a_text_by_heart():
-    """Two copies of one text a row, so that each token follows from those before it."""
-    objective = make()
-    text = np.array([2, *np.random.default_rng(0).integers(5, 101, 12), 3], np.int32)
-    batch = packed_batch(rows=4, slots=2)
-    batch["input_ids"][:] = np.pad(np.tile(text, 2), (0, 32 - 2 * len(text)))
-    batch["lengths"][:], batch["starts"][:], batch["first_lengths"][:] = 28, [0, 14], 14
-    seen = learn(objective, batch, 120)
-    assert float(seen[0]["loss"]) == pytest.approx(objective.initial_loss, rel=0.05)
-    assert float(seen[-1]["clm_loss"]) == float(seen[-1]["loss"]) < 0.05
-    assert float(seen[-1]["clm_accuracy"]) == 1
-
-
-def test_the_head_is_counted_at_every_position():
-    config = tiny_config(causal=True)
-    masked = flops.row_flops(benchmark.make_task(config, 32, next_sentence=False))
-    row = flops.row_flops(CausalLM(config))
-    assert row(32, 5, 2) == row(32, 0, 0) == masked(32, 32, 0) > masked(32, 5, 0)
-
-
 @functools.cache
 def two_phases():
     """An objective with its initial state on the host, and a batch of its first steps."""
@@ -209,29 +167,3 @@ def test_marked_batches_are_left_to_right_and_leave_the_other_head_alone():
     assert float(metrics["clm_loss"]) == pytest.approx(float(value), rel=1e-5)
     close = functools.partial(np.testing.assert_allclose, atol=1e-5)
     jax.tree.map(lambda after, before, g: close(before - after, g), own, start, gradient)
-
-
-@pytest.mark.long
-def test_a_marked_batch_in_parts_is_the_whole_one():
-    objective, _, marked = two_phases()
-    whole, parts = (step_of(objective, marked, number) for number in (1, 2))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), whole[0], parts[0])
-    assert parts[1]["clm_loss"] == pytest.approx(whole[1]["clm_loss"], rel=1e-5)
-
-
-def test_both_phases_have_one_head_and_the_same_token_types():
-    masked = dataclasses.replace(tiny_task(), token_types=(0, 0), head=MaskedLMHead(activation="relu"))
-    causal = CausalThenMasked(masked).causal
-    assert causal.config == masked.config.replace(causal=True)
-    assert (causal.token_types, causal.head) == (masked.token_types, masked.head)
-    marked = packed_batch(rows=2) | {LEFT_TO_RIGHT: np.ones(2)}
-    prepared = CausalThenMasked(masked).prepare(marked, jax.random.key(0), True)
-    assert not np.asarray(prepared["token_type_ids"]).any()
-
-
-@pytest.mark.long
-def test_each_phase_counts_its_own_predictions():
-    objective, *_ = two_phases()
-    masked = flops.row_flops(objective.masked)
-    assert flops.row_flops(objective)(32, 8, 2) == masked(32, 8, 2)
-    assert flops.row_flops(objective, left_to_right=True)(32, 8, 2) == masked(32, 32, 0)

@@ -1,6 +1,5 @@
 """A student and its teacher: each loss is that of its source, and the teacher is read and never trained."""
 
-import dataclasses
 import functools
 import pathlib
 
@@ -13,7 +12,7 @@ from support.models import packed_batch, tiny_task
 from support.tiny_model import draw_parameters
 
 from bert_jax import convert
-from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.classification import Classification
@@ -30,8 +29,6 @@ from bert_jax.objectives.distillation import (
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
 from bert_jax.objectives.spans import Spans
 from bert_jax.parallel import sharding
-from bert_jax.training.state import init_state
-from bert_jax.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -150,19 +147,6 @@ def test_states_of_another_width_are_mapped():
 
 
 @pytest.mark.long
-def test_padding_counts_nowhere():
-    """The losses of a row with padding are those of the row without."""
-    factors = dict.fromkeys(("cosine", "hidden", "scores", "attention", "values", "embeddings"), 1.0)
-    found = distilled(factors)
-    rows = {name: x[1:2] for name, x in batch().items() if name in INPUTS}
-    cut = {name: x[:, : int(golden()["mask"][1].sum())] for name, x in rows.items()}
-    padded, alone = (compute(found, each, grad=False)[1] for each in (rows, cut))
-    assert cut["input_ids"].shape == (1, 7) and set(padded) == set(factors)
-    for name, mean in padded.items():
-        assert float(mean) == pytest.approx(float(alone[name]), rel=2e-5) and float(mean) > 0.01
-
-
-@pytest.mark.long
 def test_sequences_of_a_packed_row_are_compared_as_in_rows_of_their_own():
     factors = dict.fromkeys(("cosine", "hidden", "scores", "attention", "values", "embeddings"), 1.0)
     found, sizes = distilled(factors), (6, 4)
@@ -244,42 +228,6 @@ def test_windows_and_answers_are_compared_as_in_their_own_losses():
             expected += float(jnp.sum(jnp.sum(jnp.exp(p) * (p - q), axis=-1) * weights)) / len(pairs)
         assert float(found._compare_logits(*given, batch)) == pytest.approx(expected, rel=1e-5), name
         assert float(found.weights(batch)["logits"]) == 2, name
-
-
-@functools.cache
-def begin():
-    """A student whose teacher is wider, its optimizer and its first state."""
-    student, teacher = (
-        dataclasses.replace(tiny_task(num_hidden_layers=1, hidden_size=size), next_sentence_head=False)
-        for size in (32, 48)
-    )
-    factors = {"logits": 5.0, "task": 2.0, "hidden": 1.0, "values": 1.0}
-    params = jax.device_get(sharding.unbox(jax.jit(teacher.init)(jax.random.key(7))))
-    found = Distillation(student, teacher, factors, teacher_params=params)
-    optimizer = optax.scale_by_adam(eps=1e-3)
-    return found, optimizer, init_state(found, optimizer, sharding.make_mesh(1, devices=jax.devices()[:1]), 0)
-
-
-def train(parts):
-    """Two steps; meshes are those of test_protocol.py."""
-    found, optimizer, state = begin()
-    step = jax.jit(make_train_step(found, optimizer, lambda step: 1e-2, parts))
-    lines = []
-    for number in range(2):
-        state, metrics = step(state, packed_batch(rows=8, seed=number), np.uint32(3))
-        lines.append({name: float(x) for name, x in metrics.items()})
-    return lines, state
-
-
-@pytest.mark.slow
-def test_parts_change_nothing():
-    (lines, state), (whole, of_whole) = train(2), train(1)
-    assert set(lines[0]) >= {f"{name}_loss" for name in ("logits", "mlm", "hidden", "values")}
-    for mine, reference in zip(lines, whole, strict=True):
-        assert mine == pytest.approx(reference, rel=5e-5, abs=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), state.params, of_whole.params)
-    assert "distillation/hidden/kernel" in flatten(state.params)
-    assert flatten(state.frozen) and not flatten(state.model_parameters["frozen"])
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import jax
 import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
-from support.models import tiny_task
-from support.objectives import OBJECTIVES, of_records
+from support.objectives import OBJECTIVES
 
 from bert_jax.kernels.dropout import threshold
 from bert_jax.objectives.distillation import TEACHER, Distillation
@@ -69,15 +68,3 @@ def test_dropout_is_for_training(name):
     objective = make()
     assert dropouts_of(objective, batch(), {"dropout": jax.random.key(1)}) == [0.1] * expected
     assert dropouts_of(objective, batch(), None) == []
-
-
-def test_each_place_has_its_own_rate():
-    rates = dict(
-        embedding_dropout=0.1,
-        attention_probs_dropout_prob=0.2,
-        hidden_dropout_prob=0.3,
-        inner_dropout=0.4,
-    )
-    for placement in ("post", "pre"):
-        task = tiny_task(num_hidden_layers=1, norm_placement=placement, **rates)
-        assert dropouts_of(task, of_records(), {"dropout": jax.random.key(1)}) == list(rates.values())

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -13,8 +12,7 @@ from support.models import tiny_task
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
-from bert_jax.objectives.adapters import LowRank, add_low_rank, assemble
-from bert_jax.objectives.base import Objective
+from bert_jax.objectives.adapters import add_low_rank, assemble
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel.sharding import make_mesh, unbox
 from bert_jax.settings.run_config import AdapterConfig
@@ -96,23 +94,6 @@ def test_the_scale_and_the_initial_values():
     assert 0.9 / 8 < float(np.max(np.abs(flatten(state.params)[f"{name}a"]))) < 1 / 8
     assert flatten(state.params)[f"{name}a"].shape == (2, 64, 4)
     assert flatten(state.params)[f"{name}b"].shape == (2, 4, 8, 8)
-
-
-class Kernels(Objective):
-    """Two kernels of one shape, each of two layers."""
-
-    def init(self, key):
-        box = nn.LogicallyPartitioned(jax.numpy.zeros((2, 8, 4, 2)), ("layers", "embed", "heads", "kv"))
-        return {name: {"kernel": box} for name in ("query", "value")}
-
-
-def test_each_kernel_of_each_layer_begins_with_a_matrix_of_its_own():
-    low_rank = LowRank(Kernels(), lambda name: True, lambda name: True, 3, 0.5)
-    params = flatten(unbox(low_rank.init(jax.random.key(0))))
-    starts = [np.asarray(params[f"{name}/kernel_lora_a"]) for name in ("query", "value")]
-    assert [x.shape for x in starts] == [(2, 8, 3)] * 2
-    assert len({layer.tobytes() for x in starts for layer in x}) == 4
-    assert not any(np.any(params[f"{name}/kernel_lora_b"]) for name in ("query", "value"))
 
 
 SIZES = {"base": (147_456, 294_912, 589_824), "large": (393_216, 786_432, 1_572_864)}

@@ -10,7 +10,6 @@ from support.models import packed_batch, tiny_task
 from bert_jax.data import loader
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.objectives.replaced_tokens import ReplacedTokens
-from bert_jax.training.step import make_eval_step
 
 ROWS, SEED = 8, 5
 MASKS = ("input_ids", "masked_positions", "masked_labels", "masked_weights")
@@ -74,26 +73,6 @@ def test_two_sets_of_masks_alternate_by_epoch():
         for other in range(epoch):
             assert all(same(epochs[epoch], epochs[other])) == (epoch % 2 == other % 2)
             assert any(same(epochs[epoch], epochs[other])) == (epoch % 2 == other % 2)
-
-
-@pytest.mark.long
-def test_rows_with_the_same_text_have_masks_of_their_own():
-    batch = batch_of(np.zeros(ROWS, np.int64), 1, 0)
-    batch["mask_keys"] = loader.mask_keys(np.arange(ROWS), np.zeros(ROWS, np.int64), SEED)
-    prepared = task(1).prepare(batch, jax.random.key(0), True)
-    assert len({tuple(row) for row in np.asarray(prepared["masked_positions"]).tolist()}) > ROWS // 2
-
-
-@pytest.mark.long
-def test_masks_of_evaluation_are_as_without_copies():
-    """A batch of evaluation has no keys."""
-    params = jax.jit(task(0).init)(jax.random.key(0))
-    batch = batch_of(FORWARD, 0, 0)
-    losses = [
-        jax.jit(make_eval_step(task(copies)))(params, batch, 1, np.uint32(SEED))["mlm_loss"]
-        for copies in (0, 3)
-    ]
-    assert losses[0] == losses[1]
 
 
 def test_the_samples_of_a_generator_are_new_where_its_masks_are_not():

@@ -1,7 +1,6 @@
 """What is chosen, how many, and what replaces it: each against its definition."""
 
 import itertools
-import re
 import types
 
 import jax
@@ -84,26 +83,6 @@ def test_smoothed_choice_is_that_of_successive_draws():
     assert chi_square(found, [shares[tuple(each)] for each in sets]) > 1e-3
 
 
-def test_a_smoothing_is_refused_whose_weights_float32_cannot_represent():
-    counts = np.full(VOCAB, 10_000_000)
-    counts[[2, 3]], counts[5] = 10**15, 0  # [CLS] and [SEP] are never chosen, however often they occur
-    vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts)
-    ids = [2, *[7, 8] * 31, 3]
-
-    def places(smoothing):
-        masked = mask([ids] * 500, MaskingOptions(smoothing=smoothing), vocabulary=vocabulary)
-        return np.concatenate(chosen(masked)) - 1
-
-    # 120 bits over log2(10^7): equal counts are still chosen alike at every place.
-    assert chi_square(np.bincount(places(5.1), minlength=62), [1 / 62] * 62) > 1e-3
-    message = (
-        "masking.smoothing=8: the weights of tokens that occur 1 to 10,000,000 times are too different for "
-        "float32; expected at most 5.1"
-    )
-    with pytest.raises(UserError, match=re.escape(message)):
-        places(8.0)
-
-
 def choose_ngrams(ids, uniforms, scores, wanted):
     """The choice of google-research/albert, word by word, with the order and the uniform numbers given."""
     words = words_of(ids)
@@ -144,23 +123,6 @@ def test_ngrams_are_those_of_the_algorithm_word_by_word(wanted):
     assert max(lengths) <= wanted
 
 
-def test_shares_of_ngram_lengths():
-    """The first n-gram of a row that has room for all: 6/11, 3/11 and 2/11."""
-    rng = np.random.default_rng(0)
-    rows, length = 20_000, 12
-    ids = np.full((rows, length), 7)
-    candidate = np.ones((rows, length), bool)
-    scores = np.full((rows, length), 2**31, np.uint32)
-    scores[:, 4] = 0  # the first start
-    uniforms = rng.random((rows, length)).astype(np.float32)
-    choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose))
-    # A budget of 3 that the first n-gram leaves open is filled by single words at position 0 and after it.
-    selected = np.asarray(choose(scores, uniforms, candidate, ids < 0, ~candidate, np.full(rows, 3)).selected)
-    sizes = selected[:, 4:7].cumprod(axis=1).sum(axis=1)
-    assert set(np.unique(sizes)) == {1, 2, 3}
-    assert chi_square(np.bincount(sizes)[1:], [6 / 11, 3 / 11, 2 / 11]) > 1e-3
-
-
 @pytest.mark.parametrize(
     "strategy, shares",
     [
@@ -187,21 +149,6 @@ def test_shares_of_replacements(strategy, shares):
     for share, wanted in zip(found, expected, strict=True):
         assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / draws), (found, expected)
         assert wanted or share == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_masks_only_random_and_nothing_at_all(strategy):
-    ids = np.random.default_rng(0).integers(5, VOCAB, (200, 64))
-    for shares in ((1, 0, 0), (0, 0, 1)):
-        masked = mask(ids, MaskingOptions(strategy=strategy, replace=shares))
-        used = masked.weights > 0
-        now = np.take_along_axis(masked.input_ids, masked.positions, 1)[used]
-        assert used.sum() > 1000
-        np.testing.assert_array_equal(now, np.full_like(now, MASK) if shares[0] else masked.labels[used])
-    only_random = mask(ids, MaskingOptions(strategy=strategy, replace=(0, 1, 0)))
-    now = np.take_along_axis(only_random.input_ids, only_random.positions, 1)[only_random.weights > 0]
-    assert len(np.unique(now)) > 90
 
 
 def test_random_tokens_without_special_ones():

@@ -7,14 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import google_records
-from support.google_records import example
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.data import records
 from bert_jax.models.heads.structures import MaskedLMHead
-from bert_jax.models.parameters import parameter_shapes
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -137,22 +133,6 @@ def test_no_gradient_of_the_discriminator_reaches_the_generator():
     assert "generator/encoder/embeddings/projection/kernel" in of_discriminator
 
 
-def test_the_networks_share_the_tables_and_the_norm():
-    names = parameter_shapes(jax.eval_shape(make().init, jax.random.key(0)))
-    own = {name.removeprefix("generator/") for name in names if name.startswith("generator/")}
-    embeddings = {name for name in names if name.startswith("encoder/embeddings/")}
-    assert {name for name in own if "embeddings" in name} == {
-        "encoder/embeddings/projection/kernel",
-        "encoder/embeddings/projection/bias",
-    }
-    assert {name.split("/")[2] for name in embeddings} == {
-        "word_embeddings", "token_type_embeddings", "position_embeddings", "layer_norm", "projection",
-    }  # fmt: skip
-    assert names["encoder/embeddings/layer_norm/scale"] == (24,)
-    no_projection = parameter_shapes(jax.eval_shape(make(hidden=24).init, jax.random.key(0)))
-    assert not any("embeddings" in name for name in no_projection if name.startswith("generator/"))
-
-
 def test_samples_follow_the_distribution_and_the_key_of_the_row():
     logits = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
     keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4000))
@@ -172,53 +152,6 @@ def test_samples_differ_by_step_and_row_and_not_by_place_in_the_batch():
     assert len({tuple(key) for key in np.concatenate([first, other]).tolist()}) == 2 * ROWS
     part = {name: x[3:5] for name, x in batch.items()}
     np.testing.assert_array_equal(prepare(part, jax.random.key(1), True)["sample_keys"], first[3:5])
-
-
-@pytest.mark.long
-def test_a_packed_sequence_is_computed_as_alone(monkeypatch):
-    """With the same masks and noise, the sums over a packed row are those over its sequences."""
-    objective = make(rate=0.0)
-    batch, params = prepared_and_params()
-    given = packed_batch(rows=ROWS)
-    noise = np.random.default_rng(0).uniform(size=(ROWS, 32, 101)).astype(np.float32)  # by row and token
-    at = np.asarray(batch["masked_positions"])
-
-    def sums(batch, noise):
-        monkeypatch.setattr(replaced_tokens, "uniform_noise", lambda *_: jnp.asarray(noise))
-        pairs, metrics = jax.jit(lambda: objective.loss(params, batch, None))()
-        return jax.device_get({**pairs, **metrics})
-
-    whole = sums(batch, noise[np.arange(ROWS)[:, None], at])
-    rows = [(row, slot) for row in range(ROWS) for slot in range(3) if given["first_lengths"][row, slot]]
-    assert len(rows) > ROWS
-    alone = {name: np.zeros((len(rows), *x.shape[1:]), x.dtype) for name, x in batch.items()}
-    of_alone = np.zeros((len(rows), *noise[0, at[0]].shape), np.float32)
-    for index, (row, slot) in enumerate(rows):
-        here = np.asarray(batch["sequence_ids"])[row] == slot + 1
-        start, size = given["starts"][row, slot], here.sum()
-        for name in ("input_ids", "original_ids", "token_type_ids", "position_ids"):
-            alone[name][index, :size] = np.asarray(batch[name])[row][here]
-        alone["sequence_ids"][index, :size] = 1
-        mine = (np.asarray(batch["masked_weights"])[row] > 0) & here[at[row]]
-        for name in ("masked_labels", "masked_weights"):
-            alone[name][index] = np.asarray(batch[name])[row] * mine
-        alone["masked_positions"][index] = (at[row] - start) * mine
-        of_alone[index] = noise[row, at[row]]
-    separate = sums(alone, of_alone)
-    for name, (total, weight) in whole.items():
-        np.testing.assert_allclose(separate[name][0], total, rtol=2e-5, err_msg=name)
-        np.testing.assert_array_equal(separate[name][1], weight, err_msg=name)
-
-
-def test_records_with_masks_are_restored(tmp_path):
-    google_records.write(
-        tmp_path / "records" / "a.tfrecord",
-        [example(first=(9, 4), second=(11, 12), masks=((2, 10), (4, 11)), label=1)],
-    )
-    vocab = google_records.write_vocabulary(tmp_path / "vocab.txt", 101)
-    batch = records.open_dataset(str(tmp_path / "records"), "train", vocab).batch(np.arange(1))
-    prepared = make().prepare(batch, jax.random.key(0), True)
-    assert np.asarray(prepared["original_ids"])[0, :7].tolist() == [2, 9, 10, 3, 11, 12, 3]
 
 
 @pytest.mark.long

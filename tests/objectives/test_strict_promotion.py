@@ -1,16 +1,11 @@
 """Steps under `jax.numpy_dtype_promotion("strict")`, which refuses sums of two dtypes, traced and not run."""
 
-import itertools
-
 import jax
 import numpy as np
 import optax
 import pytest
-from support.models import MASK, SPECIAL, VOCAB, packed_batch, tiny_config
 from support.objectives import OBJECTIVES
 
-from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking import COUNTS, STRATEGIES, MaskingOptions, Vocabulary
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -39,26 +34,3 @@ def trace(objective, batch):
 def test_a_step_of_each_objective(name, dtype):
     make, batch = OBJECTIVES[name]
     trace(make(dtype=dtype), batch())
-
-
-@pytest.mark.long
-def test_logits_in_chunks():
-    """As on a CPU, if there are as many predictions as here."""
-    options = MaskingOptions(max_predictions=8)
-    objective = MaskedLM(tiny_config(num_hidden_layers=1), Vocabulary(VOCAB, MASK, SPECIAL), options)
-    trace(objective, packed_batch(rows=64))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("strategy, count", [*itertools.product(STRATEGIES, COUNTS)])
-def test_masks(strategy, count):
-    vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, np.arange(VOCAB) % 3 == 0, (1,), np.arange(VOCAB))
-    options = MaskingOptions(
-        strategy=strategy,
-        count=count,
-        max_predictions=8,
-        exclude_special=True,
-        smoothing=0.7 if strategy == "token" else 0.0,
-    )
-    objective = MaskedLM(tiny_config(num_hidden_layers=1), vocabulary, options)
-    jax.eval_shape(lambda rows: objective.prepare(rows, jax.random.key(0), True), packed_batch(rows=2))

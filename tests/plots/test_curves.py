@@ -84,14 +84,6 @@ def test_picture(tmp_path):
     assert 0.01 < np.mean(pixels < 200) < 0.5  # neither empty nor black
 
 
-def test_a_rate_that_was_logged_once_has_no_panel(tmp_path):
-    rows = [{"step": step, "kind": "train", "loss": 1.0} for step in (1, 2, 3)]
-    for count, drawn in ((1, False), (2, True)):
-        metrics = [row | {"mfu": 0.4} if row["step"] <= count else row for row in rows]
-        curves.plot_metrics({"run": metrics}, str(tmp_path / "curves.svg"))
-        assert ("Model FLOPs utilization" in (tmp_path / "curves.svg").read_text()) == drawn
-
-
 def test_each_loss_of_a_distillation_has_a_panel(tmp_path):
     names = {f"{name}_loss" for name in (distillation.LOGITS, *distillation.PAIRS)}
     assert names <= set(curves.METRICS)
@@ -101,14 +93,6 @@ def test_each_loss_of_a_distillation_has_a_panel(tmp_path):
     drawn = (tmp_path / "curves.svg").read_text()
     assert "Distillation loss, logits" in drawn and "Distillation loss, cosine" in drawn
     assert "Distillation loss, hidden" not in drawn
-
-
-def test_the_command_counts_one_row(tmp_path, capsys):
-    trial = tmp_path / "batch_size=8,learning_rate=0.001"  # as a grid names it
-    trial.mkdir()
-    write_metrics(trial, steps=1)
-    assert cli.main(["plot", f"--workdir={trial}"]) == 0
-    assert capsys.readouterr().out == f"wrote {trial}/curves.png (1 row, steps 1 to 1)\n"
 
 
 @pytest.mark.long
@@ -146,21 +130,14 @@ def test_several_runs_in_one_picture(tmp_path, capsys):
     assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
 
 
-@pytest.mark.long
-def test_held_out_rows_of_replay_are_a_curve_of_their_own(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        rows = write_metrics(tmp_path / name)
-        rows += [row | {"kind": "eval_replay"} for row in rows if row["kind"] == "eval"]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for workdir in (f"{tmp_path}/a", f"{tmp_path}/a,{tmp_path}/b"):
-        assert cli.main(["plot", f"--workdir={workdir}", f"--output={tmp_path}/curves.svg"]) == 0
-        drawn = (tmp_path / "curves.svg").read_text()
-        assert drawn.count("<!-- held out -->") == drawn.count("<!-- held out, replay -->") == 4
-
-
 def test_refused_pictures(tmp_path):
     with pytest.raises(UserError, match=r"ending in .png"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))
     with pytest.raises(UserError, match="nothing to plot: the metrics hold only depth, kind, step"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "depth": 1.0}]}, str(tmp_path / "x.png"))
+
+
+def test_scores(tmp_path):
+    panels = {f"score {n}": {variant: [0.8, 0.9] for variant in "ab"} for n in range(2)}
+    curves.plot_scores(panels, str(tmp_path / "scores.svg"))
+    assert "<!-- score 1 -->" in (tmp_path / "scores.svg").read_text()

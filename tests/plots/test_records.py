@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bert_jax.data import inspection
-from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from bert_jax.plots import records
 
@@ -36,9 +35,3 @@ def test_three_panels_with_shares(tmp_path, monkeypatch):
     assert axes[0].patches[0].get_data().values[-1] == pytest.approx(100 * 900 / 2100)
     assert axes[1].patches[0].get_data().edges[-1] == pytest.approx(100)
     assert [bar.get_height() for bar in axes[2].patches] == pytest.approx([60, 30, 10])
-
-
-def test_what_cannot_be_drawn(tmp_path):
-    report = inspection.Report("r", "packed records", {"train": {"rows": 0}})
-    with pytest.raises(UserError, match="holds no packed rows"):
-        records.plot_records(report, str(tmp_path / "a.png"))

@@ -45,30 +45,6 @@ def test_a_score_is_the_sum_of_the_largest_products():
     np.testing.assert_allclose(max_sim(queries[1], documents[2, 0], counted[2, 0]), found[1, 2, 0], rtol=1e-5)
 
 
-def test_the_memory_of_scores_is_that_of_one_query():
-    """Of the forward and the backward pass; all products of this batch are 189 MB."""
-    shapes = [jax.ShapeDtypeStruct(x, jnp.float32) for x in ((64, 32, 16), (64, 2, 180, 16))]
-
-    def loss(queries, documents):
-        return jnp.sum(max_sims(queries, documents, jnp.ones(documents.shape[:-1], bool)))
-
-    memory = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis()
-    assert memory.temp_size_in_bytes < 40e6
-
-
-def test_documents_stay_on_their_devices():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-    there = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    shapes = [jax.ShapeDtypeStruct(x, jnp.float32, sharding=there) for x in ((16, 4, 8), (16, 2, 12, 8))]
-
-    def loss(queries, documents):
-        return jnp.sum(max_sims(queries, documents, jnp.ones(documents.shape[:-1], bool)) ** 2)
-
-    program = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().as_text()
-    gathered = [line.split(" = ")[1].split("{")[0] for line in program.splitlines() if " all-gather(" in line]
-    assert "f32[16,4,8]" in gathered and not any("12,8" in shape for shape in gathered)
-
-
 def groups(texts, lengths):
     """Rows of random tokens for texts [groups, K], in which some are skipped; anchors end in [MASK]."""
     count, tokens = texts.shape[1], []
@@ -162,20 +138,3 @@ def test_predictions_are_the_vectors_of_all_tokens():
     for row, (begin, end) in enumerate(zip(data.offsets[:-1], data.offsets[1:], strict=True)):
         expected = vectors_of(objective, params, data.tokens[begin:end])
         np.testing.assert_allclose(found[row, : end - begin], expected, atol=1e-3)
-
-
-@pytest.mark.long
-def test_equal_rows_of_a_query_and_a_document_have_different_dropout():
-    objective = LateInteraction(CONFIG.replace(hidden_dropout_prob=0.1), size=8, query_length=QUERY)
-    data = groups(np.array([[0, 0], [1, 1]]), [QUERY] * 4)
-    batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
-    params = draw_parameters(objective)
-    for rngs, differs in (({"dropout": jax.random.key(0)}, True), (None, False)):
-        found = jax.jit(objective.row_outputs)(params, batch, rngs)
-        documents = found["documents"][:, 0, :QUERY]
-        assert bool(np.all(np.abs(found["queries"] - documents).max((1, 2)) > 1e-3)) is differs
-
-
-def test_queries_are_computed_at_their_own_length():
-    objective = LateInteraction(CONFIG, query_length=QUERY, group=3)
-    assert objective.row_widths(3, 16) == (QUERY, 16, 16) and objective.row_widths(2, 4) == (4, 4)

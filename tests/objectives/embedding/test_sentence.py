@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax.objectives.embedding.groups import normalize
 from bert_jax.objectives.embedding.sentence import SentenceEmbedding, cosent
 from bert_jax.tasks.rows import batches, packing
 
@@ -183,23 +182,3 @@ def test_classes_are_predicted_from_both_vectors_and_their_distance():
     logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ kernel
     expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(4), targets]
     np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
-
-
-def test_a_vector_of_zeros_has_a_gradient():
-    gradient = jax.grad(lambda x: jnp.sum(normalize(x)))(jnp.zeros((2, 4)))
-    assert np.all(np.isfinite(gradient))
-    np.testing.assert_allclose(np.linalg.norm(normalize(jnp.ones((2, 4))), axis=-1), 1, rtol=1e-6)
-
-
-@pytest.mark.long
-def test_dropout_makes_two_vectors_of_the_same_text():
-    config = CONFIG.replace(hidden_dropout_prob=0.1)
-    objective = SentenceEmbedding(config)
-    data = groups(np.array([[0, 0], [1, 1]]), [8] * 4)
-    batch = objective.prepare(batches.make_batch(data, np.arange(2), (8,)), None, True)
-    params = draw_parameters(objective)
-    vectors_of = jax.jit(objective.row_outputs)
-    vectors = vectors_of(params, batch, {"dropout": jax.random.key(0)})
-    assert np.all(np.abs(vectors[:, 0] - vectors[:, 1]).max(-1) > 1e-3)
-    vectors = vectors_of(params, batch, None)
-    np.testing.assert_array_equal(vectors[:, 0], vectors[:, 1])

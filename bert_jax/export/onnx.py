@@ -1,4 +1,4 @@
-"""The ONNX graph of a model: the encoder of every family, and the outputs of its heads.
+"""ONNX: the graph of a model in float32 or with int8 weights, and ONNX Runtime to run it.
 
 The graph has the structure of the Flax modules in `bert_jax.models`, and the names of inputs and outputs that
 transformers' exports have. Rows may be padded on the right; `attention_mask` is 0 there.
@@ -6,21 +6,155 @@ transformers' exports have. Rows may be padded on the right; `attention_mask` is
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_jax.convert import Model
-from bert_jax.errors import UserError
-from bert_jax.export.graph import Graph, Value
+from bert_jax.errors import UserError, optional_imports
+from bert_jax.export.outputs import INPUTS
 from bert_jax.models import layer_slices, positions
 from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.layer_slices import LayerSlice
 
+with optional_imports("onnx"):
+    import onnx
+    import onnxruntime
+    from onnx import helper, numpy_helper
+    from onnxruntime import quantization
+
+FILE, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # as on the Hugging Face hub
+OPSET = 20  # the first with Gelu
+_IR = 9  # of ONNX 1.15, which has this opset
+_MOST_BYTES = 2_000_000_000  # of weights inside the file; a protocol buffer has at most 2 GiB
+
 BATCH, LENGTH = "batch", "sequence"
 WORD_EMBEDDINGS = "word_embeddings"  # the name of their table
 _NEVER = -1e9  # added to the logits of tokens that are not attended to
+
+Value = str  # the name of a value of the graph
+
+
+def write(model: Model, path: str) -> None:
+    """Writes the graph of a model in float32."""
+    ModelGraph(model).graph.save(path)
+
+
+def quantize(path: str, smaller: str) -> None:
+    """Writes a graph anew with matrices and word embeddings of int8.
+
+    Activations are quantized as they come (dynamic quantization), with one scale for each column of a matrix.
+    The weights have seven bits: on processors without VNNI, sums of two products of eight bits would overflow
+    16 bits and be cut. The tables of positions and token types are small, and stay float32.
+    """
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    tables = [node.name for node in nodes if node.op_type == "Gather" and node.input[0] != WORD_EMBEDDINGS]
+    logging.getLogger().addFilter(_is_no_advice)
+    try:
+        quantization.quantize_dynamic(
+            path,
+            smaller,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            op_types_to_quantize=["MatMul", "Gather"],
+            nodes_to_exclude=tables,
+            extra_options={"MatMulConstBOnly": True},
+        )
+    finally:
+        logging.getLogger().removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "pre-processing before quantization" not in record.getMessage()
+
+
+class Session:
+    """A graph in ONNX Runtime, on the CPU; a call returns its outputs by name.
+
+    Args:
+        path: the file of the graph.
+    """
+
+    def __init__(self, path: str):
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._outputs = [one.name for one in self._session.get_outputs()]
+
+    def __call__(self, *arrays: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Returns the outputs for integers `INPUTS` [B, L]; a graph may lack the last one."""
+        given = dict(zip(INPUTS, arrays, strict=True))
+        feed = {name: given[name].astype(np.int64) for name in self._inputs}
+        return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
+
+
+class Graph:
+    """Collects the operations and the constants of a graph of a name."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._nodes: list[Any] = []
+        self._constants: dict[str, Any] = {}
+        self._known: dict[tuple[Any, ...], Value] = {}
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self.weight_bytes = 0
+
+    def input(self, name: str, axes: Sequence[str]) -> Value:
+        """Adds an int64 input with named axes of any size."""
+        self._inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, list(axes)))
+        return name
+
+    def output(self, value: Value, name: str, axes: Sequence[str | int]) -> None:
+        """Makes a value a float32 output of the graph."""
+        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(axes)))
+
+    def constant(self, array: Any, name: str = "") -> Value:
+        """Returns a constant; equal small ones, and arrays with equal names, are stored once."""
+        array = np.asarray(array, order="C")
+        key = (name,) if name else (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._known:
+            name = name or f"constant_{len(self._constants)}"
+            self._constants[name] = numpy_helper.from_array(array, name)
+            self.weight_bytes += array.nbytes
+            self._known[key] = name
+        return self._known[key]
+
+    def floats(self, *values: float) -> Value:
+        """Returns a float32 constant: a scalar for one value, otherwise a vector."""
+        return self.constant(np.array(values[0] if len(values) == 1 else values, np.float32))
+
+    def ints(self, *values: int) -> Value:
+        """Returns an int64 vector."""
+        return self.constant(np.array(values, np.int64))
+
+    def __call__(self, kind: str, *inputs: Value, **attributes: Any) -> Value:
+        """Returns the output of a new operation."""
+        return self.several(kind, 1, *inputs, **attributes)[0]
+
+    def several(self, kind: str, count: int, *inputs: Value, **attributes: Any) -> list[Value]:
+        """Returns the outputs of a new operation that has several."""
+        number = len(self._nodes)
+        names = [f"{kind}_{number}" if count == 1 else f"{kind}_{number}_{i}" for i in range(count)]
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=f"{kind}_{number}", **attributes))
+        return names
+
+    def save(self, path: str) -> None:
+        """Writes the graph to a file, and weights that are too large for it to a file beside it."""
+        graph = helper.make_graph(
+            self._nodes, self._name, self._inputs, self._outputs, list(self._constants.values())
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="bert_jax", ir_version=_IR)
+        beside = self.weight_bytes > _MOST_BYTES
+        name = f"{os.path.basename(path)}_data" if beside else None
+        onnx.save_model(model, path, save_as_external_data=beside, location=name)
+        onnx.checker.check_model(path)
 
 
 class ModelGraph:
@@ -117,17 +251,17 @@ class ModelGraph:
             x = self._dense(x, f"{embeddings}/projection")
         mask = self._padding()
         biases: dict[int, list[Value]] = {}
-        turns: dict[float, tuple[Value, Value]] = {}
+        tables: dict[float, tuple[Value, Value]] = {}
         for slices in layer_slices.scans(config):
             for repeat in range(len(slices[0].numbers)):
                 for spec in slices:
                     if spec.window not in biases:
                         biases[spec.window] = [mask, *self._biases(spec)]
-                    if config.position == "rotary" and spec.theta not in turns:
-                        turns[spec.theta] = self._turns(spec.theta)
+                    if config.position == "rotary" and spec.theta not in tables:
+                        tables[spec.theta] = self._rotary_tables(spec.theta)
                     path = f"encoder/layers/{spec.path}"
                     place = None if spec.shared else repeat
-                    x = self._layer(x, path, place, spec, biases[spec.window], turns.get(spec.theta))
+                    x = self._layer(x, path, place, spec, biases[spec.window], tables.get(spec.theta))
         return self._norm(x, "encoder/final_norm") if config.final_norm else x
 
     def _position_embeddings(self) -> list[Value]:
@@ -172,7 +306,7 @@ class ModelGraph:
             found.append(self.graph("Mul", distance, self.graph.constant(slopes[:, None, None])))
         return [self._add(*found)]
 
-    def _turns(self, theta: float) -> tuple[Value, Value]:
+    def _rotary_tables(self, theta: float) -> tuple[Value, Value]:
         """Returns the cosines and sines of the angles of rotary positions, [L, D / 2]."""
         ids = np.arange(self._config.max_seq_length)[None]
         angles = positions.Rotary(self._config).angles(ids)[theta]
@@ -190,25 +324,21 @@ class ModelGraph:
         layer: int | None,
         spec: LayerSlice,
         biases: Sequence[Value],
-        turns: tuple[Value, Value] | None,
+        tables: tuple[Value, Value] | None,
     ) -> Value:
         config = self._config
-
-        def attend(x):
-            return self._attention(x, path, layer, biases, turns)
-
-        def feed(x):
-            return self._feed_forward(x, path, layer)
-
-        halves = (
-            (attend, "attention_norm" if spec.attention_norm else "", "attention_adapter"),
-            (feed, "output_norm", "output_adapter"),
+        sublayers = (
+            ("attention_norm" if spec.attention_norm else "", "attention_adapter"),
+            ("output_norm", "output_adapter"),
         )
-        for inner, norm, adapter in halves:
+        for norm, adapter in sublayers:
             before = x
             if config.norm_placement == "pre" and norm:
                 x = self._norm(x, f"{path}/{norm}", layer)
-            x = inner(x)
+            if adapter == "attention_adapter":
+                x = self._attention(x, path, layer, biases, tables)
+            else:
+                x = self._feed_forward(x, path, layer)
             if getattr(config, adapter):
                 down = self._activate(self._dense(x, f"{path}/{adapter}/down", layer=layer), "gelu_tanh")
                 x = self._add(x, self._dense(down, f"{path}/{adapter}/up", layer=layer))
@@ -217,7 +347,7 @@ class ModelGraph:
                 x = self._norm(x, f"{path}/{norm}", layer)
         return x
 
-    def _attention(self, x, path, layer, biases, turns):
+    def _attention(self, x, path, layer, biases, tables):
         config = self._config
         split = self.graph.ints(0, 0, config.num_attention_heads, config.head_dim)
         query, key, value = (
@@ -225,8 +355,8 @@ class ModelGraph:
             for name in ("query", "key", "value")
         )
         query, key, value = (self.graph("Transpose", x, perm=(0, 2, 1, 3)) for x in (query, key, value))
-        if turns:
-            query, key = (self._turn(x, *turns) for x in (query, key))
+        if tables:
+            query, key = (self._apply_rotary(x, *tables) for x in (query, key))
         key = self.graph("Transpose", key, perm=(0, 1, 3, 2))
         logits = self.graph(
             "Div", self.graph("MatMul", query, key), self.graph.floats(math.sqrt(config.head_dim))
@@ -236,14 +366,14 @@ class ModelGraph:
         out = self.graph("Reshape", out, self.graph.ints(0, 0, config.hidden_size))
         return self._dense(out, f"{path}/attention_output", inputs=2, layer=layer)
 
-    def _turn(self, x, cosine, sine):
+    def _apply_rotary(self, x, cosine, sine):
         half = self._config.head_dim // 2
         first, second = self.graph.several("Split", 2, x, self.graph.ints(half, half), axis=-1)
-        turned = (
+        rotated = (
             self.graph("Sub", self.graph("Mul", first, cosine), self.graph("Mul", second, sine)),
             self.graph("Add", self.graph("Mul", second, cosine), self.graph("Mul", first, sine)),
         )
-        return self.graph("Concat", *turned, axis=-1)
+        return self.graph("Concat", *rotated, axis=-1)
 
     def _feed_forward(self, x, path, layer):
         config = self._config
