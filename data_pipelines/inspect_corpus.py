@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import tokenization
-from bert_jax.data.inspection import Report
-from bert_jax.data.inspection.approx_distinct import DistinctSample
+from bert_jax.data.inspection import DistinctSample, Report
 from bert_jax.io import files, progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, readers

@@ -124,16 +124,9 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     atomic.restore_directory(path)
     if not files.exists(path):
         raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
-    if google.is_record_file(path) or files.is_directory(path):
-        report = inspection.inspect_google_records(path, vocab or "", examples)
-        if report is not None:
-            return report
-    if google.is_record_file(path):
-        return inspection.inspect_record_file(path, examples, vocab)
     names = files.names(path)
-    has_manifest = manifests.FILE in names
-    if has_manifest:
-        return inspection.inspect_records(path, examples, vocab)
+    if google.is_record_file(path) or manifests.FILE in names or inspection.has_google_records(path):
+        return inspection.inspect_records(path, vocab or "", examples)
     is_text = path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path)
     if files.is_file(path) and is_text:
         return inspect_corpus.inspect_corpus([path], vocab=vocab)
@@ -146,7 +139,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if "snapshots" in names or (names and formats.find(path)):
         return inspect_model(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
-        return inspection.inspect_records(path, examples)  # reports that the manifest is missing
+        return inspection.inspect_records(path)  # reports that the manifest is missing
     raise UserError(
         f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints; if it "
         "contains text, give its format, as in --input_format=text"

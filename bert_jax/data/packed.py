@@ -8,7 +8,7 @@ noted:
 - `first_lengths`: the number of tokens of sentence A of each sequence, including [CLS] and the first [SEP].
 - `next_sentence_labels` (int16): 1 where sentence B is random (or A and B are swapped), 0 where it follows A,
   -1 where there is no B.
-Masks are not stored: they are drawn on the device.
+Masks are not stored: they are sampled on the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from bert_jax.data import tf_example, tfrecord
 from bert_jax.data.rows import Dataset
-from bert_jax.io.wording import counted
 
 SCHEMA = "packed"
 _PER_SEQUENCE = {  # features and their dtypes
@@ -103,16 +102,16 @@ class PackedDataset(Dataset):
                 _pad_rows(rows, name, dtype, sequences, fill)
                 for (name, dtype), fill in zip(_PER_SEQUENCE.items(), (length, 0, -1), strict=True)
             )
-            sound = (
+            valid = (
                 (counts == first_counts)
                 & (counts == label_counts)
                 & ((counts > 0) == (indices >= 0))
                 & (input_ids.max(axis=1, initial=0) < self.vocab_size)
-                & _sound_sequences(lengths, starts, first_lengths, labels)
+                & _valid_sequences(lengths, starts, first_lengths, labels)
             )
         except (KeyError, ValueError):
-            sound = np.zeros(len(indices), bool)
-        if not sound.all():
+            valid = np.zeros(len(indices), bool)
+        if not valid.all():
             self.raise_first_fault(indices)
         return {
             "input_ids": input_ids,
@@ -125,36 +124,26 @@ class PackedDataset(Dataset):
 
     def row_fault(self, index: int) -> str | None:
         """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
-        features = self._features(index)
-        missing = [name for name in ("input_ids", *_PER_SEQUENCE) if name not in features]
-        if missing:
-            return f"the row has no feature {missing[0]!r}"
-        if len(features["input_ids"]) % self._id_dtype.itemsize or any(
-            len(features[n]) % 2 for n in _PER_SEQUENCE
-        ):
-            return "a feature is not a whole number of integers"
-        ids = np.frombuffer(features["input_ids"], self._id_dtype)
-        if not 0 < len(ids) <= self.max_seq_length:
+        row = self._features(index)
+        try:
+            ids, lengths = _pad_rows([row], "input_ids", self._id_dtype, self.max_seq_length, 0)
+            columns = [
+                _pad_rows([row], name, dtype, self.max_sequences_per_row, 0)
+                for name, dtype in _PER_SEQUENCE.items()
+            ]
+        except KeyError as error:
+            return f"the row has no feature {error.args[0]!r}"
+        except ValueError as error:
             return (
-                f"the row has {counted(len(ids), 'token')}, and the manifest says at most "
-                f"{self.max_seq_length}"
+                f"{error} is not a whole number of integers, or longer than the manifest says, "
+                f"{self.max_seq_length} tokens in {self.max_sequences_per_row} sequences"
             )
         if int(ids.max()) >= self.vocab_size:
             return f"the token id {int(ids.max())} is outside the vocabulary of {self.vocab_size}"
-        starts, first_lengths, labels = (
-            np.frombuffer(features[name], dtype).astype(np.int32) for name, dtype in _PER_SEQUENCE.items()
-        )
-        if not len(starts) == len(first_lengths) == len(labels):
-            return (
-                f"{counted(len(starts), 'start')}, {counted(len(first_lengths), 'first length')} and "
-                f"{counted(len(labels), 'label')}"
-            )
-        if not 0 < len(starts) <= self.max_sequences_per_row:
-            return (
-                f"the row has {counted(len(starts), 'sequence')}, the manifest says at most "
-                f"{self.max_sequences_per_row}"
-            )
-        if not _sound_sequences(np.array([len(ids)]), starts[None], first_lengths[None], labels[None]).all():
+        counts = {int(count[0]) for _, count in columns}
+        number = min(counts)
+        values = (value[:, :number] for value, _ in columns)
+        if len(counts) > 1 or not number or not lengths[0] or not _valid_sequences(lengths, *values).all():
             return "the starts, first lengths or labels of its sequences do not fit the row"
         return None
 
@@ -181,7 +170,7 @@ def _pad_rows(
     return padded, counts
 
 
-def _sound_sequences(
+def _valid_sequences(
     lengths: np.ndarray, starts: np.ndarray, first_lengths: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
     """Returns whether the sequences of each row are consecutive and inside the row, bool [B].

@@ -37,7 +37,7 @@ class Dataset(abc.ABC):
         files: the open record files.
 
     Raises:
-        UserError: the limit on open files is too low for the records, or a file differs from its manifest.
+        UserError: a file differs from its manifest.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
@@ -52,7 +52,7 @@ class Dataset(abc.ABC):
             for directory, manifest in directories
             for entry in manifest["splits"].get(split, {"files": []})["files"]
         ]
-        _allow_open_files(len(listed), f"the split {split!r} of {','.join(name for name, _ in directories)}")
+        _allow_open_files(len(listed))
         self.files = [open_file(path, entry, index_dir) for path, entry in listed]
         self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
 
@@ -94,26 +94,14 @@ class Dataset(abc.ABC):
                 raise tfrecord.CorruptRecordError(*self.locate(index), reason)
 
 
-def _allow_open_files(count: int, where: str) -> None:
-    """Raises this process's limit on open files if `count` record files need it.
-
-    Raises:
-        UserError: the hard limit, which only an administrator can raise, is too low.
-    """
+def _allow_open_files(count: int) -> None:
+    """Raises this process's soft limit on open files if `count` record files need it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = len(files.names("/dev/fd"))
-    wanted = opened + count + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    if hard != resource.RLIM_INFINITY and hard < opened + count:
-        raise UserError(
-            f"{where} has {counted(count, 'file')}, and a process may open {hard} here: start it where "
-            f"`ulimit -n {wanted}` is allowed, or make the records anew in fewer files (--num_shards)"
-        )
-    with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than the one that it reports
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
+    needed = len(files.names("/dev/fd")) + count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than the one that it reports
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
@@ -131,8 +119,7 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
             f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}, and the manifest "
-            f"beside it says {entry['rows']:,} in {entry['bytes']:,}: the folder is not as `bert-jax data` "
-            "left it; copy it again, or make it anew"
+            f"says {entry['rows']:,} in {entry['bytes']:,}; copy it again"
         )
     if "crc32c" in entry:
         verification.check(file, entry["crc32c"])

@@ -59,13 +59,6 @@ def test_known_answer():
     ]
 
 
-def test_batches_have_no_keys_unless_they_are_wanted(dataset):
-    with_keys = take(3, dataset, 8, 3, 0, mask_copies=1)
-    for batch, plain in zip(with_keys, take(3, dataset, 8, 3, 0), strict=True):
-        assert batch.keys() - plain.keys() == {"mask_keys"}
-        assert all((batch[name] == plain[name]).all() for name in plain)
-
-
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_an_epoch_has_the_keys_of_its_copy(dataset, copies):
     n, seed = len(dataset), 3

@@ -2,14 +2,11 @@
 
 import json
 import os
-import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from bert_jax.data import packed, records, tf_example, tfrecord
+from bert_jax.data import records, tf_example, tfrecord
 from bert_jax.errors import UserError
 
 
@@ -52,10 +49,6 @@ def test_batches_hold_the_rows(make_records, vocab_size):
     chosen = np.array([3, -1, 10, -1])
     batch = records.open_dataset(directory, "eval").batch(chosen)
     assert_equal(batch, expected_batch([rows["eval"][3], [], rows["eval"][10], []], 32))
-
-
-def test_ids_are_stored_in_two_bytes_while_they_fit():
-    assert packed.id_dtype(65_535) == np.dtype("<u2") and packed.id_dtype(65_536) == np.dtype("<u4")
 
 
 def test_the_pad_id_is_the_vocabularys(make_records):
@@ -101,32 +94,6 @@ def test_directories_that_do_not_go_together(make_records):
         records.open_dataset(f"{first},{third}", "train")
 
 
-def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
-    directory, _ = make_records(splits=(("train", (3,)), ("none", ())))
-    for data_dir, split, message in [
-        (str(tmp_path / "absent"), "train", "there is no record directory"),
-        (str(tmp_path), "train", "holds no manifest.json"),
-        (directory, "test", "no split 'test', only 'train', 'none'"),
-        (directory, "none", "the split 'none' of .* is empty"),
-    ]:
-        with pytest.raises(UserError, match=message) as caught:
-            records.open_dataset(data_dir, split)
-        assert "\n" not in str(caught.value)
-    for version in (0, 2):
-        change_manifest(directory, version=version)
-        with pytest.raises(
-            UserError, match=f"schema 'packed' version {version}; expected 'packed' version 1"
-        ):
-            records.open_dataset(directory, "train")
-    change_manifest(directory, schema="other", version=1)
-    with pytest.raises(UserError, match="schema 'other' version 1; expected 'packed' version 1 or"):
-        records.open_dataset(directory, "train")
-    with open(os.path.join(directory, "manifest.json"), "w") as file:
-        file.write("[1")
-    with pytest.raises(UserError, match=r"manifest.json: not JSON"):
-        records.open_dataset(directory, "train")
-
-
 def test_files_that_are_not_the_manifests(make_records):
     directory, _ = make_records()
     path = os.path.join(directory, "train-00001-of-00002.tfrecord")
@@ -139,7 +106,7 @@ def test_files_that_are_not_the_manifests(make_records):
         ([*rows[:-2], rows[-2] + frame + rows[-1]], 22, 0),
     ):
         tfrecord.write_records(path, other)
-        message = f"has {count} records in {size + change:,} bytes, .* beside it says 23 in {size:,}:"
+        message = f"has {count} records in {size + change:,} bytes, and the manifest says 23 in {size:,};"
         with pytest.raises(UserError, match=message):
             records.open_dataset(directory, "train")
     os.unlink(path)
@@ -178,17 +145,17 @@ SOUND = {
     "change, message",
     [
         ({}, None),
-        ({"input_ids": u2(*range(33))}, "33 tokens, and the manifest says at most 32"),
-        ({"input_ids": b""}, "0 tokens"),
+        ({"input_ids": u2(*range(33))}, "longer than the manifest says"),
+        ({"input_ids": b""}, "do not fit"),
         ({"input_ids": SOUND["input_ids"] + b"x"}, "not a whole number"),
         ({"input_ids": u2(*range(10, 29), 1000)}, "the token id 1000 is outside the vocabulary of 1000"),
         ({"input_ids": None}, "no feature 'input_ids'"),
         ({"starts": None}, "no feature 'starts'"),
-        ({"starts": u2(0)}, "1 start, 2 first lengths and 2 labels"),
-        ({"starts": b"", "first_lengths": b"", "next_sentence_labels": b""}, "the row has 0 sequences"),
+        ({"starts": u2(0)}, "do not fit"),
+        ({"starts": b"", "first_lengths": b"", "next_sentence_labels": b""}, "do not fit"),
         (
             dict.fromkeys(("starts", "first_lengths", "next_sentence_labels"), u2(0, 1, 1, 1, 1)),
-            "has 5 sequences",
+            "longer than the manifest says",
         ),
         ({"starts": u2(1, 8)}, "do not fit"),
         ({"starts": u2(0, 20)}, "do not fit"),
@@ -244,22 +211,6 @@ try:
 except UserError as error:
     print(error)
 """
-
-
-@pytest.mark.parametrize("hard", [4096, 64])
-def test_more_files_than_a_process_may_open_raise_the_limit(make_records, hard):
-    directory, _ = make_records(splits=(("train", (2,) * 100),))
-    opened = subprocess.run(
-        [sys.executable, "-c", OPEN, directory, str(hard)], capture_output=True, text=True, check=True
-    )
-    if hard == 4096:
-        assert opened.stdout == "200 200\n"
-    else:
-        assert re.fullmatch(
-            f"the split 'train' of {directory} has 100 files, and a process may open 64 here: start it where "
-            r"`ulimit -n 6\d\d` is allowed, or make the records anew in fewer files \(--num_shards\)\n",
-            opened.stdout,
-        )
 
 
 def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_records, tmp_path, monkeypatch):

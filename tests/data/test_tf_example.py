@@ -46,10 +46,3 @@ def test_remembered_layout_is_not_taken_for_another_of_the_same_beginning():
 def test_decoder_refuses_garbage_with_a_value_error(garbage):
     with contextlib.suppress(ValueError):
         assert isinstance(tf_example.ExampleDecoder()(garbage), dict)
-
-
-def test_decoder_refuses_integers(example_message):
-    message = example_message()
-    message.features.feature["input_ids"].int64_list.value.extend([1, 2])
-    with pytest.raises(ValueError, match="'input_ids' is not a list of bytes"):
-        tf_example.ExampleDecoder()(message.SerializeToString())

@@ -35,19 +35,3 @@ def test_the_loss_of_frequencies():
     entropy = token_counts.cross_entropy(counts, counts, smoothing=0)
     assert entropy == pytest.approx(np.log([4, 4, 2, 2]).sum() / 4)
     assert entropy < token_counts.cross_entropy(counts, counts)
-
-
-def test_corrupt_rows_do_not_count(tmp_path):
-    directory = processes.write_records(tmp_path / "records")
-    dataset = records.open_dataset(str(directory), "train")
-    before = token_counts.count(dataset, 100)
-    row = dataset.batch(np.array([0]))
-    path, offset = dataset.locate(0)
-    with open(path, "r+b") as file:
-        file.seek(offset + 20)
-        byte = file.read(1)
-        file.seek(offset + 20)
-        file.write(bytes([byte[0] ^ 255]))
-    lost = np.bincount(row["input_ids"][0, : row["lengths"][0]], minlength=100)
-    dataset = records.open_dataset(str(directory), "train")
-    np.testing.assert_array_equal(token_counts.count(dataset, 100), before - lost)

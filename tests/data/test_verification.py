@@ -2,14 +2,12 @@
 
 import json
 import os
-import resource
-import signal
 
 import google_crc32c
 import numpy as np
 import pytest
 
-from bert_jax.data import records, tfrecord, verification
+from bert_jax.data import records, tfrecord
 from bert_jax.errors import UserError
 
 
@@ -85,32 +83,6 @@ def check_twice(make_records):
         records.open_dataset(directory, "train")
 
 
-def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "x"))
-    (tmp_path / "file").write_text("no directory")
-    check_twice(make_records)
-
-
-def test_with_caches_of_another_user_it_is_checked_each_time(make_records, foreign_caches):
-    check_twice(make_records)
-
-
-def test_with_a_full_disk_to_remember_on_it_is_checked_each_time(make_records):
-    directory, _ = make_records()
-    path = with_digests(directory)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit is an OSError then
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        records.open_dataset(directory, "train")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    rewrite(path, list.reverse)
-    with pytest.raises(UserError, match="is not the file"):
-        records.open_dataset(directory, "train")
-
-
 def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
     directory, _ = make_records()
     path = with_digests(directory)
@@ -122,12 +94,3 @@ def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
     dataset = records.open_dataset(directory, "train")
     with pytest.raises(tfrecord.CorruptRecordError):
         dataset.batch(np.arange(len(dataset)))
-
-
-def test_older_manifests_load_and_it_is_said_once(make_records, capsys):
-    directory, _ = make_records()
-    for _ in range(2):
-        records.open_dataset(directory, "train")
-    out = capsys.readouterr().err
-    assert out.count("its manifest has no digests of the record files") == 1 and out.count("\n") == 1
-    assert directory in verification._reported

@@ -21,7 +21,6 @@ ALLOWED = {
     "bert_jax/convert/formats/huggingface_export.py": "permissions of what safetensors wrote",
     "bert_jax/convert/model_card.py": "what of a path may be published",
     "bert_jax/data/cache.py": "the lock of the cache",
-    "bert_jax/data/verification.py": "a file that is appended to under its lock",
     "bert_jax/parallel/host.py": "a file of the kernel",
     "bert_jax/signals.py": "the null device",
     "bert_jax/training/metrics.py": "a log that is appended to",

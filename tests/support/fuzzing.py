@@ -331,10 +331,9 @@ class Inputs:
                 for row in range(len(dataset)):
                     with contextlib.suppress(UserError):
                         dataset.batch(np.array([row]))
-        if inspection.inspect_google_records(str(folder), vocab) is None:
-            inspection.inspect_records(str(folder))
+        inspection.inspect_records(str(folder), vocab)
         for file in sorted(folder.glob("*.tfrecord"))[:1]:
-            inspection.inspect_record_file(str(file))
+            inspection.inspect_records(str(file))
         records.open_dataset(str(folder), "train", vocab)
 
     def packed(self, rng: random.Random) -> None:

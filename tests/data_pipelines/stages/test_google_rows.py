@@ -109,7 +109,7 @@ def test_several_buckets_on_several_workers(google_options, monkeypatch):
     assert build.build(other).manifest == manifest
     assert digest(read_instances(first.output)) == digest(read_instances(other.output))
     assert manifest["splits"]["train"]["documents"] == whole["splits"]["train"]["documents"] == 60
-    report = inspection.inspect_google_records(first.output)
+    report = inspection.inspect_records(first.output)
     assert report.problems == [] and report.facts["train"]["rows"] == manifest["splits"]["train"]["rows"]
     rows = [file["rows"] for file in manifest["splits"]["train"]["files"]]
     assert max(rows) - min(rows) <= 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data.inspection.approx_distinct import DistinctSample
+from bert_jax.data.inspection import DistinctSample
 
 
 @settings(deadline=None)

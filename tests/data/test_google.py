@@ -12,8 +12,7 @@ from support import google_records
 from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
-from bert_jax.data import cache, google, loader, records, tf_example
-from bert_jax.data.google import dataset
+from bert_jax.data import cache, google, loader, records
 from bert_jax.errors import UserError
 from data_pipelines.stages import google_rows
 
@@ -119,12 +118,6 @@ def test_newer_names_and_no_next_sentence_label(foreign):
     assert dataset.manifest["nsp"] == "none"
 
 
-def test_a_row_without_a_label_leaves_the_labels_of_the_others(foreign):
-    dataset = foreign(example(second=(11, 12)), example(next_sentence_labels=None, second=(11, 12)))
-    assert dataset.batch(np.array([0, 1]))["next_sentence_labels"].tolist() == [[1], [-1]]
-    assert dataset.batch(np.array([1]))["next_sentence_labels"].tolist() == [[-1]]
-
-
 def test_files_by_name(foreign, tmp_path):
     foreign(example(), name="part.tfrecord-00000-of-00002")
     foreign(example(), example(), name="part.tfrecord-00001-of-00002")
@@ -151,25 +144,6 @@ def test_files_at_a_url_are_copied_once(foreign, tmp_path, monkeypatch):
     assert changed != copy and len(records.open_dataset(changed, "train", f"{tmp_path}/vocab.txt")) == 2
 
 
-def test_the_index_of_a_folder_that_cannot_be_written(foreign, tmp_path, monkeypatch):
-    from bert_jax.data import tfrecord
-
-    write_index = tfrecord.write_index
-
-    def refuse(path, offsets):
-        if path.startswith(str(tmp_path / "records")):
-            raise PermissionError
-        write_index(path, offsets)
-
-    monkeypatch.setattr(tfrecord, "write_index", refuse)
-    index_dir = str(tmp_path / "run" / "index")
-    assert len(foreign(example(), example(), index_dir=index_dir)) == 2
-    assert len(os.listdir(index_dir)) == 1
-    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)
-    again = records.open_dataset(str(tmp_path / "records"), "train", str(tmp_path / "vocab.txt"), index_dir)
-    assert len(again) == 2 and not os.path.exists(tmp_path / "records" / "tf_examples.tfrecord.index")
-
-
 BAD = {
     "an-id": (dict(first=(9, 100)), "the token id 100 is outside the vocabulary of 100; give the vocabulary"),
     "a-label-id": (dict(masks=((1, 700),)), "the token id 700 is outside the vocabulary of 100"),
@@ -193,23 +167,6 @@ def test_rows_that_cannot_be(foreign, fields, message):
         foreign(example(), example(**fields), example())
     assert message in str(caught.value) and "tf_examples.tfrecord" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_numbers_of_one_byte_and_of_more():
-    values = [[0, 127], [128, 300]]
-    rows = [{"input_ids": b"".join(map(tf_example.varint, row))} for row in values]
-    for some in (slice(0, 1), slice(1, 2), slice(0, 2)):
-        assert dataset._integers(rows[some], "input_ids", 2).tolist() == values[some]
-
-
-@pytest.mark.parametrize("last", [0x80, 0xFF])
-def test_a_number_does_not_go_on_in_the_next_row(last):
-    rows = [{"input_ids": bytes([1, 2, last])}, {"input_ids": bytes([3, 4])}]
-    with pytest.raises(ValueError, match="input_ids does not have 2 values"):
-        dataset._integers(rows, "input_ids", 2)
-    rows[0]["input_ids"] = bytes([1, last, 2])
-    expected = [[1, (last & 127) + 2 * 128], [3, 4]]
-    assert dataset._integers(rows, "input_ids", 2).tolist() == expected
 
 
 def test_what_cannot_be_opened(foreign, tmp_path):
@@ -241,15 +198,6 @@ def test_inspecting_records_of_others(foreign, tmp_path, capsys):
     assert report["examples"][0] == "(next) [CLS] w4 w5 [SEP] w6 [SEP] <- 1 w4, 4 w3"
     code, report = inspect(capsys, tmp_path / "records" / "tf_examples.tfrecord")
     assert (code, report["examples"], report["kind"]) == (0, [], "google record file")
-
-
-def test_inspecting_rows_that_cannot_be(foreign, tmp_path, capsys):
-    foreign(example(), example(masks=((2, 3),)), example())
-    google_records.write(tmp_path / "records" / "b.tfrecord", [example(), example(first=(9, 100))])
-    code, report = inspect(capsys, tmp_path / "records", f"--vocab={tmp_path / 'vocab.txt'}")
-    assert code == 1 and report["facts"]["train"]["damaged_rows"] == 1
-    text = "\n".join(report["problems"])
-    assert "the token id 100 is outside" in text and "1 row is to predict [PAD], [CLS] or [SEP]" in text
 
 
 def test_a_batch_of_padding_alone(foreign):
