@@ -4,13 +4,10 @@ import ast
 import copy
 import dataclasses
 import importlib
-import multiprocessing
-import operator
 import pickle
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import jax
@@ -56,12 +53,6 @@ def test_encode_gives_what_embed_gives(folder, pooling):
     )
 
 
-def test_a_model_is_shown_with_its_source_its_size_and_no_arrays(folder):
-    model = bert_jax.load(folder)
-    count = sum(array.size for array in jax.tree.leaves(model.params))
-    assert repr(model) == f"LoadedModel({str(folder)!r}: BERT, 3 layers of 16, {count:,} parameters)"
-
-
 @pytest.mark.long
 def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
     sentence = SentenceVectors(normalize=True, max_seq_length=8)
@@ -77,12 +68,6 @@ def test_texts_are_as_long_as_the_model_of_sentences_takes_them(tmp_path):
     out = model_of_sentences.encode(long, pooling="cls")
     assert out.lengths.tolist() == [8] and np.linalg.norm(out.pooled) == pytest.approx(1)
     assert np.allclose(out.pooled, Embedder(model, pooling="cls").embed(long), atol=1e-5)
-
-
-def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
-    model = LoadedModel(tiny_model(tmp_path, causal=True))
-    with pytest.raises(UserError, match="pooling='cls': a tiny model reads left to right"):
-        model.encode(TEXTS[:1], "cls")
 
 
 def test_module_and_params_compute_the_same(folder):
@@ -145,22 +130,6 @@ def test_a_pickled_model_needs_no_files(tmp_path):
     assert np.array_equal(pickle.loads(pickled).encode(["the capital of france"]).states, expected.states)
     with pytest.raises(UserError, match="no vocabulary file"):
         pickle.dumps(model)
-
-
-@pytest.mark.long
-def test_a_new_process_encodes_with_a_model(folder):
-    model = bert_jax.load(folder)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        found = pool.submit(operator.methodcaller("encode", PAIRS), model).result()
-    assert np.allclose(found.states, model.encode(PAIRS).states, atol=1e-5)
-
-
-def test_another_family_is_loaded_alike():
-    model = bert_jax.load(DISTILBERT)
-    out = model.encode(["the capital of france", "a cat"])
-    assert out.states.shape == (2, 6, 12) and model.config.type_vocab_size == 0
-    with pytest.raises(UserError, match="has no pooler; try pooling='mean' or 'cls'"):
-        model.encode(["a cat"], "pooler")
 
 
 def test_mistakes_are_told(folder, tmp_path):

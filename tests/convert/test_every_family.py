@@ -16,7 +16,6 @@ from bert_jax.commands import doctor, inspect
 from bert_jax.convert import families, surgery, vocabulary
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
-from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings import defaults, pretrain_config
@@ -254,10 +253,3 @@ def test_the_config_has_the_special_tokens_of_the_vocabulary(folders, tmp_path, 
     run("convert", f"--input={folders[family]}", f"--output={tmp_path / 'out'}", "--to=huggingface")
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {role: fields[f"{role}_token_id"] for role in _ROLES if f"{role}_token_id" in fields} == expected
-
-
-def test_a_small_table_without_a_vocabulary_has_no_special_tokens(folders):
-    model = convert.load(folders["modernbert"]).replace(tokenizer=None)
-    fields = model.family.write_config(model.config, "masked_lm")
-    assert {role: fields[f"{role}_token_id"] for role in _ROLES} == dict.fromkeys(_ROLES)
-    assert "cls_token_id" not in model.family.write_config(sizes.named("modernbert-base"), "masked_lm")

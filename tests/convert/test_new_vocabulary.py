@@ -198,11 +198,6 @@ def test_tokens_that_would_do_nothing_are_refused(model, tokens, message):
     assert "\n" not in str(caught.value)
 
 
-def test_blank_lines_and_carriage_returns_are_no_tokens(tmp_path):
-    (tmp_path / "tokens.txt").write_bytes(b"\xef\xbb\xbfcovid\r\n\r\n##emia\n \n")
-    assert vocabulary.read_tokens(tmp_path / "tokens.txt") == ["covid", "##emia"]
-
-
 def apply_flags(model, tmp_path, *arguments):
     flags = absl_flags.FlagValues()
     convert_command.define_flags(Define(flags))

@@ -151,16 +151,6 @@ def test_an_encoder_in_a_folder_below_is_read(make_model, tmp_path):
         loading.load(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["../0_Transformer", "..", "x/../..", "/etc"])
-def test_an_encoder_elsewhere_is_refused(make_model, tmp_path, path):
-    huggingface_export.write(make_model("none"), tmp_path)
-    as_an_old_version_wrote_it(tmp_path, path)
-    with pytest.raises(
-        UserError, match=r"modules.json: the path of the Transformer is .*expected a directory"
-    ):
-        loading.load(tmp_path)
-
-
 @pytest.mark.parametrize("similarity", ["", "dot"])
 def test_every_conversion_keeps_them(make_model, tmp_path, similarity):
     sentence = SentenceVectors("cls", True, 12, {"query": "q "}, similarity=similarity)

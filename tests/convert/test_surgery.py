@@ -14,7 +14,6 @@ from support.models import VOCAB, tiny_config
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import families, surgery
 from bert_jax.convert.model import Model
-from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, assembled
 from bert_jax.models.encoder import EncoderLayer
@@ -195,15 +194,6 @@ def test_dropping_a_head_drops_its_groups_and_nothing_else(model):
     assert groups(encoder) == {"encoder", "pooler"} and encoder.head == "none"
     assert all(encoder.params[name] is model.params[name] for name in encoder.params)
     assert surgery.change_head(model, "pretraining") is model
-
-
-@pytest.mark.parametrize(
-    "before, positions, after", [(64, 32, 0), (64, 128, 0), (0, 128, 0), (48, 32, 32), (48, 128, 48)]
-)
-def test_the_length_of_sentences_follows_the_positions(model, before, positions, after):
-    sentences = model.replace(sentence=SentenceVectors(max_seq_length=before))
-    resized = surgery.resize_positions(sentences, positions, "tile")
-    assert resized.sentence == SentenceVectors(max_seq_length=after)
 
 
 def of_family(model_type, **fields):

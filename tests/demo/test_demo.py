@@ -46,30 +46,6 @@ def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
     assert [list(zip(row["words"], row["tags"], strict=True)) for row in rows] == dev
 
 
-def test_masks_are_put_inside_short_sentences():
-    sentences = [
-        "file names are given to this function as strings.",
-        "Open the profile and then read all that is in it.",
-        "It returns the default when the file is not there at all.",
-        "Close the file and return the default encoding of it.",
-        "The file is closed " + "and closed " * 10 + "again.",
-    ]
-    chosen = steps.choose_masks(sentences, ("file", "default", "absent"))
-    assert chosen == [
-        ("It returns the default when the [MASK] is not there at all.", "file"),
-        ("Close the file and return the [MASK] encoding of it.", "default"),
-    ]
-
-
-def test_a_command_that_fails_ends_the_demo_with_its_code(tmp_path, capsys):
-    (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "dev.jsonl").touch()
-    (tmp_path / "corpus").mkdir()
-    assert cli.main(["demo", f"--workdir={tmp_path}"]) == 2
-    captured = capsys.readouterr()
-    assert "$ bert-jax vocab" in captured.out and captured.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("quick, theirs", [(True, "with --quick"), (False, "without --quick")])
 def test_the_two_kinds_do_not_share_a_directory(quick, theirs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -3,10 +3,8 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from support import minilm
 from support.embeddings import TEXTS, by_hand, tiny_model
 
-from bert_jax import convert
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding, engine
@@ -45,15 +43,6 @@ def test_vectors(model, pooling, normalize):
             )
         expected = expected / np.linalg.norm(expected) if normalize else expected
         np.testing.assert_allclose(vector, expected, atol=2e-5)
-
-
-def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
-    causal = tiny_model(tmp_path, causal=True)
-    for pooling in ("cls", "pooler"):
-        with pytest.raises(UserError, match=rf"--pooling={pooling}: a tiny model reads left to right"):
-            Embedder(causal, pooling=pooling)
-    vectors = Embedder(causal).embed(TEXTS[:2])
-    assert vectors.shape == (2, 16)
 
 
 @pytest.mark.long
@@ -158,14 +147,3 @@ def test_a_model_of_sentences_has_its_own_pooling_length_and_prompts(model):
     with pytest.raises(UserError, match="the module Dense"):
         Embedder(other)
     Embedder(other, pooling="mean")
-
-
-@pytest.mark.peer
-def test_minilm_is_that_of_sentence_transformers(shared_data):
-    peer = pytest.importorskip("sentence_transformers")
-    lines = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text(encoding="utf-8-sig").split("\n")
-    sentences = [line.split("\t")[3] for line in lines[1:201]]
-    theirs = peer.SentenceTransformer(str(minilm.folder()), device="cpu").encode(sentences)
-    embedder = Embedder(convert.load(minilm.folder()))
-    assert embedder.max_seq_length == 256
-    np.testing.assert_allclose(embedder.embed(sentences), theirs, atol=2e-5)

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from support.embeddings import tiny_model
-from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import cli
@@ -13,9 +12,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding_scores
 from bert_jax.inference.embedding import Embedder
-from bert_jax.inference.predictor import Predictor
 from bert_jax.tasks import metrics
-from bert_jax.tasks.table import Examples
 
 DOCUMENTS = {f"d{i}": f"the {color} {animal}" for i, (color, animal) in enumerate(
     (color, animal) for color in ("red", "blue", "green") for animal in ("cat", "dog", "bird"))}  # fmt: skip
@@ -98,27 +95,6 @@ def test_documents_that_are_found(checkpoint, tmp_path, capsys):
     assert found == {"documents": 9, "queries": 3} | expected_scores(
         lambda query: by_cosine(checkpoint, query)
     )
-
-
-@pytest.mark.long
-def test_documents_in_the_order_of_a_second_model(checkpoint, tmp_path, vocabulary, capsys):  # noqa: F811
-    folder = write_beir(tmp_path / "beir")
-    run = make_run(tmp_path / "ranker", vocabulary, "regression", text_a="a", text_b="b", label="c")
-    model = Predictor(str(run), log=lambda line: None)
-
-    def order_of(query):
-        nearest = by_cosine(checkpoint, query)
-        texts = [DOCUMENTS[document] for document in nearest[:4]]
-        ids = list(map(str, range(4)))
-        examples = Examples("pairs", ids, [QUERIES[query]] * 4, texts, [], [1, 2, 3, 4])
-        best = np.argsort(-model(model.task.encode(examples))[:, 0], kind="stable")
-        return [*(nearest[i] for i in best), *nearest[4:]]
-
-    assert any(order_of(query) != by_cosine(checkpoint, query) for query in JUDGED)
-    found = evaluate(
-        capsys, checkpoint, f"--retrieval={folder}", f"--rerank={run}", "--candidates=4", "--json"
-    )
-    assert found == {"documents": 9, "queries": 3} | expected_scores(order_of)
 
 
 def test_only_the_first_ten_count():

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from scipy import special
-from support.embeddings import of_row, tiny_model
+from support.embeddings import tiny_model
 
 from bert_jax import convert
 from bert_jax.inference import fill_mask
@@ -19,18 +18,6 @@ def filler(tmp_path, monkeypatch):
     model = model.replace(params={**model.params, **head}, head="masked_lm")
     monkeypatch.setattr(convert, "load", lambda path, log: model)
     return fill_mask.MaskFiller("a checkpoint")
-
-
-@pytest.mark.long
-def test_a_head_that_is_the_word_embeddings_alone(tmp_path, monkeypatch):
-    model = tiny_model(tmp_path, ("encoder",), "masked_lm", model_type="crammed-bert")
-    monkeypatch.setattr(convert, "load", lambda path, log: model)
-    (((found, *_),),) = fill_mask.MaskFiller("a checkpoint")(["the [MASK]"], top=1)
-    row = [model.tokenizer.cls_id, *model.tokenizer.encode_batch(["the"])[0], model.tokenizer.mask_id]
-    states = of_row(model, [*row, model.tokenizer.sep_id], [0] * 4)[0]
-    logits = states[-1, 2] @ model.params["encoder/embeddings/word_embeddings"].T
-    assert found.token == model.tokenizer.tokens[logits.argmax()]
-    assert found.probability == pytest.approx(special.softmax(logits).max(), abs=1e-5)
 
 
 @pytest.mark.long

@@ -150,28 +150,6 @@ def test_a_stream_without_a_valid_line_waits_for_no_compilation(run_of, predict,
 
 
 @pytest.mark.long
-def test_a_stream_that_comes_later_finds_the_model_ready(run_of):
-    model = predictor.Predictor(str(run_of("classification")))
-    source, ours = os.pipe()
-    prepared = []
-    with open(source, "rb") as lines, open(ours, "wb", buffering=0) as asked:
-
-        def prepare():
-            prepared.append(True)
-            asked.write(b"the\n" * 20)
-            asked.close()
-
-        counts = predictor.answer_lines(model, model.task.line_reader(), lines, io.BytesIO(), prepare=prepare)
-    assert counts == (20, 0) and prepared == [True]
-
-
-def test_other_names_for_columns(run_of, predict):
-    flags = ["--text_a=t", "--id=k"]
-    code, answers, _ = predict('{"t": "red", "k": "a"}\n', f"--workdir={run_of('classification')}", *flags)
-    assert code == 0 and answers[0]["id"] == "a"
-
-
-@pytest.mark.long
 def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
     model = predictor.Predictor(str(run_of("classification")))
     assert model.warm_up() == 2  # a row a device, and a batch
@@ -212,25 +190,6 @@ def test_few_rows_make_a_small_batch(run_of, warm):
 
 
 @pytest.mark.long
-def test_another_length_has_to_save_the_time_of_its_compilation(run_of):
-    model, lengths = predictor.Predictor(str(run_of("classification")), batch_size=8), []
-    predict = model._predict
-    model._predict = lambda params, batch: (
-        lengths.append(batch["input_ids"].shape[1]) or predict(params, batch)
-    )
-    many = ["the cat"] * 80 + ["a dog is big " * 9] * 8
-    alone = model.predict_rows(many)
-    assert len(lengths) == 11 and len(set(lengths)) == 1  # a tiny model computes padding in no time
-    model._costs = model._costs._replace(compilation=0.0)
-    lengths.clear()
-    few = model.predict_rows(many[-24:])
-    assert len(lengths) == 3 and len(set(lengths)) == 2
-    for one, other in zip(alone[-24:], few, strict=True):
-        assert one["prediction"] == other["prediction"]
-        np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
-
-
-@pytest.mark.long
 def test_many_short_rows_share_rows_of_one_shape(run_of):
     model, shapes = predictor.Predictor(str(run_of("classification"))), []
     predict = model._predict
@@ -245,15 +204,6 @@ def test_many_short_rows_share_rows_of_one_shape(run_of):
     for one, other in zip(packed, padded, strict=True):
         assert one["prediction"] == other["prediction"]
         np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
-
-
-@pytest.mark.long
-def test_a_batch_size_that_is_given_limits_the_tokens_of_packed_rows(run_of):
-    model, shapes = predictor.Predictor(str(run_of("classification")), batch_size=8), set()
-    predict = model._predict
-    model._predict = lambda params, batch: shapes.add(batch["input_ids"].shape) or predict(params, batch)
-    model.predict_rows(["a dog is big " * 9, *["the cat"] * 999])
-    assert shapes == {(jax.device_count(), 128)}  # a row of each device, the least that there is
 
 
 @pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])

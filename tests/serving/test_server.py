@@ -134,14 +134,6 @@ def test_a_stop_answers_what_is_being_computed_until_its_time_is_over():
     assert waiting.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
-def test_a_result_that_is_no_json_is_an_error_of_the_server(caplog):
-    with serving(Echo()) as port:
-        status, content = ask(port, "/predict", {"rows": [{"probability": float("nan")}]})
-        assert (status, content["error"]["message"]) == (500, "the server failed; its log has the reason")
-        assert ask(port, "/predict", {"rows": [1]})[0] == 200
-    assert "/predict failed" in caplog.text and "not JSON compliant" in caplog.text
-
-
 def test_lists_of_numbers_are_exact_and_short():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
@@ -319,10 +311,3 @@ def test_mistakes(flags, message, capsys):
     assert cli.main(["serve", *flags]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-def test_an_address_in_use_is_an_error_before_a_model_is_read(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert cli.main(["serve", "--model=none", f"--port={port}"]) == 2
-    assert f"--port={port}: cannot be listened on" in capsys.readouterr().err

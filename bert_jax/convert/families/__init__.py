@@ -1,36 +1,17 @@
 """Registers the model families that files may hold, with one record for each.
 
-To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`. The record
-states:
+To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`:
 
-1. Configuration. `fields` pairs the fields of config.json with those of `EncoderConfig`; `fixed` gives what
-   config.json does not say, such as `position_offset=2` (RoBERTa);
-   `constants` and `checked` refuse what cannot be computed, and `translation` has functions for fields that
-   do not correspond one to one (ModernBERT's `layer_types`). If a number of `EncoderConfig` is missing, it
-   is added there, with BERT's value as the default.
-2. Names. `table` has the name of each parameter in each kind of file. `param_mapping.modules` makes the
-   entries of the modules of a layer or of the embeddings from a mapping of names, such as `bert.LAYER`, which
-   RoBERTa and ELECTRA share. Parameters of layers are under `param_mapping.LAYERS`, and their names in files
-   have `{layer}`, or `{group}` and `{member}` for layers that share their parameters (ALBERT). A name that
-   depends on the head, such as RoBERTa's `classifier.out_proj`, is an entry with `heads`. If one tensor
-   holds several parameters, such as ModernBERT's queries, keys and values, each has an entry with its
-   `part`. Entries of parameters that an architecture does not have are ignored. `tied` and `beside` list the
-   other tensors that files may have, and `base` is the prefix of the encoder's names.
-3. Heads. `heads` lists the parameter groups of each head, "head" being a dense layer that is not the
-   pooler; a family without "pretraining" is pre-trained without next-sentence prediction. `classifiers` and
-   `masked_lm` describe how the heads compute: pooling, dense layer, activation, norm, biases and dropout,
-   where a `Rate` may refer to a field such as `classifier_dropout`. These values decide fine-tuning, pre-
-   training, prediction and export alike.
-4. Tokenizer. `tokenizer` has the kind, the template of rows with their token types, and the names in
-   tokenizer_config.json, and is an entry of `bert_jax.tokenization.families.RECORDS`, since folders are
-   also read as vocabularies of text. A kind that does not exist yet is a module in `bert_jax.tokenization`.
-5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, what it does not
-   say, and activations that have another name there (google-research/albert's "gelu" is the tanh version).
-6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
-   folders and outputs of transformers for every head (tests/testdata/make_families.py).
-
-What a record cannot say yet: a kernel whose axes are in another order in the file (GPT's), and dropout before
-the next-sentence head (ALBERT in transformers).
+1. Configuration: `fields`, `fixed`, `constants`, `checked`, and `translation` for what they cannot say.
+2. Names: `table` has each parameter in each kind of file, mostly by `param_mapping.modules`. Parameters of
+   layers are under `param_mapping.LAYERS`, and their names have `{layer}`, or `{group}` and `{member}` for
+   layers that share their parameters. A name that depends on the head is an entry with `heads`; a tensor of
+   several parameters has an entry for each, with its `part`.
+3. Heads: `heads` lists the parameter groups of each, `classifiers` and `masked_lm` describe them.
+4. Tokenizer: an entry of `bert_jax.tokenization.families.RECORDS`.
+5. TF1 checkpoints, if there are any: `tensorflow`.
+6. `sizes` of the released models. Tests have their published parameter counts, and folders and outputs of
+   transformers for every head (tests/testdata/make_families.py).
 """
 
 import dataclasses
@@ -71,8 +52,7 @@ _WITHOUT_FILES: dict[str, Family] = {
 def of(config: EncoderConfig) -> Family:
     """Returns the family of an encoder.
 
-    For an encoder that belongs to no family it is BERT, whose heads it has; only writing such a model is
-    refused.
+    For an encoder of no family it is BERT, whose heads it has; such a model cannot be written.
     """
     return (FAMILIES | _WITHOUT_FILES).get(config.model_type, bert.FAMILY)
 
@@ -88,18 +68,9 @@ def check_known(config: EncoderConfig) -> None:
 
 
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
-    """Checks that rows are assembled as the family of a new model has them.
+    """Raises UserError unless the rows of a tokenizer are those of the family of a new model.
 
-    The template is stored with a vocabulary and with records. Token types do not matter to a model with at
-    most one.
-
-    Args:
-        tokenizer: the tokenizer, which has the template.
-        config: the model.
-        owner: what has the template, for the message, such as "the records DIR".
-
-    Raises:
-        UserError: the template is that of another family.
+    Token types do not matter to a model with at most one. `owner` names what has the template.
     """
     family = of(config)
     ours, theirs = (

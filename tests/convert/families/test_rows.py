@@ -2,11 +2,10 @@
 
 import pytest
 
-from bert_jax import tasks, tokenization
+from bert_jax import tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.tasks import fields, setup
 from bert_jax.tokenization import byte_bpe_files, templates
 
 BERT = EncoderConfig(vocab_size=30)
@@ -58,11 +57,3 @@ def test_rows_of_records(wordpiece, template, config, refused):
 )
 def test_a_vocabulary_without_rows_gets_those_of_the_family(wordpiece, config, template):
     assert families.load_tokenizer(wordpiece, config).template == template
-
-
-@pytest.mark.parametrize(("family", "template"), [("bert", templates.BERT), ("roberta", templates.ROBERTA)])
-def test_fine_tuning_from_a_vocabulary_alone(wordpiece, family, template):
-    config = tasks.default_config("tiny")
-    config.vocab, config.model.model_type = wordpiece, family
-    encoder, tokenizer = setup.resolve_model(fields.of_run(config))
-    assert (tokenizer.template, encoder.vocab_size) == (template, 6)

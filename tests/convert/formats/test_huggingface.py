@@ -139,14 +139,6 @@ def _outside(folder):
     (folder / "model.safetensors").unlink()
 
 
-def test_an_index_that_is_left_over_is_not_read(export):
-    """save_pretrained in one file removes the former parts, but not their index."""
-    folder, model = export()
-    weight_map = {"weight_map": {"bert.pooler.dense.bias": "model-00001-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(weight_map))
-    assert huggingface.FORMAT.read(folder).config == model.config
-
-
 MISTAKES = {
     "a layer's tensor": (
         _drop("bert.encoder.layer.1.output.dense.bias"),
@@ -213,29 +205,6 @@ def test_quantized_weights_are_refused(export, change, message):
     assert "save it dequantized" in str(error.value) and "ignore" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "head, other, left",
-    [
-        ("sequence_classification", "pretraining", "mlm, nsp"),
-        ("sequence_classification", "question_answering", "qa"),
-        ("question_answering", "sequence_classification", "classifier"),
-        ("masked_lm", "token_classification", "classifier"),
-    ],
-)
-def test_heads_that_the_class_does_not_have_are_left_out(export, make_model, tmp_path, head, other, left):
-    folder, model = export(head)
-    (tmp_path / "other").mkdir()
-    huggingface_export.write(make_model(other), tmp_path / "other")
-    edit(
-        folder, lambda tensors: tensors.update(load_file(tmp_path / "other" / "model.safetensors") | tensors)
-    )
-    lines = []
-    again = huggingface.FORMAT.read(folder, log=lines.append)
-    assert (again.head, again.labels) == (head, model.labels) and again.params.keys() == model.params.keys()
-    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
-    assert lines == [f"{folder}: {left} left out, which a BERT with head {head} does not have"]
-
-
 def test_unknown_tensors_stay_behind_when_they_are_named(export):
     folder, model = export()
     edit(folder, lambda tensors: tensors.update({"adapter.down": np.zeros(3, np.float32)}))
@@ -258,25 +227,6 @@ def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):
     assert found.tokens == tokenizer.tokens and found.lower_case and found.strip_accents
     text = "The capital of France, unaffables."
     assert found.encode_batch([text]) == tokenizer.encode_batch([text])
-
-
-@pytest.mark.parametrize("file", ["tokenizer.json", "added_tokens.json"])
-def test_tokens_that_were_added_follow_the_vocabulary(export, tokenizer, file):
-    folder, _ = export()
-    added = {"zebra": tokenizer.vocab_size, "<user>": tokenizer.vocab_size + 1}
-    content = added
-    if file == "tokenizer.json":
-        content = json.loads((folder / file).read_text())
-        content["added_tokens"] += [{"content": token, "id": i} for token, i in added.items()]
-    (folder / file).write_text(json.dumps(content))
-    lines = []
-    found = read_tokenizer(folder, log=lines.append)
-    assert found.tokens == [*tokenizer.tokens, *added]
-    (ids,) = found.encode_batch(["The zebra"])
-    assert list(ids) == [*tokenizer.encode_batch(["the"])[0], tokenizer.vocab_size]
-    assert lines == [
-        f"warning: {folder}: its added tokens zebra, <user> are not recognized in all texts",
-    ]
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "pretraining"])

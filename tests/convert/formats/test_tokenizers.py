@@ -42,14 +42,6 @@ def test_a_bert_with_the_ids_of_xlm_r(source, tmp_path):
     assert read(source).tokenizer.template == read(tmp_path / "out").tokenizer.template == templates.ROBERTA
 
 
-def test_rows_that_transformers_does_not_have_are_warned_of(source):
-    """Runs of earlier versions have the rows of BERT with the ids of XLM-R."""
-    tokenizer = tokenization.load(vocabularies.fairseq_model(source), template=templates.BERT)
-    vocabularies.write_folder(source, "bert", tokenizer.vocab_size, {})
-    warning = huggingface_export.tokenizer_warning(read(source).replace(tokenizer=tokenizer))
-    assert "XLMRobertaTokenizer" in warning and repr(templates.BERT.pair) in warning
-
-
 @pytest.mark.parametrize("stated", [None, templates.ROBERTA, templates.BERT])
 def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
     """Its rows are those of tokenizer.json, else those of BertTokenizer."""
@@ -123,39 +115,6 @@ def test_word_pieces_of_other_rules_are_refused(source, case):
         read(source)
 
 
-ACCEPTED = {
-    "no class": _settings(),
-    "a fast class": _settings(tokenizer_class="BertTokenizerFast", word_tokenizer_type="basic"),
-    "another family's class": _settings(tokenizer_class="ElectraTokenizer", do_basic_tokenize=True),
-    "tokenizer.json alone": _of_tokenizer_json("PreTrainedTokenizerFast"),
-    "its name in version 5": _of_tokenizer_json("TokenizersBackend"),
-    "its special tokens": _settings(cls_token="[CLS]", sep_token={"content": "[SEP]"}, mask_token=None),
-    "a sequence of one": _sequence("BertNormalizer"),
-    "a sequence of one pre-tokenizer": _other(
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}]}
-    ),
-    "a class of the same ids": _settings(tokenizer_class="MPNetTokenizerFast"),
-    "BertTokenizer's Chinese": _normalizer(handle_chinese_chars=False)
-    | {"tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}},
-    "settings before tokenizer.json": _normalizer(handle_chinese_chars=False)
-    | {"tokenizer_config.json": {"tokenize_chinese_chars": True}},
-}
-
-
-@pytest.mark.parametrize("case", ACCEPTED)
-def test_word_pieces_of_the_same_rules(source, case):
-    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), ACCEPTED[case])
-    tokenizer = read(source).tokenizer
-    assert tokenizer.kind == "wordpiece" and tokenizer.tokens == vocabularies.WORDPIECES
-
-
-def test_the_rows_of_a_tokenizer_json(source):
-    """A class that reads tokenizer.json alone has its rows, also of BERT with a WordPiece vocabulary."""
-    content = _of_tokenizer_json("PreTrainedTokenizerFast", templates.ROBERTA)
-    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), content)
-    assert read(source).tokenizer.template == templates.ROBERTA
-
-
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
 SPACED, NOT_SPACED = {"add_prefix_space": True}, {"add_prefix_space": False}
 ROBERTA, FAST = {"tokenizer_class": "RobertaTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -209,13 +168,6 @@ def test_added_tokens_are_kept(source, tmp_path, in_vocabulary):
     assert entries[0] in again and {one["content"]: one["id"] for one in again}["[E2]"] == size + 1
     tokenizer = read(tmp_path / "out").tokenizer
     assert tokenizer.tokens == [*vocabularies.WORDPIECES, "[E1]", "[E2]"]
-
-
-def test_added_tokens_that_are_not_kept_are_warned_of(source, tmp_path):
-    size = tokenization.load(vocabularies.fairseq_model(source)).vocab_size
-    vocabularies.write_folder(source, "bert", size + 1, {"added_tokens.json": {"[E1]": size}})
-    warnings, _ = convert(source, tmp_path / "out")
-    assert warnings == [f"warning: {source}: its added tokens [E1] are not recognized in all texts"]
 
 
 def test_a_model_with_one_token_type_has_it_in_both_texts_of_a_pair(source, tmp_path, make_model):
