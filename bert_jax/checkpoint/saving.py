@@ -198,7 +198,6 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _explained(self):
-        """Turns any error of a save into a one-line StorageError that lists the intact steps."""
         try:
             yield
         except Exception as error:
@@ -306,7 +305,6 @@ class Checkpointer:
         return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
 
     def _rename(self, name: str, new: str, why: str) -> None:
-        """Renames a directory, to a name with a number where the new one exists."""
         names = files.names(self.path)
         numbered = (f"{new}-{number}" for number in itertools.count(2))
         target = next(one for one in itertools.chain([new], numbered) if one not in names)
@@ -315,7 +313,6 @@ class Checkpointer:
         self._log(f"warning: {path} is set aside as {target}: {why}")
 
     def _delete(self, steps: Collection[int], new: int | None = None) -> None:
-        """Deletes steps once a new one would survive a power failure; orbax flushes only its arrays."""
         if steps and new is not None:
             for name in (str(new), FROZEN):
                 atomic.sync_tree(os.path.join(self.path, name))
@@ -349,7 +346,6 @@ def _handler_options() -> dict[str, Any]:
 
 
 def _describe(leaves: dict[str, jax.Array]) -> dict[str, dict]:
-    """Returns the shape, dtype and checksum of each leaf, as they are stored in a step's metadata."""
     digests = array_digests(leaves)
     return {
         name: {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digests[name]}

@@ -62,7 +62,6 @@ def failing_together() -> Iterator[None]:
 
 
 def _tell(error: Exception) -> None:
-    """Lets an error end the exchange in which the other processes are, or to which they come."""
     if jax.process_count() > 1 and _RAISED_IN_ALL not in getattr(error, "__notes__", ()):
         kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), "")
         _exchange(json.dumps([kind, str(error)]).encode(), failed=True)

@@ -272,7 +272,6 @@ def _listen(bind_address: str, processes: int, deadline: float) -> socket.socket
 
 
 def _admit(connection: socket.socket, processes: int, workers: dict[int, tuple[socket.socket, str]]) -> None:
-    """Adds a process that has introduced itself; a connection of another program is closed."""
     connection.settimeout(1.0)
     match _receive(connection):
         case [int(process), int(count), str(host)]:
@@ -316,7 +315,6 @@ def _line(message: list) -> bytes:
 
 
 def _receive(connection: socket.socket) -> Any:
-    """Returns a message, which is small and comes at once; None from a closed or foreign connection."""
     try:
         return json.loads(connection.recv(_MAX_MESSAGE_BYTES).partition(b"\n")[0])
     except (OSError, ValueError, RecursionError):

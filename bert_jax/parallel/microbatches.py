@@ -117,7 +117,6 @@ def _of_microbatch(function: Callable[[Batch], Any]) -> Callable[[tuple[jax.Arra
 
 
 def _numbered(batch: Batch, count: int) -> tuple[jax.Array, Batch]:
-    """Returns the microbatches of (numbers of the rows in the whole batch, batch)."""
     # Batches of packed rows may also have arrays whose axis 0 is that of examples.
     rows = batch["input_ids"] if "input_ids" in batch else jax.tree.leaves(batch)[0]
     return split_rows((row_numbers(rows.shape[0]), batch), count)

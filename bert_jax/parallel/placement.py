@@ -55,7 +55,6 @@ def place(
 
 
 def _suits(mesh: jax.sharding.Mesh) -> bool:
-    """Returns whether forward passes on a mesh gain: on CPUs of this process alone."""
     return mesh.devices.flat[0].platform == "cpu" and jax.process_count() == 1
 
 

@@ -68,14 +68,14 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     devices = list(jax.devices() if devices is None else devices)
     sizes = [data, fsdp, tensor]
     text = f"mesh data={data} fsdp={fsdp} tensor={tensor}"
-    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
-        raise UserError(f"{text}: each size must be at least 1, and at most one of them -1")
     known = math.prod(size for size in sizes if size != -1)
-    sizes = [len(devices) // known if size == -1 else size for size in sizes]
-    if math.prod(sizes) != len(devices):
+    resolved = [len(devices) // max(known, 1) if size == -1 else size for size in sizes]
+    if sizes.count(-1) > 1 or min(resolved) < 1 or math.prod(resolved) != len(devices):
         raise UserError(
-            f"{text} does not fit {counted(len(devices), 'device')}; their product must be {len(devices)}"
+            f"{text} does not fit {counted(len(devices), 'device')}: expected sizes whose product is "
+            f"{len(devices)}, at most one of them -1 for the others"
         )
+    sizes = resolved
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
     # On GPUs, `slice_index` is the host, which jax.make_mesh handles. Only TPUs have slices.
@@ -96,7 +96,6 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
 
 
 def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:
-    """Returns the sizes of the axes across slices and their sizes within each slice."""
     for axis, name in enumerate(AXES):
         if name != "tensor" and sizes[axis] % slices == 0:
             across = [slices if i == axis else 1 for i in range(len(sizes))]
@@ -282,10 +281,6 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
 
 
 def _sum_over_data(x: jax.Array) -> jax.Array:
-    """Returns the sum of x over `data`. Stacked layers are added up one by one, each once it is known.
-
-    The kernels of layers that share them are not stacked, and their first axis is longer than any stack.
-    """
     if x.ndim < 3 or len(x) > _MOST_LAYERS:
         return jax.lax.psum(x, "data")
     return jnp.concatenate([jax.lax.psum(layer, "data") for layer in jnp.split(x, len(x))])
@@ -352,15 +347,6 @@ class MeshFunction:
             return self._function(*args, **kwargs)
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
-        """Returns the program for these arguments, which may be abstract.
-
-        Raises:
-            UserError: `JAX_DISABLE_JIT` is set, with which JAX lowers nothing.
-        """
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            raise UserError(
-                "JAX_DISABLE_JIT is set: programs are compiled ahead of time; unset it, and print values "
-                "with jax.debug.print"
-            )
+        """Returns the program for these arguments, which may be abstract."""
         with on_mesh(self._mesh):
             return self._function.lower(*args)

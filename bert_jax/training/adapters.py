@@ -64,16 +64,9 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
     names = [name for flags in adapted.flags.values() for name in flags]
     if config.train and not any(re.fullmatch(config.train, name) for name in names):
         raise UserError(f"adapter.train={config.train!r} matches none; names are like {', '.join(names[:2])}")
-    if kind != "lora" and all(map(is_frozen, names)):
-        raise UserError(
-            f"adapter.kind={kind}: nothing would be trained, because the model has no head of its own here; "
-            "choose another, such as lora"
-        )
-    if _KINDS[kind] and not any(re.fullmatch(_KINDS[kind], name) for name in names):
-        raise UserError(
-            f"adapter.kind={kind}: the encoder has no parameters of this kind, as it has layers and norms "
-            "without biases; choose another, such as lora"
-        )
+    has_kind = not _KINDS[kind] or any(re.fullmatch(_KINDS[kind], name) for name in names)
+    if not has_kind or (kind != "lora" and all(map(is_frozen, names))):
+        raise UserError(f"adapter.kind={kind}: this model has no parameters of this kind; choose another")
     return _low_rank(adapted, config) if kind == "lora" else adapted
 
 

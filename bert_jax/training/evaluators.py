@@ -274,7 +274,6 @@ class BestCheckpoint(Evaluator):
         self.best: dict[str, Any] | None = collective.call_in_primary(self._earlier_best)
 
     def _earlier_best(self) -> dict[str, Any] | None:
-        """Returns what best.json has; None, after a warning, if it is not of this run's scores and steps."""
         best, place = read_best(self._workdir.path), os.path.join(self._workdir.path, BEST)
         if best and (found := best.get("metric")) != self._metric:
             self._log(

@@ -190,7 +190,6 @@ def weight_gradients(objective: Objective) -> Callable[[str], bool]:
 
 
 def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
-    """Returns where a parameter is used in the forward pass: its layer, and its place in the layer."""
     group, *parts = name.split("/")
     if group != "encoder" or parts[0] == "final_norm":
         return config.num_hidden_layers, 0

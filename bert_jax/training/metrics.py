@@ -312,7 +312,6 @@ class MetricsWriter:
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
-        """Converts an OSError of the storage to a one-line error, after which no more files are written."""
         try:
             yield
         except OSError as error:
@@ -377,7 +376,6 @@ class _StepLines:
         self._file: TextIO | None = None
 
     def rewind(self, step: int) -> None:
-        """Removes the lines of steps after `step`, and an incomplete last line."""
         self.close()  # or later lines would go to the file that is replaced
         for number, path in json_files.line_files(self._path).items():
             content = files.read(path).decode("utf-8", "replace")
@@ -390,7 +388,6 @@ class _StepLines:
                 atomic.write_text(self._local_path(), whole, sync=False)
 
     def append(self, line: str) -> None:
-        """Writes a line, an object of JSON with its `step`, to the end of the file."""
         if self._file is None:
             self._file = open(self._local_path(), "a", buffering=1)  # noqa: SIM115 (kept open)
         self._file.write(line + "\n")
@@ -399,13 +396,11 @@ class _StepLines:
             self._number += 1
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
         with contextlib.suppress(OSError):
             self.close()
 
@@ -415,7 +410,6 @@ class _StepLines:
 
 
 def _step_of(line: str) -> float:
-    """Returns the step of a line, or infinity if the line is incomplete."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -441,7 +435,6 @@ class _Uploads:
         self._last: concurrent.futures.Future[None] | None = None
 
     def start(self) -> None:
-        """Starts to upload all new content, and does not wait for it."""
         if self._last is None or self._last.running() or self._last.done():  # else it has not begun
             self._last = self._thread.submit(self._try)
 
@@ -501,30 +494,24 @@ class _Events:
         self._write(step + 1, session_log=purge)
 
     def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds scalars, given as {tag: value}."""
         scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._add(step, self._summary_type(value=scalars))
 
     def add_text(self, step: int, tag: str, text: str) -> None:
-        """Adds a text in Markdown."""
         self._add(step, summary.text(tag, text))
 
     def add_image(self, step: int, tag: str, png: bytes) -> None:
-        """Adds a picture, given as the content of a PNG file."""
         width, height = struct.unpack(">II", png[16:24])  # of the chunk IHDR, which is the first
         image = self._summary_type.Image(width=width, height=height, encoded_image_string=png)
         self._add(step, self._summary_type(value=[self._summary_type.Value(tag=tag, image=image)]))
 
     def flush(self) -> None:
-        """Flushes the file."""
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def discard(self) -> None:
-        """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
         with contextlib.suppress(OSError):
             self._file.close()  # fails in its flush, before it closes
         with contextlib.suppress(OSError):
@@ -621,7 +608,6 @@ class _Trackers:
         self._open: list[Any] = []  # whose runs have begun
 
     def start(self) -> None:
-        """Begins the runs of all trackers, which have begun already if the run goes back to a step."""
         if self._open:
             self._warn(
                 "warning: trackers keep the metrics of replayed steps; MLflow adds the new values, and W&B "
@@ -637,7 +623,6 @@ class _Trackers:
                 atomic.write_text(path, f"{id_}\n")
 
     def call(self, method: str, *args: Any) -> None:
-        """Calls a method of each tracker."""
         for tracker in list(self._open):
             self._try(tracker, method, *args)
 

@@ -86,7 +86,6 @@ class Layers:
 
 
 def _along(layers: LayerSlice, p: Any, values: Any) -> np.ndarray:
-    """Returns one value for each layer, as an array that broadcasts to a parameter."""
     return np.asarray(values, np.float32).reshape(
         [-1 if axis == layers.axis else 1 for axis in range(p.ndim)]
     )
@@ -533,13 +532,13 @@ def make_optimizer(
         decay = add_decay(config.weight_decay, layers, config.no_decay)
     adam = _ADAM.get(config.name)
     is_own = adam is not None or config.name == _STABLE_ADAMW
-    if is_own and config.args:
-        raise UserError(f"optimizer.args={config.args!r}: {config.name} has optimizer.b1, b2 and eps only")
-    for field, default in () if is_own else _ADAM_DEFAULTS.items():
+    unused = {"args": ""} if is_own else _ADAM_DEFAULTS
+    for field, default in unused.items():
         if (value := getattr(config, field)) != default:
+            instead = "optimizer.b1, b2 and eps" if is_own else "optimizer.args"
             raise UserError(
-                f"optimizer.{field}={value}: {config.name} does not use it; leave it at {default}, and set "
-                "optimizer.args"
+                f"optimizer.{field}={value}: {config.name} does not use it; leave it at {default!r}, and set "
+                f"{instead}"
             )
     if config.name == _STABLE_ADAMW:
         steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))

@@ -21,19 +21,16 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def _above(final_rate: float, left: jax.Array) -> jax.Array:
-    """Maps [0, 1] to [final_rate, 1]."""
     return final_rate + (1 - final_rate) * left if final_rate else left
 
 
 def _after_warmup(
     step: jax.Array, learning_rate: float, warmup_steps: float, decayed: jax.Array
 ) -> jax.Array:
-    """Returns the rate of a linear warm-up from 0, and then `decayed`."""
     return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
 
 def _warmth(step: jax.Array, warmup_steps: float) -> jax.Array:
-    """Returns the factor of a linear warm-up from 0 to 1; 1 without one."""
     return jnp.minimum(step / max(warmup_steps, 1), 1.0) if warmup_steps else jnp.ones_like(step)
 
 
@@ -181,15 +178,13 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
         )
     further = {name: getattr(config, name) for name in SCHEDULE_FIELDS.get(config.schedule, ())}
     if config.schedule == "wsd":
-        if not config.cooldown_steps:
-            raise UserError("optimizer.cooldown_steps=0: the schedule wsd needs more")
         if config.cooldown not in COOLDOWNS:
             known = ", ".join(COOLDOWNS)
             raise UserError(f"optimizer.cooldown={config.cooldown!r} is unknown; choose one of {known}")
-        if warmup + config.cooldown_steps > total_steps > 0:
+        if not config.cooldown_steps or warmup + config.cooldown_steps > total_steps > 0:
             raise UserError(
-                f"optimizer.cooldown_steps={config.cooldown_steps}: with a warm-up of {warmup:g} steps it is "
-                f"longer than the {total_steps} steps of the schedule; set fewer, or train for longer"
+                f"optimizer.cooldown_steps={config.cooldown_steps}: wsd needs at least one, and with a "
+                f"warm-up of {warmup:g} steps no more than the {total_steps} steps of the schedule"
             )
     options = {"learning_rate": config.learning_rate, "warmup_steps": warmup, "total_steps": total_steps}
     return functools.partial(SCHEDULES[config.schedule], **options, **further)

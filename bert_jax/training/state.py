@@ -114,7 +114,6 @@ def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
-    """Returns the sharding of a moment, of which some dimensions may be those of the parameter, in order."""
     spec: list[Any] = []
     remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
     for size in shape:
@@ -185,14 +184,12 @@ def initial_counts(form: TrainState) -> dict[str, Any]:
 
 
 def _placed(x: Any, sharding: NamedSharding, may_alias: bool | None = None) -> jax.Array:
-    """Returns an array, on the host or on the devices, with a sharding; see `jax.device_put`."""
     if isinstance(x, jax.Array):
         return jax.device_put(x, sharding, may_alias=may_alias)
     return from_host(np.asarray(x), sharding)
 
 
 def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Params) -> dict[str, jax.Array]:
-    """Returns, by name, the frozen parameters that are given and those that the objective lacks."""
     places = flatten(shardings)
     values = {name: _placed(x, places[name]) for name, x in given.items() if name in places}
     without = without_values(objective) - values.keys()

@@ -218,7 +218,6 @@ def _promotion_of_optax() -> contextlib.AbstractContextManager:
 def _differentiate(
     objective: Objective, state: TrainState, batch: Batch, rngs: dict[str, jax.Array], accumulate_steps: int
 ) -> tuple[tuple[jax.Array, tuple[Pairs, Pairs]], Params]:
-    """Returns ((loss, (pairs of losses, pairs of metrics)), gradient) of a prepared batch."""
     weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
     count = accumulate_steps if objective.compares_rows else 1
 
@@ -253,7 +252,6 @@ def _differentiate(
 def _rate(
     schedule: Callable, budget: Budget | None, state: TrainState, batch: Batch, elapsed: Any
 ) -> tuple[jax.Array, dict[str, jax.Array] | None]:
-    """Returns the learning rate of a step, and what is spent of the budget after it."""
     spent = state.spent
     if budget is None:
         return schedule(state.step), spent

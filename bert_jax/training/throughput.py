@@ -173,7 +173,6 @@ class StepMetrics:
         self._spent[what] += time.monotonic() - began
 
     def _wait_for(self, steps: Sequence[tuple[int, Mapping[str, jax.Array]]]) -> None:
-        """Waits for consecutive steps, and sets `budget` from the last of them."""
         jax.block_until_ready(steps)
         for step, metrics in steps[-1:]:
             if "budget" in metrics:
@@ -189,7 +188,6 @@ class StepMetrics:
         return times
 
     def _rates(self, values: list[dict[str, float]], seconds: float, first: int = 1) -> dict[str, float]:
-        """Returns the rates of consecutive steps, beginning with step `first`."""
         rates = {
             f"{name}_per_second": sum(value[name] for value in values) / seconds
             for name in ("sequences", "tokens")

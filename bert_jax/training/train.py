@@ -232,7 +232,6 @@ class _Run:
     # Before the first step
 
     def set_up(self) -> None:
-        """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
         self._recovery = self._read_recovery()
         if self._recovery and not self._recovery.complete:  # The process was killed during the return.
             self._complete_recovery()
@@ -251,7 +250,6 @@ class _Run:
                 self.evaluations.run(missed, self.step, self.state)
 
     def is_finished(self) -> bool:
-        """Whether there is nothing left to train. Logs the reason."""
         if self.evaluations.should_stop(self.step):
             self.writer.message("nothing to train: the run was stopped early")
         elif self.step >= self.last < self.config.steps:
@@ -263,7 +261,6 @@ class _Run:
         return True
 
     def open_batches(self) -> None:
-        """Opens the iterator over the batches, beginning with the next step."""
         self.close()
         self.start_clock()
         if self._recovery:
@@ -274,16 +271,13 @@ class _Run:
         self._feed()
 
     def close(self) -> None:
-        """Closes the iterator over the batches."""
         self._open.close()
 
     def start_clock(self) -> None:
-        """Starts the clock of a budget of time at the time that the state has spent."""
         if self._budget and self._budget.of_time and self.state.spent is not None:
             self._clock = budgets.Clock(self._spent())
 
     def compile(self, paused: Callable[[], Any] = contextlib.nullcontext) -> Callable:
-        """Returns the train step, compiled once for each shape of a batch: (state, batch, seed) -> ..."""
         key = shape_key(self._batch)
         if key not in self._programs:
             began, is_ready = time.monotonic(), key in self.ready_programs
@@ -426,7 +420,6 @@ class _Run:
     # The steps
 
     def train(self, profiler: Profiler) -> None:
-        """Trains to the last step, or until an evaluator stops the run."""
         self._step_metrics = self._new_step_metrics()
         self.guard.hold()
         while self.step < self.last:
@@ -449,7 +442,6 @@ class _Run:
             )
 
     def _dispatch(self, profiler: Profiler) -> None:
-        """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
         with self._stopping():
             self.guard.check()
             program = self.compile(functools.partial(self._step_metrics.paused, self.writer))
@@ -473,7 +465,6 @@ class _Run:
         self._most_tokens = max(self._most_tokens, *(x.size for x in jax.tree.leaves(self._batch)))
 
     def _spent(self) -> int:
-        """Returns how much of the budget has been spent, after waiting for the state."""
         if self._budget is None or self.state.spent is None:
             return 0
         return self._budget.count(self.state.spent)
@@ -511,7 +502,6 @@ class _Run:
         return StepMetrics(peak, per_step, self._goodput, budget=budget)
 
     def _log(self) -> None:
-        """Writes the metrics of an interval one step after its end, when their values are available."""
         self._step_metrics.write(self.writer, before=self.step)
         self._check_skipped(*self._step_metrics.skipped)
         if self._from_scratch and self.step == 2:
@@ -520,10 +510,6 @@ class _Run:
             self._step_metrics.close_interval()
 
     def _save_and_evaluate(self) -> bool:
-        """Saves and evaluates where due at this step. Returns True if an evaluator stops the run.
-
-        If the step was skipped, the next step that is not skipped is saved in its place.
-        """
         last = self.last
         self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
         evaluators = self.evaluations.due(self.step, last)
@@ -551,7 +537,6 @@ class _Run:
 
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Saves the state and ends the run if a stop request interrupts the block."""
         try:
             yield
         except Interrupted:
@@ -597,7 +582,6 @@ class _Run:
     # Recovery from divergence
 
     def _skipped(self) -> int:
-        """Waits for the state, and returns the number of consecutive skipped steps up to it."""
         skipped = int(self.state.skipped)
         self._check_skipped(self.step, skipped)
         return skipped
@@ -661,7 +645,6 @@ class _Run:
         self.workdir.write_json(RECOVERY_FILE, dataclasses.asdict(self._recovery))
 
     def _complete_recovery(self) -> None:
-        """Renames the checkpoints of the failed attempt, after recovery.json has been written."""
         assert self._recovery is not None
         self.checkpointer.abandon_after(self._recovery.step)
         self._recovery = dataclasses.replace(self._recovery, complete=True)
@@ -700,7 +683,6 @@ def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable
 
 @contextlib.contextmanager
 def _closing(checkpointer: checkpoint.Checkpointer):
-    """Closes the checkpointer. If the block raised an error, an error of the last save is suppressed."""
     try:
         yield checkpointer
     except BaseException:

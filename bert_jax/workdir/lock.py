@@ -106,7 +106,6 @@ class Lock:
             self._file, self._in_kernel = None, False
 
     def _check_dead(self, holder: dict) -> None:
-        """Returns when the holder is known to be dead, and raises UserError if it is alive."""
         if self._in_kernel and holder.get("boot") == owners.boot_id():
             return  # The kernel would not have granted the lock to this process if the holder were alive.
         dead = owners.is_dead(holder.get("owner", ""))

@@ -164,7 +164,6 @@ class WorkDir:
                 self._write_run()
 
     def _look(self) -> tuple[dict[str, Any], bool, list[str]]:
-        """Returns config.json, if any, whether its run has started, and the newest step's path there."""
         before = read_run(self.path) if files.exists(os.path.join(self.path, "config.json")) else {}
         steps = sorted(filter(str.isdecimal, files.names(self.checkpoints)), key=int)
         newest = [os.path.join("checkpoints", step) for step in steps[-1:]]

@@ -80,7 +80,7 @@ def test_schedules(name, rates):
         (dict(name="lion", args="0.9"), "expected Python keyword arguments"),
         (dict(name="lion", args="b1="), "expected Python keyword arguments"),
         (dict(name="lion", b2=0.99), "optimizer.b2=0.99: lion does not use it"),
-        (dict(args="b1=0.9"), "optimizer.args='b1=0.9': adamw"),
+        (dict(args="b1=0.9"), "optimizer.args=b1=0.9: adamw does not use it"),
         (dict(rates="encoder"), "is not REGEX=FACTOR"),
         (dict(rates="encoder/.*=nan"), "is not REGEX=FACTOR"),
         (dict(rates="(=1"), "not a valid regular expression"),
