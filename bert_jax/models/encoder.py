@@ -17,7 +17,6 @@ from bert_jax.models.cross_attention import CrossAttention
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layer_slices import LayerSlice
 from bert_jax.models.layers import ACTIVATIONS, Module, identity
-from bert_jax.models.row_inputs import check_inputs
 
 
 class EncoderLayer(Module):
@@ -279,8 +278,7 @@ class Encoder(Module):
         word=None,
         vectors=None,
     ):
-        """Returns the hidden states [B, L, H] of the last layer. Raises ValueError for wrong inputs."""
-        check_inputs(input_ids, token_type_ids, position_ids, sequence_ids)
+        """Returns the hidden states [B, L, H] of the last layer."""
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         intermediates.sow_if_requested(self, intermediates.EMBEDDINGS, x)
         angles = self.scheme.angles(position_ids)
@@ -304,11 +302,7 @@ class Encoder(Module):
 
         Returns:
             The stacked results [layers + 1, ...].
-
-        Raises:
-            ValueError: an input is not an array of integers [B, L].
         """
-        check_inputs(input_ids, token_type_ids, position_ids, sequence_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
         last, layers = self.layers(x, sequence_ids, self.scheme.angles(position_ids), True, collect)
         if self.config.final_norm:

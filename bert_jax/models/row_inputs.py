@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,31 +42,6 @@ def row_inputs(
         "position_ids": jnp.where(real, index, 0),
         "sequence_ids": real.astype(jnp.int32),
     }
-
-
-def check_inputs(*inputs: Any) -> None:
-    """Checks the inputs of an encoder, whose parts would fail with errors of JAX about their own arrays.
-
-    Args:
-        inputs: integers [B, L] in the order of `INPUTS`, of which the last may be bool. An axis of all but
-            the first may have the size 1. None stands for an input that the encoder does not read.
-
-    Raises:
-        ValueError: an input is something else.
-    """
-    shape = None
-    for name, x in zip(INPUTS, inputs, strict=True):
-        if x is None:
-            continue
-        if not (hasattr(x, "shape") and hasattr(x, "dtype")):
-            raise ValueError(f"{name} is {type(x).__name__}: expected an array of integers [B, L]")
-        given = f"{name} is {x.dtype} {list(x.shape)}"
-        is_mask = name == "sequence_ids" and x.dtype == bool
-        if x.ndim != 2 or not (jnp.issubdtype(x.dtype, jnp.integer) or is_mask):
-            raise ValueError(f"{given}: expected integers [B, L]")
-        shape = x.shape if shape is None else shape
-        if any(size not in (1, wanted) for size, wanted in zip(x.shape, shape, strict=True)):
-            raise ValueError(f"{given}: expected the shape of {INPUTS[0]}, {list(shape)}")
 
 
 def packed_inputs(batch: Mapping[str, jax.Array], types: Sequence[int] = TYPES) -> dict[str, jax.Array]:

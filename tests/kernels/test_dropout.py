@@ -33,25 +33,6 @@ def mixed(x, between=0):
 
 
 @pytest.mark.long
-def test_elements_are_independent_beyond_pairs():
-    """The words of two lines and two places decide on four elements, which are independent even so."""
-    mask = np.asarray(keep_mask(jax.random.key(5), (4, 500, 2048), 0.3), np.float32).reshape(2000, 2048)
-    centered = (mask - mask.mean()) / mask.std()
-    for along, count in ((centered, 2048), (centered.T, 2000)):  # lines, then places
-        correlations = along @ along.T / np.sqrt(count)
-        correlations = correlations[np.triu_indices_from(correlations, 1)]
-        assert abs(correlations.std() - 1) < 0.01
-        assert abs((correlations**4).mean() - 3) < 0.1  # a normal distribution: no two are alike
-        assert np.abs(correlations).max() < 7
-    rng = np.random.default_rng(0)
-    line, other = rng.choice(2000, (2, 500_000))
-    place, next_place = rng.choice(2048, (2, 500_000))
-    apart = (line != other) & (place != next_place)
-    fours = np.prod([centered[i, j] for i in (line, other) for j in (place, next_place)], axis=0)[apart]
-    assert abs(fours.mean()) < 5 * fours.std() / np.sqrt(fours.size)
-
-
-@pytest.mark.long
 def test_the_definition_of_a_mask():
     found = keep_mask(np.array([11, 22], np.uint32), (3, 2, 300), 0.4)
 

@@ -76,12 +76,6 @@ def test_products_have_the_dtype_of_the_states(small_chunks):
     assert float(jnp.max(jnp.abs(dtable - exact))) < 0.02 * float(jnp.max(jnp.abs(exact)))
 
 
-def test_classes_that_share_the_maximum_share_the_accuracy(small_chunks):
-    x, table = jnp.zeros((4, 6, HIDDEN)), jnp.ones((VOCAB, HIDDEN))
-    labels, weights = jnp.ones((4, 6), jnp.int32), jnp.ones((4, 6))
-    assert float(late(x, table, None, labels, weights)[1]) == pytest.approx(24 / VOCAB)
-
-
 def test_the_number_of_chunks():
     assert number_of_chunks(1280, 128) == 10
     assert number_of_chunks(640, 256) == 5

@@ -9,7 +9,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import Target
-from bert_jax.kernels.platform import target, target_platform, vector_memory
+from bert_jax.kernels.platform import target, vector_memory
 from bert_jax.parallel import sharding
 
 
@@ -35,16 +35,6 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
     assert platform.multiplies_bfloat16.__wrapped__() is expected
 
 
-def test_units_for_bfloat16_that_fail_are_not_used(tmp_path, monkeypatch, caplog):
-    path = tmp_path / "cpuinfo"
-    path.write_text("flags\t\t: fpu amx_bf16\n")
-    monkeypatch.setattr(platform, "_PROCESSORS", path)
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(platform.np, "array_equal", lambda *_: False)
-    assert not platform.multiplies_bfloat16.__wrapped__()
-    assert "failed their check" in caplog.text and "model.dtype=auto is float32" in caplog.text
-
-
 def test_several_processes_have_one_dtype(monkeypatch):
     """Their processors may differ."""
     monkeypatch.setattr(platform, "multiplies_bfloat16", lambda: True)
@@ -60,24 +50,6 @@ def test_a_dimension_is_split_by_the_axes_that_the_mesh_has():
     assert found == [4, 2, 2, 1]
     with nn.logical_axis_rules(sharding.RULES), jax.set_mesh(jax.make_mesh((8,), ("data",))):
         assert platform.shards("batch") == 8 and platform.shards("heads") == 1
-
-
-def test_of_devices_that_are_not_there():
-    tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-    mesh = AbstractMesh((4,), ("data",), abstract_device=tpu)
-    with jax.sharding.use_abstract_mesh(mesh):
-        assert target_platform() == "tpu"
-        assert jax.jit(lambda: target_platform() == "tpu" and 1.0).eval_shape().shape == ()
-
-
-@pytest.mark.parametrize(
-    "kind, capability",
-    [("NVIDIA H100 80GB HBM3", ""), ("Tesla V100-SXM2-16GB", "7.0"), ("Tesla T4", "7.5"), ("NVIDIA L4", "")],
-)
-def test_gpus_that_are_older_than_ampere_are_known_by_their_kind(kind, capability):
-    gpu = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
-        assert target() == Target("gpu", capability)
 
 
 @pytest.mark.parametrize(

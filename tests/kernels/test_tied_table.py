@@ -62,12 +62,3 @@ def test_values_and_gradients_are_those_of_the_plain_table():
     np.testing.assert_allclose(mine[0][1][1], plain[0][1][1], rtol=1e-5, atol=1e-5)
     for got, expected in zip(mine[1], plain[1], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("sizes, rows", [((1, 1, 1), 16), ((1, 1, 8), 16), ((8, 1, 1), 12)])
-def test_rows_that_are_not_split_leave_the_table_as_it_is(sizes, rows):
-    table = jnp.zeros((VOCAB, HIDDEN))
-    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: np.prod(sizes)])
-    with sharding.on_mesh(mesh):
-        assert tied_table.for_each_shard(table, rows) is table
-    assert tied_table.for_each_shard(table, rows) is table  # nor without a mesh

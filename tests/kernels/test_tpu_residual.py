@@ -84,23 +84,6 @@ def test_the_start_of_a_sublayer_and_its_gradients_are_those_of_the_plain_formul
     assert_close(found, value_and_gradients(functools.partial(with_offset, plain), weights, *arrays))
 
 
-@pytest.mark.long
-def test_bfloat16_is_as_close_to_float32_as_the_plain_formulas():
-    x, h, *parameters, _ = inputs()
-    halves = [states.astype(jnp.bfloat16) for states in (x, h)]
-
-    def error(form, exact):
-        return float(jnp.abs(form.astype(jnp.float32) - exact).max())
-
-    exact = plain_after(x, h, *parameters, 0.1)
-    mine = error(after(*halves, *parameters, rate=0.1), exact)
-    assert mine < 1.5 * error(plain_after(*halves, *parameters, 0.1), exact)
-    for kind in NORMS:
-        exact = plain_before(kind, x, *parameters[1:])[0]
-        mine = error(before(kind, halves[0], *parameters[1:])[0], exact)
-        assert mine < 1.5 * error(plain_before(kind, halves[0], *parameters[1:])[0], exact)
-
-
 def test_rows_of_a_part_have_the_dropout_of_the_whole_batch():
     x, h, *parameters, _ = inputs()
     whole = after(x, h, *parameters, rate=0.5)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import Encoder, PretrainingModel
+from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 
@@ -56,31 +56,3 @@ def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh(is_mo
     layers = expected["encoder"]["layers"]
     one = next(iter(layers.values()))["layer"]["output_norm"]["scale"]
     assert jnp.abs(one).max() > 1e-3 * largest
-
-
-@pytest.mark.long
-def test_rotated_queries_and_keys_in_the_kernel_of_tpus():
-    """The kernel rotates them after it has added their biases."""
-    config = EncoderConfig(
-        vocab_size=50, hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=128, attention_probs_dropout_prob=0.0, position="rotary",
-        initializer_range=0.3,
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 50, (1, 128)).astype(np.int32)
-    positions = np.int32([[*range(50), *range(78)]])
-    sequences = np.int32([[1] * 50 + [2] * 70 + [0] * 8])
-    inputs = (ids, np.zeros_like(ids), positions, sequences)
-    params = sharding.unbox(jax.jit(Encoder(config).init)(jax.random.key(0), *inputs)["params"])
-    bias = params["layers"]["stack"]["layer"]["query"]["bias"]
-    params["layers"]["stack"]["layer"]["query"]["bias"] = jnp.asarray(
-        rng.normal(size=bias.shape), jnp.float32
-    )
-    xla, pallas = (
-        jax.jit(Encoder(config.replace(attention=name)).apply)({"params": params}, *inputs)
-        for name in ("xla", "pallas")
-    )
-    real = sequences > 0
-    np.testing.assert_allclose(pallas[real], xla[real], atol=2e-5)
-    moved = jax.jit(Encoder(config).apply)({"params": params}, ids, ids * 0, positions[:, ::-1], sequences)
-    assert np.abs(moved[real] - xla[real]).max() > 0.1

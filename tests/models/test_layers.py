@@ -45,13 +45,6 @@ def test_activations_in_bfloat16_keep_their_values_below_0(name):
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=2**-7, atol=6e-7)
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
-def test_a_backward_pass_keeps_one_array_of_an_activation(name):
-    """The widest one of a layer."""
-    _, pull = jax.vjp(layers.ACTIVATIONS[name], jnp.ones((4, 8), jnp.bfloat16))
-    assert len([kept for kept in jax.tree.leaves(pull) if np.shape(kept) == (4, 8)]) == 1
-
-
 def assert_same_gradients(mine, theirs, args, atol=2e-5):
     weights = normal(*jax.eval_shape(mine, *args).shape, seed=9)
     np.testing.assert_allclose(mine(*args), theirs(*args), atol=atol)
@@ -97,14 +90,6 @@ def test_layer_norm_statistics_are_float32_and_in_two_passes(platform):
     np.testing.assert_allclose(out, exact, atol=2e-4)
 
 
-def test_layer_norm_of_bfloat16_is_as_good_as_its_numbers(platform):
-    x = (30 + normal(64, 768)).astype(jnp.bfloat16)
-    normalized, _ = layer_norm._normalize(x, 1e-12)
-    exact = np.asarray(x, np.float64)
-    exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(normalized, exact, atol=2e-3)  # neighbors of 30 are 0.125 apart
-
-
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
 def test_activations_in_float32(name):
     x = jnp.linspace(-6, 6, 101)
@@ -113,9 +98,3 @@ def test_activations_in_float32(name):
         (value, *pull(jnp.ones_like(x))), in_float64(name, np.asarray(x, np.float64)), strict=True
     ):
         np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-def test_initial_distribution():
-    kernel = np.asarray(layers.kernel_init(0.02)(jax.random.key(0), (400, 400)))
-    assert np.abs(kernel).max() <= 0.04
-    assert abs(kernel.std() / (0.02 * 0.8796) - 1) < 0.02  # std of a normal cut at two sigma

@@ -28,16 +28,6 @@ def test_rotary_turns_as_in_its_paper(theta, expected):
     np.testing.assert_allclose(key.ravel(), 2 * np.array(expected), atol=1e-5)
 
 
-def test_rotary_is_a_product_of_complex_numbers():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 5, 2, 4)).astype(np.float32)
-    places = rng.integers(0, 500, (2, 5)).astype(np.int32)
-    found = apply_rotary(x, scheme(position="rotary").angles(places)[10_000.0])
-    for row, token, head in np.ndindex(2, 5, 2):
-        expected = encoder_oracle.rotate(x[row, token, head], int(places[row, token]), 10_000.0)
-        np.testing.assert_allclose(found[row, token, head], expected, atol=2e-4)
-
-
 @pytest.mark.parametrize(
     "heads, powers",
     [

@@ -39,18 +39,6 @@ def test_the_layers_that_are_named_are_concatenated():
 
 
 @pytest.mark.long
-def test_layers_are_summed_in_float32():
-    ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
-    inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))
-    every = FeatureTagger(CONFIG, layers=(0, 1, 2, 3))
-    variables = drawn(every, *inputs)
-    whole = np.asarray(every.apply(variables, *inputs, method="features"), np.float32)
-    found = FeatureTagger(CONFIG, layers=(0, 1, 2, 3), mix="sum").apply(variables, *inputs, method="features")
-    assert found.shape == (2, 6, 8) and found.dtype == jnp.float16
-    np.testing.assert_array_equal(found, whole.reshape(2, 6, 4, 8).sum(axis=2).astype(np.float16))
-
-
-@pytest.mark.long
 def test_a_weighted_sum_is_that_of_elmo():
     """The softmax of the weights, times one factor; at the start the mean of the layers."""
     features = np.random.default_rng(2).normal(size=(2, 5, 12)).astype(np.float32)

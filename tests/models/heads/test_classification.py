@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
-from bert_jax.convert import families
 from bert_jax.models import ClassificationModel, PretrainingModel
-from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
 
@@ -122,39 +120,3 @@ def test_a_head_of_a_causal_model_reads_the_last_token():
     first = logits(classifier_pooling="cls")[0]
     np.testing.assert_allclose(first[0], first[1], atol=1e-6)
     assert np.abs(found[0] - found[1]).max() > 1e-3
-
-
-@pytest.mark.long
-def test_bfloat16_is_close_and_keeps_float32_parameters():
-    task, params = make(dtype="bfloat16")
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    batch = packed_batch(rows=2)
-    mlm, _ = apply(task, params, batch)
-    reference, _ = outputs(params, batch, task.config.replace(dtype="float32"))
-    assert mlm.dtype == jnp.bfloat16
-    np.testing.assert_allclose(mlm.astype(jnp.float32), reference, atol=0.02)
-
-
-def test_every_parameter_has_logical_names():
-    boxed = jax.eval_shape(tiny_task().init, jax.random.key(0))
-    for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda x: hasattr(x, "names")):
-        assert hasattr(box, "names") and len(box.names) == box.value.ndim, path
-        assert all(isinstance(name, str) for name in box.names), path
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model_type", ["neobert", "crammed-bert"])
-def test_masked_lm_heads_of_one_matrix(model_type):
-    """NeoBERT's has a matrix of its own and a bias; crammed-BERT's is the word embeddings."""
-    config = tiny_config(model_type=model_type)
-    model = AssembledModel(config, ("encoder", "mlm"), masked_lm=families.of(config).masked_lm)
-    ids = np.arange(8, dtype=np.int32)[None]
-    params = unbox(jax.jit(model.init)(jax.random.key(0), ids, ids * 0, ids, ids * 0 + 1)["params"])
-    table = params["encoder"]["embeddings"]["word_embeddings"].T
-    bias = 0.0
-    if model_type == "neobert":
-        bias = np.linspace(-1, 1, config.vocab_size)
-        table = params["mlm"]["decoder"]["kernel"]
-        params["mlm"]["decoder"]["bias"] = bias
-    found = jax.jit(model.apply)({"params": params}, ids, ids * 0, ids, ids * 0 + 1)
-    np.testing.assert_allclose(found["mlm"], np.asarray(found["hidden"]) @ table + bias, atol=1e-5)

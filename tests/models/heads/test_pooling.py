@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.inference.embedding import pool
 from bert_jax.models.heads.pooling import POOLINGS
 
 LENGTHS = (1, 257, 385, 511)
@@ -34,13 +33,6 @@ def test_the_mean_of_more_than_256_tokens_is_rounded_only_once(dtype):
     np.testing.assert_allclose(
         np.asarray(found, np.float64), expected, rtol=max(1.01 * half_step, 2e-6), atol=0
     )
-
-
-def test_the_mean_of_sentence_vectors_is_in_float32_for_states_in_bfloat16():
-    hidden = states(jnp.bfloat16)
-    found = pool(hidden, real_tokens(), "mean")
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, means(hidden), rtol=2e-6)
 
 
 def test_the_mean_of_packed_sequences_and_of_an_empty_one():
