@@ -34,18 +34,6 @@ from bert_jax.errors import UserError
 SAME, DETECTED, WRONG = "the same data", "detected", "wrong data"
 
 
-def damage_rows(directory, rows):
-    """Flips a byte in each of these rows of the split train; they lie in its first file."""
-    dataset = records.open_dataset(str(directory), "train")
-    for row in rows:
-        path, offset = dataset.locate(row)
-        with open(path, "r+b") as file:
-            file.seek(offset + 20)
-            byte = file.read(1)[0]
-            file.seek(offset + 20)
-            file.write(bytes([byte ^ 1]))
-
-
 def damage_file(rng: random.Random, file: Path) -> str:
     """Changes a file's bytes; returns how."""
     data = bytearray(file.read_bytes())
