@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import math
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, scratch
+from bert_jax.io import atomic, files
 from bert_jax.io.wording import counted, some
 from bert_jax.kernels import dispatch
 from bert_jax.parallel import host
@@ -79,9 +78,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         *check_backend(probe_in_child(), accelerators()),
         *([check_model(flags.model)] if flags.model else []),
         check_memory(host.total_and_available_memory()[1]),
-        check_cores(host.usable_cores(), os.getloadavg()[0]),
         *check_directory(flags.workdir),
-        *check_limits(),
     ]
     worst = PROBLEM if any(check.status == PROBLEM for check in checks) else OK
     if flags.json:
@@ -278,14 +275,6 @@ def check_memory(available: int) -> Check:
     return Check("memory", status, f"{available / GIB:.1f} GiB free", fix)
 
 
-def check_cores(cores: float, load: float) -> Check:
-    """Warns if other programs use the processor."""
-    text = f"{cores:g} usable, load {load:.1f}"
-    if 1.5 * cores < load:
-        return Check("cores", WARNING, text, "other programs are running, so do not measure speed now")
-    return Check("cores", OK, text)
-
-
 def check_directory(path: str) -> Iterator[Check]:
     """Writes, renames, reads and removes a small file, as checkpoints do.
 
@@ -321,18 +310,3 @@ def check_disk(free: int) -> Check:
     status = PROBLEM if free < GIB else WARNING if free < 10 * GIB else OK
     fix = "" if status == OK else "free some space: three checkpoints of base need 4 GB, of large 12 GB"
     return Check("disk", status, f"{free / GIB:.1f} GiB free", fix)
-
-
-def check_limits() -> Iterator[Check]:
-    """Checks the space for temporary files and shared memory, and the number of open files."""
-    for name, path, least, fix in (
-        ("temporary", scratch.system_directory(), GIB // 2, "TMPDIR=/a/larger/disk"),
-        ("shared memory", "/dev/shm", 32 << 20, "docker run --shm-size=1g"),
-    ):
-        if os.path.isdir(path):
-            free = shutil.disk_usage(path).free
-            status, fix = (WARNING, fix) if free < least else (OK, "")
-            yield Check(name, status, f"{path}: {free / GIB:.2f} GiB free", fix)
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    few = 0 <= soft < 512
-    yield Check("open files", WARNING if few else OK, f"at most {soft}", "ulimit -n 4096" if few else "")

@@ -87,11 +87,6 @@ def define_flags(define: Define) -> None:
         "for sentence embeddings, with any --pooling, or the number of positions of other models.",
         0,
     )
-    define.integer(
-        "batch_tokens",
-        "Tokens of a batch on each device; 0: on CPUs 512 for each core, at least 1,024, else 32,768.",
-        0,
-    )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -116,7 +111,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         normalize=flags.normalize,
         max_seq_length=flags.max_seq_length,
         dtype=flags.dtype,
-        batch_tokens=flags.batch_tokens,
         log=log,
     )
     prefix = _prefix(embedder, flags)

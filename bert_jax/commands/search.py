@@ -50,12 +50,10 @@ with epy.lazy_imports():
     from bert_jax.tasks import table, writers
 
 _BATCH = 256  # queries of a file that are computed at a time
+_DEPTH = 100  # nearest texts among which negatives are chosen
 _SHOWN = 100  # characters of a document on the terminal
-_OF_SEARCH = (
-    *("index", "text_field", "query", "queries", "top", "approximate"),
-    *("document_prompt", "query_prompt", "json"),
-)
-_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "depth", "share", "margin")
+_OF_SEARCH = ("index", "text_field", "query", "queries", "top", "approximate", "json")
+_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "share", "margin")
 
 INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
 
@@ -73,26 +71,19 @@ def define_flags(define: Define) -> None:
     define.integer("top", "Number of documents to show for each query.", 10)
     define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
     shared.add_reranker(define)
-    for name, default in (("document", "`document` or `passage`"), ("query", "`query`")):
-        define.string(
-            f"{name}_prompt",
-            f"Put before each {name}: a prompt of the model by its name. Default: its prompt {default}, if "
-            "it has one.",
-        )
     define.json()
     define.string("input", "Find hard negatives of these pairs: TSV, CSV or JSON lines.")
     define.string("text_a", "Column of the first text of --input.")
     define.string("text_b", "Column of the second text of --input.")
     define.string("output", "File of pairs with their negatives: .jsonl or .tsv.")
     define.integer("negatives", "Number of negatives of each pair.", 4)
-    define.integer("depth", "Number of nearest texts among which negatives are chosen.", 100)
     define.number("share", "Largest cosine of a negative, as a fraction of that of the pair. Default: 0.95.")
     define.number("margin", "With --rerank: smallest difference of the scores. Default: 0.1.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    shared.at_least(flags, top=1, negatives=1, depth=1)
+    shared.at_least(flags, top=1, negatives=1)
     if bool(flags.input) == bool(flags.index):
         raise UserError("search needs --index=DIR to search in, or --input=FILE with pairs to find negatives")
     for name in _OF_SEARCH if flags.input else _OF_NEGATIVES:
@@ -123,7 +114,6 @@ def _search(flags: absl_flags.FlagValues) -> int:
     # Vectors of a model that was not trained for sentence embeddings are compared by their directions.
     normalize = None if model.sentence else True
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
-    prefix = _prompt(embedder, flags, "query_prompt")
     made_by = search.fingerprint(model, embedder)
     if existing is None:
         searched = _make(flags, embedder, source, made_by)
@@ -132,7 +122,9 @@ def _search(flags: absl_flags.FlagValues) -> int:
         _check_same_model(searched, embedder, source, made_by, flags)
     most = reranker.candidates if reranker else flags.top
     for queries in _batches(flags):
-        vectors = np.asarray(embedder.embed([query.text for query in queries], prefix))
+        vectors = np.asarray(
+            embedder.embed([query.text for query in queries], embedder.sentence.query_prompt)
+        )
         for query, results in zip(queries, searched.search(vectors, most), strict=True):
             if reranker:
                 results = reranker.rerank(query.text, results)
@@ -186,10 +178,6 @@ def _check_same_model(
     differences = search.differences(searched.settings, made_by)
     if embedder.width != searched.vectors.shape[1]:
         differences = [f"vectors of {searched.vectors.shape[1]} numbers, not {embedder.width}"]
-    if flags.document_prompt is not None:
-        prefix = _prompt(embedder, flags, "document_prompt")
-        if searched.settings["prefix"] != prefix:
-            differences.append(f"{searched.settings['prefix']!r} before each document, not {prefix!r}")
     if differences:
         raise UserError(
             f"--index={flags.index}: made with another model than {source} ({', '.join(differences)}); leave "
@@ -209,7 +197,7 @@ def _make(
             files.absolute(source),
             _name(flags.corpus),
             field=flags.text_field,
-            prefix=_prompt(embedder, flags, "document_prompt"),
+            prefix=embedder.sentence.document_prompt,
             made_by=made_by,
             graph=flags.approximate,
             progress=progress.at,
@@ -220,12 +208,6 @@ def _make(
 def _name(path: str) -> str:
     """Returns the name of a corpus in an index: the path, or "-" for standard input."""
     return path if path == "-" else files.absolute(path)
-
-
-def _prompt(embedder: embedding.Embedder, flags: absl_flags.FlagValues, flag: str) -> str:
-    """Returns the text of a prompt: the one that the flag names, or that of the model."""
-    name = flags[flag].value
-    return getattr(embedder.sentence, flag) if name is None else shared.prompt(embedder, name, flag)
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[text_files.Document]]:
@@ -256,15 +238,13 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     for name in ("model", "text_a", "text_b", "output"):
         if not flags[name].value:
             raise UserError(f"search needs --{name} with --input")
-    if flags.depth < flags.negatives:
-        raise UserError(f"--depth={flags.depth}: expected at least --negatives={flags.negatives}")
     unused = "share" if flags.rerank else "margin"
     if flags[unused].present:
         raise UserError(f"--{unused} is {'not' if flags.rerank else 'only'} for --rerank; leave it out")
     limits: dict[str, Any] = {
         name: flags[name].value for name in ("share", "margin") if flags[name].value is not None
     }
-    options = search.Mining(flags.negatives, depth=flags.depth, **limits)
+    options = search.Mining(flags.negatives, depth=max(_DEPTH, 2 * flags.negatives), **limits)
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
     examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
@@ -295,7 +275,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     if not rows:
         raise UserError(
             f"{flags.input}: no pair has {options.count} negatives among {counted(len(candidates), 'text')}; "
-            "try fewer --negatives, a larger --depth, or a --corpus"
+            "try fewer --negatives, or a --corpus"
         )
     if files.suffix(flags.output) == ".tsv":
         header = [flags.text_a, flags.text_b, *(f"negative{i}" for i in range(1, options.count + 1))]

@@ -149,18 +149,6 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
     return path
 
 
-def prompt(embedder: Any, name: str, flag: str) -> str:
-    """Returns the text of a model's prompt by its name.
-
-    Raises:
-        UserError: the model has no such prompt.
-    """
-    try:
-        return embedder.sentence.prompt(name)
-    except UserError as error:
-        raise UserError(f"--{flag}={name}: {error}") from None
-
-
 def add_run(define: Define, command: str, contents: str) -> None:
     """Defines the flags of commands that train: --config, --workdir, and those of several processes.
 

@@ -196,7 +196,6 @@ def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, check
             assert message in error and f"leave --model out to use {checkpoint}" in error
         else:
             assert search(*flags, "--json", corpus="") == expected
-    assert "'one '" in search("--query=one", "--document_prompt=query", corpus="", code=2).err
     (tmp_path / "other.txt").write_text("a cat\n")
     assert "--overwrite" in search("--query=one", corpus="other.txt", code=2).err
     path = tmp_path / "docs.txt"
