@@ -12,7 +12,7 @@ from bert_jax.objectives.adapters import assemble, low_rank_name, low_rank_updat
 
 
 class Update(NamedTuple):
-    """The update scale * a b of one kernel, float32; the shapes are those of `adapters.add_low_rank`."""
+    """The update scale * a b of one kernel, float32; shapes as in `adapters.add_low_rank`."""
 
     a: np.ndarray
     b: np.ndarray
@@ -41,12 +41,12 @@ class LowRankAdapter:
     frozen: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: str, trained: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]):
+    def from_stored(cls, base: str, trained: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]):
         """Returns the adapter of the stored parameters of a run; None if it has no low-rank updates."""
         stored = {**frozen, **trained}
         updates = {
-            name: Update(stored[parts["a"]], stored[parts["b"]], float(stored[parts["scale"]]))
-            for name, parts in low_rank_updates(stored).items()
+            name: Update(stored[names["a"]], stored[names["b"]], float(stored[names["scale"]]))
+            for name, names in low_rank_updates(stored).items()
         }
         whole, of_base = (
             {name: x for name, x in some.items() if not low_rank_updates([name])}

@@ -13,7 +13,7 @@ from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.low_rank import LowRankAdapter
-from bert_jax.convert.param_mapping import Found
+from bert_jax.convert.param_mapping import FileParams
 from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, some
@@ -111,7 +111,7 @@ class Model:
 
     @property
     def stored(self) -> Mapping[str, np.ndarray]:
-        """The parameters as a run stores them: with those of the generator that are its own."""
+        """The parameters as a run stores them, with the generator's except for shared tables."""
         if self.generator is None:
             return self.params
         tables = re.compile(rf"encoder/embeddings/(?!{PROJECTION}/).*")
@@ -175,12 +175,12 @@ def params_of_head(
 ) -> dict[str, Any]:
     """Returns the parameters without the groups that only other heads of the family have.
 
-    Files may hold such groups beside a head that does not use them, for example the pooler of XLM-R's
+    Files may hold such groups next to a head that does not use them, for example the pooler of XLM-R's
     pre-training, or the masked LM head of a model that was fine-tuned.
 
     Args:
         params: the parameters by flat names.
-        head: the head of the model. If the family does not have it, nothing is left out.
+        head: the head of the model. If the family does not have it, nothing is dropped.
         family: the family of the model.
         source: the file, for the message.
         log: called with one line that names the groups, if there are any.
@@ -190,11 +190,11 @@ def params_of_head(
     others = set(family.groups) - set(family.allowed(head))
     left = dict.fromkeys(group for name in params if (group := name.split("/")[0]) in others)
     if left:
-        log(f"{source}: {', '.join(left)} left out, which a {family.name} with head {head} does not have")
+        log(f"{source}: {', '.join(left)} dropped, which a {family.name} with head {head} does not have")
     return {name: x for name, x in params.items() if name.split("/")[0] not in left}
 
 
-def check_found(source: str, family: Family, found: Found, ignore: str = "") -> None:
+def check_file_params(source: str, family: Family, found: FileParams, ignore: str = "") -> None:
     """Raises UserError unless every tensor of a file is known and has the right shape.
 
     Args:
@@ -217,8 +217,8 @@ def check_found(source: str, family: Family, found: Found, ignore: str = "") -> 
             f"{source}: {some(found.misshapen)}: it is not of the architecture its configuration says"
         )
     if unknown:
-        parts = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
-        complete = "|".join([*filter(None, [ignore]), *parts])
+        patterns = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
+        complete = "|".join([*filter(None, [ignore]), *patterns])
         raise UserError(
             f"{source}: it has {some(unknown)}, which no {family.name} has; if that may be left behind: "
             f"--ignore='{complete}' of convert, --config.init_ignore='{complete}' in training"

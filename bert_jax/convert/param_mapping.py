@@ -157,33 +157,33 @@ def to_files(
     """Returns the arrays to store in a file, by their names in the file.
 
     Args:
-        params: parameters by flat names; those that are not in the table are left out.
+        params: parameters by flat names; those that are not in the table are skipped.
         table: the entries of the family's table that apply to the model's head.
         kind: HUGGINGFACE or TENSORFLOW.
         config: the architecture of the encoder.
     """
-    parts: dict[str, dict[int, np.ndarray]] = {}
+    by_name: dict[str, dict[int, np.ndarray]] = {}
     for one in table:
         for ours, names, stacked in one.tensors(kind, config):
             if ours in params:
                 arrays = params[ours] if stacked else [params[ours]]
                 for name, array in zip(names, arrays, strict=True):
                     array = _stored(np.asarray(array), one.layout, kind, config.hidden_size)
-                    parts.setdefault(name, {})[one.part[0]] = array
+                    by_name.setdefault(name, {})[one.part[0]] = array
     return {
         name: np.concatenate([some[i] for i in sorted(some)]) if len(some) > 1 else some[0]
-        for name, some in parts.items()
+        for name, some in by_name.items()
     }
 
 
-class Found(NamedTuple):
+class FileParams(NamedTuple):
     """The result of `from_files`: the parameters of a file, and the names of its other tensors."""
 
     params: dict[str, np.ndarray]
     missing: list[str]  # names in the file that some layers lack although others have them
     misshapen: list[str]  # "NAME is [2, 3], expected [3, 2]"
     unknown: list[str]  # names in the file that are not in the table
-    beside: list[str]  # names of tensors that are not parameters: optimizer state, counters, buffers
+    others: list[str]  # names of tensors that are not parameters: optimizer state, counters, buffers
 
 
 def from_files(
@@ -192,8 +192,8 @@ def from_files(
     expected: Mapping[str, Parameter],
     kind: str,
     config: EncoderConfig,
-    beside: re.Pattern[str],
-) -> Found:
+    not_params: re.Pattern[str],
+) -> FileParams:
     """Returns the parameters of a file by their names in bert_jax, with its missing and unknown tensors.
 
     Args:
@@ -202,9 +202,9 @@ def from_files(
         expected: every parameter of the family for this architecture, as the modules define it.
         kind: HUGGINGFACE or TENSORFLOW.
         config: the architecture of the encoder.
-        beside: matches the names of tensors that are not parameters.
+        not_params: matches the names of tensors that are not parameters.
     """
-    found = Found({}, [], [], [], [])
+    found = FileParams({}, [], [], [], [])
     used = set()
     parameters = ((one, *each) for one in table for each in one.tensors(kind, config) if each[0] in expected)
     for one, ours, names, stacked in parameters:
@@ -232,5 +232,5 @@ def from_files(
         found.params[ours] = np.stack(arrays) if stacked else np.ascontiguousarray(arrays[0])
     for name in tensors:
         if name not in used:
-            (found.beside if beside.fullmatch(name) else found.unknown).append(name)
+            (found.others if not_params.fullmatch(name) else found.unknown).append(name)
     return found

@@ -36,7 +36,7 @@ def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
 def flax_outputs(model: Model, classification: ClassificationHead | None = None) -> dict[str, np.ndarray]:
     """Returns the outputs of each part of a model for `random_inputs`, in float32 and without padding.
 
-    The names are those of `AssembledModel`.
+    The names are as in `AssembledModel`.
 
     Args:
         model: the model to compute.

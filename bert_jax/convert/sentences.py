@@ -82,12 +82,12 @@ class SentenceVectors:
 
     @property
     def query_prompt(self) -> str:
-        """Returns what is put before a query."""
+        """The text to put before a query."""
         return self.prompts.get("query", "")
 
     @property
     def document_prompt(self) -> str:
-        """Returns what is put before a document."""
+        """The text to put before a document."""
         return self.prompts.get("document", self.prompts.get("passage", ""))
 
 
@@ -191,7 +191,7 @@ def read_length(folder: str, positions: int) -> int:
 
 
 def read_scores(folder: str, fields: Mapping[str, Any], positions: int) -> PairScores:
-    """Returns how the classifier of a Hugging Face folder scores pairs.
+    """Returns the settings of scores of the classifier in a Hugging Face folder.
 
     Args:
         folder: the directory.

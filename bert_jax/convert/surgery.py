@@ -226,8 +226,6 @@ def cast(model: Model, dtype: str) -> Model:
     Raises:
         UserError: a finite value becomes infinite, as those above 65,504 in float16.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     params = {}
     for name, array in model.params.items():
         with np.errstate(over="ignore"):

@@ -1,6 +1,6 @@
 """Replaces the vocabulary of a trained model.
 
-Tokens of both vocabularies keep their embeddings; a new token gets the mean of those of its word pieces.
+Tokens of both vocabularies keep their embeddings; a new token gets the mean of its subwords' embeddings.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     """Returns the model with another vocabulary, and a report.
 
     A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, even if its id
-    changes; special tokens are matched by role. A new token gets the mean of its pieces under the old
+    changes; special tokens are matched by role. A new token gets the mean of its subwords under the old
     tokenizer, where text that continues a word is split as such (Gee et al. 2022, "Fast Vocabulary
-    Transfer"). [UNK] pieces are ignored; a token without other pieces, and a placeholder such as [unused7],
+    Transfer"). [UNK] is ignored; a token without other subwords, and a placeholder such as [unused7],
     gets the mean of all tokens. Vocabularies of all kinds may replace each other. Rows beyond
     the old vocabulary (padding) are dropped.
     """
@@ -66,7 +66,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
         rows.setdefault(key, i)
     keys = _token_keys(tokenizer)
     new = [key for key in dict.fromkeys(keys) if key not in rows]
-    sources = {key: [row] for key, row in rows.items()} | dict(zip(new, _pieces(old, new), strict=True))
+    sources = {key: [row] for key, row in rows.items()} | dict(zip(new, _subwords(old, new), strict=True))
     everything = range(old.vocab_size)
     groups = [sources[key] or everything for key in keys]
 
@@ -117,18 +117,18 @@ def _text(tokenizer: Tokenizer, token_id: int) -> str:
     return token.removeprefix(mark)
 
 
-def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
+def _subwords(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
     """Returns the ids of the known subwords of texts that begin or continue a word."""
     starts = tokenizer.encode_batch([tokenizer.after_space(text) for text, _ in keys])
     split = _continuation_splitter(tokenizer)
-    pieces = [
+    subwords = [
         split(text, ids) if continues else ids for (text, continues), ids in zip(keys, starts, strict=True)
     ]
     return [
         []
         if _UNUSED.fullmatch(text) or text.startswith(_ANCHOR)
         else [i for i in ids if i != tokenizer.unk_id]
-        for (text, _), ids in zip(keys, pieces, strict=True)
+        for (text, _), ids in zip(keys, subwords, strict=True)
     ]
 
 

@@ -34,7 +34,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
         text_b: the second text; None for a single text.
 
     Raises:
-        UserError: the model has no tokenizer, or its layers are not those of BERT; or the text has more
+        UserError: the model has no tokenizer, or its layers differ from BERT's; or the text has more
             tokens than the model has positions.
     """
     unlike = [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]

@@ -92,7 +92,7 @@ def _powers(first: int, factor: int, last: int) -> list[int]:
 def tokenizer_of(model: Model) -> Tokenizer:
     """Returns the tokenizer of a model. Raises UserError if the model has none."""
     if model.tokenizer is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt beside it")
+        raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt there")
     return model.tokenizer
 
 
@@ -102,7 +102,7 @@ def masked_lm_of(model: Model) -> Model | None:
 
 
 def with_masked_lm(model: Model) -> Model:
-    """Returns what `masked_lm_of` does. Raises UserError without such a head."""
+    """As `masked_lm_of`, but raises UserError without such a head."""
     if (masked_lm := masked_lm_of(model)) is None:
         source = (model.generator or model).source
         raise UserError(f"{source} has no masked LM head: expected a pre-trained checkpoint with its heads")

@@ -178,7 +178,7 @@ def probabilities(
 ) -> jax.Array:
     """Returns the probability of each token of the vocabulary at some positions: float32 [B, P, V].
 
-    The arguments are those of `logits_at`.
+    The arguments are as in `logits_at`.
     """
     logits = logits_at(params, ids, lengths, positions, config=config, types=types, head=head)
     return jax.nn.softmax(logits, axis=-1)

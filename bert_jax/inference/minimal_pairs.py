@@ -180,7 +180,7 @@ def word_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
 
 
 def _arrays(rows: Sequence[Row], size: int) -> dict[str, np.ndarray]:
-    """Returns what is predicted in the rows of a batch, padded to a power of two, for few shapes."""
+    """Returns the predictions of the rows of a batch, padded to a power of two, for few shapes."""
     predictions = [row for row in rows if isinstance(row, _Prediction)]
     width = 1 << (max(len(each.labels) for each in predictions) - 1).bit_length()
     batch = {
@@ -197,7 +197,7 @@ def _arrays(rows: Sequence[Row], size: int) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The scores of N pairs: those of the grammatical sentences are `good`, the others `bad`."""
+    """The scores of N pairs: `good` of the grammatical sentences, `bad` of the others."""
 
     pairs: Sequence[Pair]
     good: Scores

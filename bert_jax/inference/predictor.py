@@ -63,7 +63,7 @@ class Predictor:
             tokens a packed batch may have. 0 for the batch size of training, and for packed batches that
             suit the devices.
         log: called with each line to be logged.
-        overrides: values of fields of the run's configuration that differ from those of training.
+        overrides: values of fields of the run's configuration that differ from training.
         shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
             then stay apart from those that it trained, and are those of the other runs if they are equal.
         dtype: the type of the computation, as in `EncoderConfig.for_inference`.

@@ -108,7 +108,7 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
 
 
 def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
-    """Returns what determines the vectors of an embedder, so that no other model searches in an index.
+    """Returns the settings that determine the vectors of an embedder; no other model searches in an index.
 
     It is the same for every folder with the model, whichever its format, and on every platform.
     """

@@ -42,7 +42,7 @@ def check(path: str, flag: str, pairs: bool = False) -> None:
 
 
 def has_objects(path: str) -> bool:
-    """Returns whether each line of a file is a JSON object, by the name of the file."""
+    """True if each line of a file is a JSON object, by the name of the file."""
     return compression.strip_suffix(path).lower().endswith(json_files.LINES_SUFFIXES)
 
 

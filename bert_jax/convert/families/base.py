@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
-from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
+from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, FileParams
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
@@ -97,7 +97,7 @@ class Family:
             have a default in transformers.
         tensorflow: the configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
-        beside: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
+        others: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
         low_rank_targets: the dense layers of a layer that LoRA updates unless a run names others.
     """
 
@@ -123,7 +123,7 @@ class Family:
     translation: Translation | None = None
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict)
     low_rank_targets: tuple[str, ...] = ("query", "value")
 
     def required(self, head: str) -> list[str]:
@@ -193,8 +193,7 @@ class Family:
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that depend on the architecture and the class.
 
-        Dropout rates and initializers that config.json has no field for are left out, since they affect
-        training only.
+        Dropout rates and initializers without a field in config.json are skipped: they affect training only.
 
         Raises:
             UserError: the class of transformers computes a different function.
@@ -271,7 +270,7 @@ class Family:
 
     def from_files(
         self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str, head: str | None = None
-    ) -> Found:
+    ) -> FileParams:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
 
         Args:
@@ -293,9 +292,9 @@ class Family:
         if kind == HUGGINGFACE:
             patterns = [re.escape(self.base) + _BUFFERS, *(re.escape(second) for second, _ in self.tied)]
         else:
-            patterns = [_OPTIMIZER, *filter(None, [self.beside.get(kind)])]
-        beside = re.compile("|".join(patterns))
-        return param_mapping.from_files(tensors, table, expected, kind, config, beside)
+            patterns = [_OPTIMIZER, *filter(None, [self.others.get(kind)])]
+        others = re.compile("|".join(patterns))
+        return param_mapping.from_files(tensors, table, expected, kind, config, others)
 
     def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
         """Returns the first head whose own kernels are all among the tensors of a Hugging Face file."""
@@ -319,12 +318,12 @@ class Family:
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
-        parts = tuple({name.removeprefix(prefix).partition(".")[0] + "." for name in of_base})
+        heads_of_names = tuple({name.removeprefix(prefix).partition(".")[0] + "." for name in of_base})
         result: dict[str, np.ndarray] = {}
         for stored, tensor in _unwrapped(tensors).items():
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
             name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-            if name.startswith(parts):
+            if name.startswith(heads_of_names):
                 name = prefix + name
             if name in result:
                 raise UserError(f"{folder}: {name} is there twice, with and without its prefix")

@@ -113,7 +113,7 @@ FAMILY = Family(
     # transformers' defaults, which config.json may leave out.
     fixed=_SMALL,
     tied=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
-    beside={
+    others={
         TENSORFLOW: r"generator(_predictions)?/.*",
         GENERATOR: r"electra/(embeddings_project|encoder)/.*|discriminator_predictions/.*",
     },

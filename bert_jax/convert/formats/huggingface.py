@@ -18,7 +18,7 @@ from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.formats.huggingface_export import INDEX, WEIGHTS
 from bert_jax.convert.heads import HEADS, head_of
-from bert_jax.convert.model import Model, check_found, params_of_head
+from bert_jax.convert.model import Model, check_file_params, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError, reading
 from bert_jax.io import files, json_files
@@ -78,7 +78,7 @@ class HuggingFace(Format):
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
         found = family.from_files(tensors, config, HUGGINGFACE, named)
-        check_found(folder, family, found, ignore)
+        check_file_params(folder, family, found, ignore)
         head = _head_of(found.params, family, named)
         if untied:
             log(f"warning: {folder}: {untied[0]} is not tied, so that its masked LM head is not used")

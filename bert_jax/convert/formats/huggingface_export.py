@@ -218,7 +218,7 @@ def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
 
 
 def _same_rows(one: templates.Template, other: templates.Template) -> bool:
-    """Returns whether two templates have the same special tokens; models without types ignore their types."""
+    """True if two templates have the same special tokens, whatever their token types."""
     ours, theirs = ([name for name, _ in template.places("pair")] for template in (one, other))
     return ours == theirs
 
@@ -263,7 +263,7 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     """Returns the tokenizer for tokenizer.json, built like transformers' AlbertTokenizer.
 
     Without this file, transformers converts spiece.model, and then divides a text at each symbol that is a
-    piece of its own (a point, a dash) as if a space followed. The pieces that ALBERT divides further, such as
+    token by itself (a point, a dash) as if a space followed. The tokens that ALBERT divides further, such as
     `9,`, have a score so low that they are never chosen.
     """
     proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
@@ -297,7 +297,6 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _template(tokenizer: tokenization.Tokenizer) -> processors.TemplateProcessing:
-    """Returns what puts the special tokens around a text or a pair."""
     special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
     return processors.TemplateProcessing(
         single=tokenizer.template.spelled("single", special),

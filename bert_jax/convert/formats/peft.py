@@ -72,7 +72,7 @@ class Peft(Format):
     takes_changes = False  # the updates belong to the base model as it is
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is a directory with the configuration of an adapter."""
+        """True for a directory with the configuration of an adapter."""
         return files.is_directory(path) and CONFIG in files.names(path)
 
     def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
@@ -335,9 +335,9 @@ def _has_outputs_of(base: Model, head: str, params: Mapping[str, np.ndarray]) ->
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if parts := [name for name in params if name not in model.params]:
+    if partial := [name for name in params if name not in model.params]:
         raise UserError(
-            f"{model.source}: {parts[0]} is trained in some layers only, which PEFT has no name for"
+            f"{model.source}: {partial[0]} is trained in some layers only, which PEFT has no name for"
         )
     tensors = model.family.to_files(params, model.config, HUGGINGFACE, model.head)
     prefix = f"{model.family.base}." if model.head == "none" else ""
@@ -348,9 +348,9 @@ def _modules(model: Model, trained: Collection[str]) -> list[str]:
     everything = _hf_tensors(model, model.params)
     modules = set()
     for name in trained:
-        parts = name.split(".")[:-1]
-        for count in range(1, len(parts) + 1):
-            module = ".".join(parts[:count])
+        path = name.split(".")[:-1]
+        for count in range(1, len(path) + 1):
+            module = ".".join(path[:count])
             if all(other in trained for other in everything if other.startswith(f"{module}.")):
                 modules.add(module)
                 break
@@ -387,7 +387,7 @@ def _factors(
     pairs: Sequence[tuple[np.ndarray | None, np.ndarray | None]],
     rank: int,
     shape: tuple[int, ...],
-    parts: int,
+    kernels: int,
 ) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """Returns A [layers, *inputs, rank] and B [layers, rank, *outputs] of each kernel of some modules.
 
@@ -400,24 +400,24 @@ def _factors(
         pairs: `lora_A` and `lora_B` of each layer, None for a layer that has none.
         rank: the rank of the updates.
         shape: the shape of each kernel in one layer.
-        parts: the number of kernels of a module.
+        kernels: the number of kernels of a module.
     """
     given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
     for count in range(1, len(shape)):
         inputs, outputs = shape[:count], shape[count:]
-        sizes = math.prod(inputs), parts * math.prod(outputs)
+        sizes = math.prod(inputs), kernels * math.prod(outputs)
         if given == {((rank, sizes[0]), (sizes[1], rank))}:
             break
     else:
-        raise UserError(f"{where}: expected lora_A and lora_B of rank {rank} for {parts} x {list(shape)}")
+        raise UserError(f"{where}: expected lora_A and lora_B of rank {rank} for {kernels} x {list(shape)}")
     down = np.stack([np.zeros((rank, sizes[0]), np.float32) if a is None else a for a, _ in pairs])
     up = np.stack([np.zeros((sizes[1], rank), np.float32) if b is None else b for _, b in pairs])
-    up = up.reshape(len(pairs), parts, -1, rank)
+    up = up.reshape(len(pairs), kernels, -1, rank)
     used = np.any(up != 0, axis=(0, 2))
-    if parts == 1:
+    if kernels == 1:
         used |= np.any(down != 0, axis=(0, 2))
     found: list[tuple[np.ndarray, np.ndarray] | None] = []
-    for part in range(parts):
+    for part in range(kernels):
         columns = np.flatnonzero(used[part] if used.any() else np.ones(rank, bool))
         a, b = down[:, columns].swapaxes(1, 2), up[:, part][..., columns].swapaxes(1, 2)
         shapes = (len(pairs), *inputs, len(columns)), (len(pairs), len(columns), *outputs)
@@ -452,7 +452,7 @@ def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, 
 
 
 def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns A [rank, inputs] and B [parts x outputs, rank] of a module of several kernels.
+    """Returns A [rank, inputs] and B [kernels x outputs, rank] of a module of several kernels.
 
     Kernels with the same A share it. Otherwise the module has all of them, and B is 0 between a kernel and
     the A of another, which is the same product. A pair is None for a kernel without an update.

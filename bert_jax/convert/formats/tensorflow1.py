@@ -17,7 +17,7 @@ from bert_jax.convert.families import FAMILIES, Family
 from bert_jax.convert.families.base import START_FIELDS
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
-from bert_jax.convert.model import Model, check_found
+from bert_jax.convert.model import Model, check_file_params
 from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
 from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.data import google
@@ -152,7 +152,7 @@ def _lost(model: Model) -> list[str]:
 
 
 def to_variables(model: Model) -> dict[str, np.ndarray]:
-    """Returns the variables of a checkpoint by name, those of the generator included if there is one.
+    """Returns the variables of a checkpoint by name, including the generator's.
 
     Raises:
         UserError: the checkpoints of the family have no such variables.
@@ -186,7 +186,7 @@ def from_variables(
 
     def read(config, kind):
         found = family.from_files(variables, config, kind)
-        check_found(source, family, found, ignore)
+        check_file_params(source, family, found, ignore)
         head = head_of({name.split("/")[0] for name in found.params})
         return Model(config, found.params, head, tokenizer, source=source)
 
@@ -218,7 +218,7 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
     name = next((name for name in released if files.exists(os.path.join(folder, name))), None)
     if name is None:
         expected = " or ".join(released)
-        raise UserError(f"{folder}: no {expected} beside the checkpoint; copy the model's there")
+        raise UserError(f"{folder}: no {expected} next to the checkpoint; copy the model's there")
     file, family = os.path.join(folder, name), released[name]
     try:
         return family.read_config(json_files.read(file), TENSORFLOW), family

@@ -78,8 +78,8 @@ class WorkDirectory(Format):
             # A classifier of pairs of vectors, and what restores texts from them.
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
-        _refuse_unknown(params, run["config"], source)
-        if adapter := LowRankAdapter.of("", trained, frozen):
+        _check_known(params, run["config"], source)
+        if adapter := LowRankAdapter.from_stored("", trained, frozen):
             adapter = dataclasses.replace(adapter, base=_base_of_updates(path, run["config"]))
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
@@ -111,7 +111,7 @@ class WorkDirectory(Format):
             UserError: the model has no vocabulary, without which no run could be initialized from it.
         """
         if model.tokenizer is None:
-            raise UserError(f"{model.source}: there is no vocabulary beside it; name it by --vocab=FILE")
+            raise UserError(f"{model.source}: it has no vocabulary; name it by --vocab=FILE")
         run = {
             "command": COMMAND,
             "config": {"model": model.config.to_dict()} | _options(model),
@@ -147,7 +147,7 @@ class WorkDirectory(Format):
 FORMAT = WorkDirectory()
 
 
-def _refuse_unknown(params: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
+def _check_known(params: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
     """Raises UserError if a run with this configuration has parameters that no head of `HEADS` has."""
     if any(_OF_LSTM.match(name) for name in params):
         name, instead = ("head", "linear") if config.get("head") == "bilstm" else ("encoder", "transformer")

@@ -119,7 +119,7 @@ def test_variables_of_a_tf1_checkpoint_have_the_names_of_googles_scopes():
     assert config.spelled_out() == model.config.replace(classifier_dropout=None)
     found = FAMILY.from_files(tensors, config, TENSORFLOW)
     assert all(np.array_equal(found.params[name], array) for name, array in model.params.items())
-    assert not any((found.missing, found.misshapen, found.unknown, found.beside))
+    assert not any((found.missing, found.misshapen, found.unknown, found.others))
 
 
 @pytest.mark.parametrize("fields", [{}, {"num_hidden_groups": 3}])

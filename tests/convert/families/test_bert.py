@@ -40,7 +40,7 @@ def test_there_and_back_is_bit_for_bit(make_model, head, kind):
     found = FAMILY.from_files(FAMILY.to_files(model.params, model.config, kind), model.config, kind)
     assert found.params.keys() == model.params.keys()
     assert all(np.array_equal(found.params[name], model.params[name]) for name in model.params)
-    assert not any((found.missing, found.misshapen, found.unknown, found.beside))
+    assert not any((found.missing, found.misshapen, found.unknown, found.others))
 
 
 _ACTIVATIONS = [(head, "gelu") for head in FAMILY.heads] + [

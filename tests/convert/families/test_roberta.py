@@ -48,7 +48,7 @@ def test_a_pooler_that_the_head_does_not_use_is_left_out(tmp_path, family, head)
     pooler = {f"roberta.pooler.dense.{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
     save_file(load_file(weights) | pooler, weights)
     found = convert.load(folder, log=lines.append)
-    assert lines == [f"{folder}: pooler left out, which a {family.name} with head {head} does not have"]
+    assert lines == [f"{folder}: pooler dropped, which a {family.name} with head {head} does not have"]
     assert parity.check_same("it", expected, found) == 0
 
 
