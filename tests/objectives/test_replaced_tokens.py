@@ -1,6 +1,7 @@
 """ELECTRA's objective: two networks in one program, whose samples depend on the row alone."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -167,8 +168,11 @@ def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
         at = np.asarray(batch["masked_positions"])[row][np.asarray(batch["masked_weights"])[row] > 0]
         chosen[row, at] = True
     assert not np.isin(given["input_ids"][chosen], SPECIAL).any()
-    ids = np.where(chosen, 50, given["input_ids"])
-    replaced, real = ids != given["input_ids"], np.arange(32) < given["lengths"][:, None]
+    # Every sample is 50, which is a right guess in half of the rows.
+    right = np.arange(ROWS)[:, None] % 2 == 0
+    original = np.where(chosen & right, 50, given["input_ids"])
+    batch["original_ids"], ids = jnp.asarray(original), np.where(chosen, 50, original)
+    replaced, real = ids != original, np.arange(32) < given["lengths"][:, None]
 
     @jax.jit
     def compute(params):
@@ -191,3 +195,20 @@ def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
     for name, (total, weight) in counts.items():
         assert tuple(map(float, metrics[name])) == (total, weight), name
     assert float(pairs["discriminator"][1]) == real.sum()
+
+
+def test_the_networks_have_different_dropout(monkeypatch):
+    """Layers of the same names would draw the same masks from the same key."""
+    (batch, params), keys = prepared_and_params(), []
+
+    def model(outputs):
+        def apply(variables, *inputs, deterministic, rngs):
+            keys.append(rngs["dropout"])
+            return outputs
+
+        return types.SimpleNamespace(apply=apply)
+
+    monkeypatch.setattr(MaskedLM, "model", model((jnp.zeros((ROWS, 8, 101)), None)))
+    monkeypatch.setattr(ReplacedTokens, "model", model({"discriminator": jnp.zeros((ROWS, 32))}))
+    make().loss(params, batch, {"dropout": jax.random.key(0)})
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 2
