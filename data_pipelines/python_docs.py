@@ -32,18 +32,11 @@ _SKIPPED_FOLDERS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """The sentences of a topic or a module.
+    """The sentences of a topic or a module."""
 
-    Attributes:
-        key: a unique name, such as "topic:with" or "module:email.message".
-        source: TOPIC or MODULE.
-        package: the top-level package or module to which a module belongs; "" for topics.
-        sentences: its sentences in order, at least three.
-    """
-
-    key: str
-    source: str
-    package: str
+    key: str  # such as "topic:with" or "module:email.message"
+    source: str  # TOPIC or MODULE
+    package: str  # the top-level package or module to which a module belongs; "" for topics
     sentences: tuple[str, ...]
 
 
@@ -59,9 +52,7 @@ class Written:
 
 
 def documents() -> list[Document]:
-    """Returns the corpus: the topics sorted by name, then the modules sorted by name.
-
-    Every run with the same Python returns the same list.
+    """Returns the topics and then the modules, sorted by name.
 
     Raises:
         UserError: this Python has neither its topics nor the sources of its standard library.
@@ -70,17 +61,7 @@ def documents() -> list[Document]:
 
 
 def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None = None) -> Written:
-    """Writes the corpus in the format `text`: one sentence per line, a blank line after each document.
-
-    Args:
-        directory: the directory of topics.txt and modules.txt; it is created if it is missing. One of the
-            files is not written if this Python lacks its source.
-        corpus: the documents to write; `documents()` if None.
-
-    Raises:
-        UserError: as in `documents`.
-        OSError: the files cannot be written.
-    """
+    """Writes topics.txt and modules.txt in the format `text`; `corpus` is `documents()` by default."""
     corpus = documents() if corpus is None else corpus
     os.makedirs(directory, exist_ok=True)
     paths = []
@@ -123,8 +104,8 @@ def _unique(candidates: Sequence[Document]) -> list[Document]:
             kept.append(dataclasses.replace(document, sentences=tuple(new)))
     if not kept:
         raise UserError(
-            "this Python carries neither pydoc_data nor the sources of its standard library, which are the "
-            "corpus; use one from python.org, pyenv or conda, or the distribution's full package"
+            "this Python has neither pydoc_data nor the sources of its standard library; use one from "
+            "python.org, pyenv or conda"
         )
     return kept
 
@@ -214,10 +195,7 @@ def prose(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yields the blocks between blank lines and bullets, each joined to one line.
-
-    Doctests, headings and signatures are dropped.
-    """
+    """Yields the blocks between blank lines and bullets, without doctests, headings and signatures."""
     block: list[str] = []
     doctest = False
     for line in [*text.expandtabs().split("\n"), ""]:

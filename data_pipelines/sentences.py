@@ -26,14 +26,7 @@ _MASKED = "“”\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\
 
 
 def split(document: Document, language: str = "en") -> list[str]:
-    """Returns the sentences of a document, in order; none is blank.
-
-    The sentences of a presplit document are its passages.
-
-    Args:
-        document: any document.
-        language: as in `split_paragraph`.
-    """
+    """Returns the sentences of a document, in order; none is blank."""
     if document.presplit:
         return list(document.passages)
     return [sentence for paragraph in document.passages for sentence in split_paragraph(paragraph, language)]

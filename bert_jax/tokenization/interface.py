@@ -43,12 +43,8 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         kind: the name of the kind in `kinds.KINDS`.
-        continuation: the mark at the beginning of tokens that continue a word; "" for none.
-        word_start: the mark at the beginning of tokens that start a word; "" for none.
-        whitespace: the characters that are whitespace in Unicode.
+        continuation, word_start: the marks at the beginning of tokens that continue or start a word, or "".
         released_name: the name of the file in released models; "" for the first one of the kind.
-        default_template: how rows are assembled if nothing else is specified.
-        normalizers: the ways in which text may be normalized.
         states_template: whether files of this kind say how rows are assembled.
         keeps_case: why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
         path: the vocabulary file.
@@ -168,9 +164,7 @@ class Tokenizer(abc.ABC):
             return self._encode_plain(texts)
         known = self.special_tokens.values()
         if unknown := [token for token in allow_special if token not in known]:
-            raise UserError(
-                f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(known)}"
-            )
+            raise UserError(f"{unknown[0]!r}: expected a special token: {', '.join(known)}")
         ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
         special, whitespace = re.compile("|".join(map(re.escape, allow_special))), "".join(self.whitespace)
         pieces, found = [], [special.findall(text) for text in texts]
@@ -191,11 +185,7 @@ class Tokenizer(abc.ABC):
         return result
 
     def after_space(self, text: str) -> str:
-        """Returns a text to encode as what follows a space in a longer text.
-
-        A word of a text that is already split, and a sentence of a paragraph, are such texts. Byte-level BPE
-        has other tokens for them than at the beginning of a text; other kinds return the text as it is.
-        """
+        """Returns a text to encode as a word or sentence after a space; only byte-level BPE changes it."""
         return text
 
     def spelling(self, token_id: int) -> str:
@@ -203,11 +193,7 @@ class Tokenizer(abc.ABC):
         return self.tokens[token_id]
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Returns the text of token ids: word pieces are joined into words, which are separated by spaces.
-
-        Args:
-            ids: the token ids.
-            skip_special: whether special tokens are left out.
+        """Returns the text of token ids, without special tokens if `skip_special`.
 
         Raises:
             UserError: an id is outside the vocabulary.
@@ -215,10 +201,7 @@ class Tokenizer(abc.ABC):
         ids = [int(i) for i in ids]
         for i in ids:
             if not 0 <= i < self.vocab_size:
-                raise UserError(
-                    f"token id {i} is outside the vocabulary {self.path}, whose last is "
-                    f"{self.vocab_size - 1}; were these ids made with another vocabulary?"
-                )
+                raise UserError(f"token id {i}: expected an id of {self.path}, at most {self.vocab_size - 1}")
         hidden = set(self.special_ids.values()) if skip_special else ()
         return self._join([self.tokens[i] for i in ids if i not in hidden])
 
@@ -263,20 +246,12 @@ def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class PortableTokenizer:
-    """A tokenizer with the content of its file, which is pickled to where that file may not be.
-
-    Attributes:
-        kind: the class of the tokenizer.
-        name: the name of the file.
-        content: the bytes of the file.
-        options: the arguments of the class after the path.
-        added_tokens: those of the tokenizer.
-    """
+    """A tokenizer with the content of its file, to be pickled for another machine."""
 
     kind: type[Tokenizer]
-    name: str
+    name: str  # of the file
     content: bytes
-    options: tuple[Any, ...]
+    options: tuple[Any, ...]  # the arguments of the class after the path
     added_tokens: tuple[Mapping[str, Any], ...]
 
     @classmethod
@@ -318,11 +293,9 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
 
 
 def _almost_all(tokens: Sequence[str], function: Callable[[str], str]) -> bool:
-    """Returns whether a function changes fewer than 5 of 1,000 tokens that are not spelled as special ones.
+    """Returns True if a function changes fewer than 5 of 1,000 tokens that are not spelled as special ones.
 
-    The released uncased vocabularies have no token with a capital or an accent, and in the cased ones more
-    than one in four has a capital, and one in fifty an accent. A vocabulary of another origin may contain a
-    few stray ones.
+    Uncased vocabularies may contain a few stray capitals; in cased ones, one token in four has one.
     """
     words = [token for token in tokens if not (token.startswith(("[", "<")) and token.endswith(("]", ">")))]
     return sum(word != function(word) for word in words) * 1000 < 5 * max(1, len(words))
@@ -333,11 +306,9 @@ def _without_accents(text: str) -> str:
 
 
 def parallelism() -> bool:
-    """Returns whether this process may encode on all cores.
+    """Returns True if this process may encode on all cores, which $TOKENIZERS_PARALLELISM determines.
 
-    The environment variable TOKENIZERS_PARALLELISM decides. Where it is not set, the main process may, and a
-    process started by `multiprocessing` may not; the first call there sets the variable, which the Rust
-    library of tokenizers reads.
+    Where it is not set, the first call in a process started by `multiprocessing` sets it to false.
     """
     if multiprocessing.parent_process() is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -110,10 +110,7 @@ def _long_runs(form: _Form) -> tuple[frozenset[str], re.Pattern[str]]:
 
 
 def normalize(form: _Form, text: str) -> str:
-    """Returns `unicodedata.normalize(form, text)`, in time linear in the length of the text.
-
-    unicodedata sorts the combining characters of a letter by insertion, so long runs are sorted here first.
-    """
+    """Returns `unicodedata.normalize(form, text)` in linear time: long runs of marks are sorted first."""
     decomposed: Any = form.replace("C", "D")
     marks, long_runs = _long_runs(decomposed)
     if not marks.isdisjoint(text[::_LONG_RUN]):  # true for any text with a long run

@@ -71,11 +71,7 @@ class Template:
         return max_seq_length - self.special_count(pair)
 
     def layout(self, special_ids: Mapping[str, int]) -> Layout:
-        """Returns the template with the ids of a vocabulary.
-
-        Args:
-            special_ids: the ids of the special tokens by role.
-        """
+        """Returns the template with the ids of a vocabulary, given its special ids by role."""
 
         def ids(names: Sequence[str]) -> np.ndarray:
             return np.array([special_ids[name] for name in names], np.int32)
@@ -91,12 +87,7 @@ class Template:
         )
 
     def spelled(self, which: str, special_tokens: Mapping[str, str]) -> str:
-        """Returns the `single` or `pair` template as tokenizer.json writes it: `[CLS]:0 $A:0 [SEP]:0`.
-
-        Args:
-            which: "single" or "pair".
-            special_tokens: the spellings of the special tokens by role.
-        """
+        """Returns the `single` or `pair` template as tokenizer.json writes it: `[CLS]:0 $A:0 [SEP]:0`."""
         places = self.places(which)
         return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
 
@@ -190,9 +181,7 @@ class Layout:
     def split(self, row: np.ndarray, first_length: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns the ids of A and B in a row without padding; B is None for a single text.
 
-        Args:
-            row: the ids of the row.
-            first_length: the number of tokens before B, or of the whole row for a single text.
+        `first_length` is the number of tokens before B, or of the whole row for a single text.
         """
         if first_length == len(row):
             return row[len(self.before) : len(row) - len(self.end)], None

@@ -121,23 +121,14 @@ def parse_vocabulary(data: bytes, path: str) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"the vocabulary {path} is not UTF-8 (line {line}); expected one token a line, or, for "
-            "a SentencePiece model, a name that ends in .model"
+            f"the vocabulary {path} is not UTF-8 (line {line}); expected one token a line"
         ) from None
     tokens = [line.removesuffix("\r") for line in lines]
     while tokens and not tokens[-1]:
         tokens.pop()
-    first_line: dict[str, int] = {}
+    known = {""}
     for number, token in enumerate(tokens, 1):
-        if not token:
-            raise UserError(
-                f"line {number} of the vocabulary {path} is empty; expected a token on each line, "
-                "whose number is its id: put [unusedN] there"
-            )
-        if token in first_line:
-            raise UserError(
-                f"lines {first_line[token]} and {number} of the vocabulary {path} are both "
-                f"{token!r}; put [unusedN] in place of one of them"
-            )
-        first_line[token] = number
+        if token in known:
+            raise UserError(f"line {number} of the vocabulary {path} is empty, or repeats {token!r}")
+        known.add(token)
     return tokens

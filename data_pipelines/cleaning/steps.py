@@ -44,12 +44,7 @@ class Outcome:
 
 
 def _passages(document: Document, clean: Callable[[str], tuple[str, str]]) -> Outcome:
-    """Applies `clean` to each passage.
-
-    Args:
-        document: the document.
-        clean: returns the cleaned text, and the reason to drop the passage or "".
-    """
+    """Applies `clean` to each passage; it returns the text, and the reason to drop the passage or ""."""
     kept, dropped = [], []
     for passage in document.passages:
         text, reason = clean(passage)
@@ -105,8 +100,7 @@ class Length:
     """Removes overlong words, and drops passages and documents whose length is out of bounds.
 
     It is called with the parts of a document in their order, and compares the characters up to the end of
-    each part with the bounds. The parts before the one that exceeds a bound stay: to hold them back until
-    the document ends would take as much memory as the largest document.
+    each part with the bounds. The parts before the one that exceeds a bound stay.
     """
 
     def __init__(self) -> None:
@@ -114,7 +108,7 @@ class Length:
         self._characters = 0
 
     def __call__(self, document: Document, settings: Settings) -> Outcome:
-        """Returns the outcome for a document, or for one part of it."""
+        """Cleans a document, or one part of it."""
         if self._documents.begins(document):
             self._characters = 0
         outcome = _passages(document, functools.partial(_clean_length, settings=settings))
@@ -185,8 +179,8 @@ class Cleaner:
     """Cleans documents, in the order of the corpus, and counts what was changed and dropped.
 
     Attributes:
-        counts: `documents` and `bytes` (of their text) that were read, and `steps`, the counts of each step
-            as in `report.new_counts`. Each part of a long document counts as a document.
+        counts: the numbers of `documents` and `bytes` that were read, and `steps`, the counts of each step.
+            Each part of a long document counts as a document.
     """
 
     def __init__(self, settings: Settings):

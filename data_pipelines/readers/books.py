@@ -190,10 +190,7 @@ def _is_prose(lines: list[str]) -> bool:
 
 
 def _is_verse(lines: list[str]) -> bool:
-    """Returns whether lines that may be short are a stanza.
-
-    Entries of a table of contents end alike, in a period or in none, and seldom in a comma.
-    """
+    """Returns True for a stanza; entries of a table of contents seldom end in a comma."""
     return (
         len(lines) > 2
         and bool(_ENDS_SENTENCE.search(lines[-1]))
@@ -204,7 +201,7 @@ def _is_verse(lines: list[str]) -> bool:
 
 
 def _is_list(lines: list[str]) -> bool:
-    """Returns whether most lines (70%) look like entries of a table of contents or an index."""
+    """Returns True if most lines (70%) look like entries of a table of contents or an index."""
     if len(lines) < 2 and not _PAGE_AT_END.search(lines[0][-8:]):
         return False
     entries = sum(len(line) <= _LONGEST_ENTRY and bool(_ENTRY.match(line.strip())) for line in lines)
@@ -212,11 +209,7 @@ def _is_list(lines: list[str]) -> bool:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Returns whether a block is a heading.
-
-    A heading has no lower-case letters, is a chapter title, or is one short line without the end of a
-    sentence.
-    """
+    """Returns True if a block has no lower-case letters, is a chapter title, or is one short line."""
     text = " ".join(lines).strip()
     if len(text) > 300:
         return False

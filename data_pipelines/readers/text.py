@@ -21,16 +21,7 @@ def read(
     controls: Controls,
     presplit: bool = True,
 ) -> Iterator[Document]:
-    """Yields the documents that start in a range.
-
-    Args:
-        range_: the range.
-        counts: updated with what was read; see `readers.read_documents`.
-        fields: not used.
-        controls: how control characters are treated.
-        presplit: whether a line is a sentence, as in the files that google-research/bert reads, or a
-            paragraph.
-    """
+    """Yields the documents that start in a range; if `presplit`, a line is a sentence, else a paragraph."""
     with open_lines(range_, counts) as lines:
         after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
         document: Passages | None = None

@@ -91,9 +91,6 @@ def pack(
         rng: shuffles the rows of a window, which would otherwise be sorted by their longest sequence.
         window: the number of sequences that are packed together. Up to half as many sequences, from rows that
             are less than 98% full, are packed again in the next window.
-
-    Yields:
-        The sequences of each row.
     """
     sequences = iter(sequences)
     waiting: list[PackedSequence] = []

@@ -43,12 +43,10 @@ def make_pairs(
     """Yields the pairs of `dupe_factor` passes over all documents, in order.
 
     Args:
-        documents: documents with at least one sentence; at least two documents for "next". Only `len()` and
-            the items of a document are used, so it may load its sentences on access.
+        documents: documents with at least one sentence; at least two documents for "next".
         max_seq_length: the maximum number of tokens in a sequence, at least `shortest(template)`.
-        rng: the generator that the reference calls `rng`. It is used in the order of the reference, so a
-            caller that draws the masks of a pair from it before it requests the next pair gets the instances
-            of the reference.
+        rng: used in the order of the reference, so a caller that samples the masks of a pair from it before
+            it requests the next pair gets the instances of the reference.
         short_seq_prob: the probability of a shorter target length.
         dupe_factor: the number of passes.
         nsp: "next" for next-sentence pairs; "sop" if B always follows A in the text, and the two are swapped
@@ -70,13 +68,8 @@ def make_pairs(
 def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
     """Yields segments of whole sentences that may cross document boundaries, which a [SEP] marks.
 
-    This is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2). Only a sentence that is longer than a
-    segment is split.
-
-    Args:
-        documents: the documents, in order.
-        room: the maximum number of tokens in a segment, without the special tokens around it.
-        sep_id: the id of the token between two documents.
+    This is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2). Only a sentence that is longer than
+    `room`, the maximum number of tokens in a segment, is split.
     """
     waiting: list[int] = []
     for document in documents:
@@ -92,15 +85,9 @@ def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Ite
 
 
 def full_rows(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
-    """Yields segments of exactly `room` tokens, and what is left as the last one.
+    """Yields segments of exactly `room` tokens of continuous text, and the rest as the last one.
 
-    The text runs on: a sentence is cut where the segment is full, and goes on in the next one. A [SEP] stands
-    between two documents, wherever in a segment that is.
-
-    Args:
-        documents: the documents, in order.
-        room: the number of tokens in a segment, without the special tokens around it.
-        sep_id: the id of the token between two documents.
+    A sentence is cut where the segment is full. A [SEP] separates two documents.
     """
     waiting: list[int] = []
     for number, document in enumerate(documents):
@@ -117,11 +104,7 @@ def full_rows(documents: Iterable[Document], room: int, sep_id: int) -> Iterator
 
 
 def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]:
-    """Yields segments of consecutive sentences.
-
-    A segment has at most `target` tokens, or is one longer sentence. A sentence of over `most` tokens is
-    split.
-    """
+    """Yields segments of sentences, of at most `target` tokens or one sentence of at most `most` tokens."""
     segment: list[int] = []
     for sentence in _cut(document, most):
         if segment and len(segment) + len(sentence) > target:
@@ -156,14 +139,7 @@ def document_pairs(
     or, half the time and whenever there is no rest, sentences of another document; the next chunk then starts
     with the rest. With `swap`, B is always the rest, and half the time A and B are swapped. A chunk of one
     sentence is then A only. (ALBERT gives it a random B, but such a pair is neither in order nor swapped.)
-
-    Args:
-        documents: all documents.
-        index: the index of the document.
-        room: the maximum number of tokens in a pair, without special tokens.
-        rng: the random number generator.
-        short_seq_prob: the probability of a shorter target length.
-        swap: whether to make sentence-order pairs.
+    A pair has at most `room` tokens, without special tokens.
     """
     document = documents[index]
     target = _target(room, rng, short_seq_prob)
@@ -195,7 +171,6 @@ def document_pairs(
 
 
 def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: random.Random) -> list[int]:
-    """Returns sentences of another document, from a random one until there are `wanted` tokens or it ends."""
     for _ in range(_REDRAWS):
         other = rng.randint(0, len(documents) - 1)
         if other != index:
@@ -212,11 +187,7 @@ def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: 
 def _truncated(
     first: list[int], second: list[int], budget: int, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Truncates A and B to `budget` tokens in total.
-
-    Each token is dropped from the longer one (from B if they are equally long), at its front or its back with
-    equal probability.
-    """
+    """Drops tokens of the longer one (of B if equal), at its front or its back, until `budget` are left."""
     first_start, second_start, first_end, second_end = 0, 0, len(first), len(second)
     for _ in range(len(first) + len(second) - budget):
         front = rng.random() < 0.5

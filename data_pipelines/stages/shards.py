@@ -32,16 +32,12 @@ def file_name(split: str, place: int, shards: int) -> str:
 def share_rows(
     parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
 ) -> list[tuple[tuple[str, int, int, int], ...]]:
-    """Divides rows evenly among shards.
+    """Divides rows evenly among shards; returns the `ShardTask.parts` of each.
 
     Args:
         parts: (record file, number of rows) pairs.
         shards: the number of shards.
-        round_robin: whether row i of all rows goes to shard i % shards; otherwise, each shard gets
-            consecutive rows.
-
-    Returns:
-        The `ShardTask.parts` of each shard.
+        round_robin: whether row i goes to shard i % shards; otherwise, each shard gets consecutive rows.
     """
     total = sum(rows for _, rows in parts)
     edges = [total * number // shards for number in range(shards + 1)]

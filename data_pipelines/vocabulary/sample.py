@@ -16,12 +16,7 @@ _HELD_OUT_BYTES = 2_000_000
 
 
 class Sample:
-    """Documents of a corpus.
-
-    Attributes:
-        documents: the documents.
-        size: the size of their text, in bytes.
-    """
+    """Documents of a corpus, and the size of their text in bytes."""
 
     def __init__(self) -> None:
         self.documents: list[readers.Document] = []

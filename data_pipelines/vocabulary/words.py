@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from tokenizers import pre_tokenizers
 
@@ -28,38 +28,22 @@ USED = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Word:
-    """A word that the vocabulary splits.
-
-    Attributes:
-        text: the word, normalized as by the tokenizer.
-        count: how often it occurs.
-        saved: how many tokens fewer the text would have with the word in the vocabulary.
-    """
+class Word(NamedTuple):
+    """A word that the vocabulary splits, normalized as by the tokenizer."""
 
     text: str
     count: int
-    saved: int
+    saved: int  # how many tokens fewer the text would have with the word in the vocabulary
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """The words that were found.
-
-    Attributes:
-        words: the words, in descending order of what they save.
-        bytes: size of the text in which they were counted.
-        held_out: whether the means are of other text than that.
-        before: mean number of tokens of a word, as separated by whitespace.
-        after: the same with the words in the vocabulary.
-    """
+class Found(NamedTuple):
+    """The words that were found, those that save the most first."""
 
     words: tuple[Word, ...]
-    bytes: int
-    held_out: bool
-    before: float
-    after: float
+    bytes: int  # size of the text in which they were counted
+    held_out: bool  # whether the means are of other text
+    before: float  # mean number of tokens of a word, as separated by whitespace
+    after: float  # the same with the words in the vocabulary
 
 
 def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
@@ -81,8 +65,7 @@ def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     """
     if tokenizer.kind != "wordpiece":
         raise UserError(
-            f"--add_to={options.add_to}: words can be added to a WordPiece vocabulary, and this one is a "
-            f"{tokenizer.kind} model; learn another vocabulary and give it as `convert --vocab`"
+            f"--add_to={options.add_to}: expected a WordPiece vocabulary, not a {tokenizer.kind} model"
         )
     for name in ("size", "min_frequency"):
         if getattr(options, name) < 1:
@@ -95,10 +78,9 @@ def find(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
     words = _best(counts, pieces, tokenizer, options)
     held_out = bool(part.held_out.documents)
     if not words:
-        where = "the text that is not held out" if held_out else "the text"
         raise UserError(
-            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')} in "
-            f"{where}; give more text, or a lower --min_frequency"
+            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')}; give "
+            "more text, or a lower --min_frequency"
         )
     measured = _count(part.held_out, tokenizer, progress) if held_out else counts
     before = dict(zip(measured, map(len, _split(list(measured), tokenizer)), strict=True))

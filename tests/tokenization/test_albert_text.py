@@ -57,11 +57,6 @@ def test_normalization(given, expected):
     assert albert_text.normalizer(True, True)(given) == expected
 
 
-def test_what_is_kept_on_request():
-    assert albert_text.normalizer(False, True)("Caf\u00e9") == "Cafe"
-    assert albert_text.normalizer(True, False)("Caf\u00e9 \u00bd") == "caf\u00e9 \u00bd"
-
-
 def test_the_symbols_of_albert_are_pieces(tokenizer):
     assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokenizer.tokens[5:13] == list('()"-.\u2013\u00a3\u20ac')
@@ -114,14 +109,6 @@ def test_it_is_stored_with_the_settings(model, tokenizer):
         assert again.encode_batch(["1999, ``a''"]) == tokenizer.encode_batch(["1999, ``a''"])
 
 
-def test_records_store_it(text, model, tokenizer, tmp_path):
-    flags = [f"--input={text}", f"--vocab={model}", f"--output={tmp_path / 'records'}", "--workers=1"]
-    assert cli.main(["data", *flags, "--normalizer=albert", "--nsp=sop", "--max_seq_length=32"]) == 0
-    manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
-    assert manifest["vocabulary"]["normalizer"] == "albert"
-    assert cli.main(["inspect", str(tmp_path / "records")]) == 0
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -146,13 +133,3 @@ def test_a_tokenizer_that_keeps_spaces_is_refused(model, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"remove_space": false}')
     with pytest.raises(UserError, match="remove_space"):
         read_tokenizer(str(tmp_path), FAMILIES["albert"].tokenizer)
-
-
-def test_mistakes(model, tmp_path, capsys):
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    with pytest.raises(UserError, match=r"normalizer=albert: .* is a wordpiece vocabulary"):
-        tokenization.load(vocabulary, normalizer="albert")
-    flags = [f"--input={vocabulary}", f"--output={tmp_path / 'v.txt'}", "--normalizer=albert"]
-    assert cli.main(["vocab", *flags]) == 2
-    assert "--normalizer=albert has no effect with --kind=wordpiece" in capsys.readouterr().err

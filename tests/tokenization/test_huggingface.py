@@ -129,19 +129,3 @@ def test_records_of_a_folder(tmp_path):
     assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
     given = settings.Options(input=("x",), vocab=str(folder), output="y")
     assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
-
-
-@pytest.mark.parametrize("lstrip", [False, True])
-@pytest.mark.parametrize("rstrip", [False, True])
-def test_whitespace_around_a_mask_is_kept_as_the_folder_says(tmp_path, lstrip, rstrip):
-    bpe = tokenization.load(TESTDATA / "bpe")
-    content, flags = json.loads(json.dumps(bpe.content)), {"lstrip": lstrip, "rstrip": rstrip}
-    (mask,) = (token for token in content["added_tokens"] if token["content"] == "<mask>")
-    mask |= flags
-    folder = write(tmp_path / "folder", tokenizer=content)
-    tokenizer = tokenization.load(folder)
-    (ids,) = tokenizer.encode_batch(["a <mask> b"], allow_special=["<mask>"])
-    expected = ["a", *["\u0120"] * (not lstrip), "<mask>", *["\u0120"] * (not rstrip), "b"]
-    assert [tokenizer.tokens[i] for i in ids] == expected
-    (written,) = (token for token in tokenizer.content["added_tokens"] if token["content"] == "<mask>")
-    assert {name: written[name] for name in flags} == flags

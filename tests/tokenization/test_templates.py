@@ -15,8 +15,6 @@ from bert_jax.tasks.question_answering import encoding as question_encoding
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER
 from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.table import Examples
-from bert_jax.tasks.tagging import encoding as tag_encoding
-from bert_jax.tasks.tagging.word_files import TaggedSentences
 from bert_jax.tokenization import templates
 from data_pipelines.stages import google_rows, pairs
 
@@ -120,19 +118,6 @@ def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
     windows.check_stride(2, max_seq_length, room, pair)
 
 
-@pytest.mark.long
-@settings(max_examples=40, deadline=None)
-@given(tokenizer=tokenizers, words=st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=12))
-def test_the_first_piece_of_each_word(tokenizer, words):
-    examples = TaggedSentences("f", [words], [], [0], [list(range(len(words)))], ["0"], rows=1)
-    data = tag_encoding.encode(examples, tokenizer, 14, ("O", "X"))
-    assert (data.lengths <= 14).all()
-    assert data.tokens[data.word_tokens].tolist() == [tokenizer.encode_batch([word])[0][0] for word in words]
-    for i in range(len(data)):
-        row, (first, _) = split_row(tokenizer, data, i)
-        check_row(tokenizer, row, int(data.first_lengths[i]), first.tolist(), None)
-
-
 @settings(max_examples=40, deadline=None)
 @given(tokenizer=tokenizers, question=texts, context=texts, data=st.data())
 def test_the_place_of_an_answer(tokenizer, question, context, data):
@@ -213,44 +198,6 @@ def test_special_tokens_are_never_masked(tokenizer):
     places = f"{tokenizer.template.single} {tokenizer.template.pair}".split()
     names = {place.split(":")[0] for place in places}
     assert set(special) == {tokenizer.special_ids[name] for name in names - {"A", "B"}} | {tokenizer.pad_id}
-
-
-def test_what_is_no_template():
-    for single, pair in (
-        ("cls:0 sep:0", "cls:0 A:0 B:0"),
-        ("cls:0 A:0", "cls:0 B:0 A:0"),
-        ("A:0 sep:0", "cls:0 A:0 B:0"),
-        ("cls:0 A:0", "cls:1 A:0 B:0"),
-        ("cls:1 A:1", "cls:0 A:0 B:0"),
-        ("cls:0 A:0 A:0", "cls:0 A:0 B:0"),
-        ("cls:0 A:0 B:0", "cls:0 A:0 B:0"),
-        ("cls:0 A:0", "cls:0 A:0 A:0 B:0"),
-        ("cls:0 A:0", "cls:0 A:0 B:0 B:0"),
-        ("cls:0 A:0", "cls:0 A:0 sep:1 B:1"),
-        ("cls:0 A:0", "cls:0 A:0 B:1 sep:0"),
-    ):
-        with pytest.raises(ValueError, match="expected"):
-            templates.Template(single, pair)
-
-
-@pytest.mark.parametrize("template", [templates.BERT, ROBERTA])
-def test_sequences_without_one_of_their_special_tokens(template):
-    layout = template.layout({"cls": 1, "sep": 2})
-    single, pair = layout.row([5, 6, 7]), layout.row([5, 6], [7, 8, 9])
-    ids = np.full((2, 20), 9)
-    ids[0, : len(single)] = single
-    ids[1, 3 : 3 + len(pair)] = pair
-
-    def matches(ids):
-        firsts = np.array([len(single), layout.first_length(2, pair=True)])
-        starts, ends = np.array([0, 3]), np.array([len(single), 3 + len(pair)])
-        return layout.matches(ids, np.arange(2), starts, ends, firsts).tolist()
-
-    assert matches(ids) == [True, True]
-    for row, place in np.argwhere(ids < 5).tolist():
-        other = ids.copy()
-        other[row, place] = 5
-        assert matches(other) == [row != 0, row != 1]
 
 
 def test_spelled():

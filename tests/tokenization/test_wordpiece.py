@@ -1,10 +1,7 @@
 """WordPiece: equality with the reference's algorithm, and the mistakes that vocabulary files have."""
 
 import hashlib
-import os
 import pickle
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
@@ -17,7 +14,6 @@ from tokenizers import BertWordPieceTokenizer
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.tokenization import wordpiece
-from bert_jax.tokenization.wordpiece import parse_vocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -83,22 +79,29 @@ def tokens_of(tokenizer, text):
 
 
 @pytest.mark.long
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=SENTENCES)
 def test_equals_the_oracle_on_any_unicode(tokenizer, text):
     assert tokens_of(google(tokenizer), text) == expected(tokenizer, text)
 
 
-@settings(max_examples=400, deadline=None)
-@given(text=SENTENCES)
-def test_equals_transformers_on_any_unicode(tokenizer, text):
+@pytest.mark.long
+@settings(max_examples=10, deadline=None)
+@given(texts=st.lists(SENTENCES, min_size=20, max_size=20))
+def test_equals_transformers_on_any_unicode(tokenizer, texts):
     theirs = BertWordPieceTokenizer(
         {token: i for i, token in enumerate(tokenizer.tokens)},
         lowercase=tokenizer.lower_case,
         strip_accents=tokenizer.strip_accents,
     )
     theirs._tokenizer.encode_special_tokens = True  # [MASK] in a text is text
-    assert tokenizer.encode_batch([text])[0] == theirs.encode(text, add_special_tokens=False).ids
+    expected = [one.ids for one in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert tokenizer.encode_batch(texts) == expected
+
+
+def test_code_points_at_which_the_two_rules_differ(tokenizer):
+    text = "wa\ue000nt \U0001fae8" + " ΟΔΟΣ" * tokenizer.lower_case
+    assert tokens_of(tokenizer, text) != tokens_of(google(tokenizer), text) == expected(tokenizer, text)
 
 
 def test_golden_values_of_the_reference(tmp_path):
@@ -145,11 +148,11 @@ def test_special_tokens_only_where_allowed(tokenizer):
         [],
         [tokenizer.mask_id],
     ]
-    with pytest.raises(UserError, match="not a special token"):
+    with pytest.raises(UserError, match="expected a special token"):
         tokenizer.encode_batch(["the"], allow_special=["mask"])
 
 
-@pytest.mark.parametrize("number", [500, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [500])
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_equals_the_oracle_on_wikipedia(shared_data, wikipedia_lines, name, number):
     tokenizer = google(tokenization.load(str(shared_data / "vocab" / f"bert-base-{name}-vocab.txt")))
@@ -161,14 +164,6 @@ def test_equals_the_oracle_on_wikipedia(shared_data, wikipedia_lines, name, numb
             assert got == [
                 ids[t] for t in tokenize(line, ids, tokenizer.lower_case, tokenizer.strip_accents)
             ], line
-
-
-def test_is_continuation(tokenizer):
-    assert tokenizer.is_continuation.dtype == bool and tokenizer.is_continuation.shape == (
-        tokenizer.vocab_size,
-    )
-    continuing = [t for t, flag in zip(tokenizer.tokens, tokenizer.is_continuation, strict=True) if flag]
-    assert "##ed" in continuing and not {"want", "#", "[PAD]", "[MASK]"} & set(continuing)
 
 
 def test_settings_and_pickle_restore_it(tokenizer):
@@ -207,64 +202,8 @@ def test_load_takes_a_directory(tmp_path):
     assert tokenization.load(tmp_path).path == str(tmp_path / "vocab.txt")
 
 
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"", "is empty"),
-        (b"\n \n", "is empty"),
-        ("\n".join(SPECIAL[:4]).encode(), "no \\[MASK\\]"),
-        ("\n".join([*SPECIAL, "a", "b", "a"]).encode(), "lines 6 and 8 .* both 'a'"),
-        ("\n".join([*SPECIAL, "", "b"]).encode(), "line 6 .* is empty"),
-        ("\n".join([*SPECIAL, "é"]).encode("latin-1"), "not UTF-8 \\(line 6\\)"),
-    ],
-)
-def test_mistakes_in_the_file(tmp_path, data, message):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(data)
-    with pytest.raises(UserError, match=message) as caught:
-        tokenization.load(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_bom_crlf_and_odd_line_ends_keep_the_ids():
-    data = "\ufeff" + "\r\n".join([*SPECIAL, "a\u2028b", "the"]) + "\r\n\r\n"
-    assert parse_vocabulary(data.encode(), "vocab.txt") == [*SPECIAL, "a\u2028b", "the"]
-
-
 def test_lone_surrogates_are_dropped(tokenizer):
     assert tokens_of(tokenizer, "wa\ud800nt") == ["want"]
-
-
-PARALLELISM = """
-import multiprocessing, os, sys
-from bert_jax import tokenization
-
-def work(path):
-    tokenization.load(path).encode_batch(["want"])
-    return os.environ.get("TOKENIZERS_PARALLELISM")
-
-if __name__ == "__main__":
-    tokenization.load(sys.argv[1]).encode_batch(["want", "wanted"])
-    with multiprocessing.get_context(sys.argv[2]).Pool(1) as pool:
-        print(os.environ.get("TOKENIZERS_PARALLELISM"), pool.apply(work, (sys.argv[1],)))
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes_encode_on_one_core(vocabulary, tmp_path, method):
-    script = tmp_path / "script.py"
-    script.write_text(PARALLELISM)
-    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    result = subprocess.run(
-        [sys.executable, script, vocabulary, method],
-        capture_output=True,
-        text=True,
-        env={**environment, "PYTHONPATH": root},
-        timeout=60,
-    )
-    assert result.stdout.split() == ["None", "false"], result.stderr
-    assert "huggingface/tokenizers" not in result.stderr
 
 
 @pytest.mark.parametrize("character", ["\u166d", "\U000111c9"])
@@ -272,3 +211,12 @@ def test_a_word_with_what_is_no_longer_punctuation_is_unknown(tmp_path, characte
     word = f"a{character}b"
     tokenizer = google(tokenization.load(write(tmp_path, [*SPECIAL, "a", "b", "c", character, word])))
     assert tokenizer.encode_batch([f"c {word} c"])[0] == [7, tokenizer.unk_id, 7]
+
+
+@pytest.mark.parametrize(
+    "data", [b"[PAD]\n\nthe\n", b"the\nthe\n", "th\u00e9\n".encode("latin-1"), b" ", b"the\n"]
+)
+def test_files_that_are_not_vocabularies(tmp_path, data):
+    (tmp_path / "vocab.txt").write_bytes(data)
+    with pytest.raises(UserError, match=r"vocab\.txt"):
+        tokenization.load(tmp_path)
