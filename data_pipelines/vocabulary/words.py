@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -28,7 +29,8 @@ USED = (
 )
 
 
-class Word(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Word:
     """A word that the vocabulary splits, normalized as by the tokenizer."""
 
     text: str
