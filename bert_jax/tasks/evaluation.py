@@ -15,7 +15,6 @@ from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.training.evaluators import EvaluationContext, Evaluator
-from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.state import TrainState
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -57,11 +56,7 @@ class TaskEvaluator(Evaluator):
         self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the loss, if the task has one, and every metric of the task.
-
-        The loss, like every metric, is computed from the outputs for whole examples. The confusion matrix of
-        a task that has one is written to TensorBoard and the trackers.
-        """
+        """Returns the loss of whole examples, if the task has one, and every metric of the task."""
         with context.batches() as on_batch:
             found = outputs.predict_all(
                 functools.partial(self._dispatch, context, state.frozen),
@@ -74,8 +69,8 @@ class TaskEvaluator(Evaluator):
         with context.watchdog.paused():
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)
-            if self._workdir.primary:
-                self._write_confusions(step, context.writer)
+            if self._workdir.primary and (confusions := self._predictions.confusions()):
+                context.writer.write_image(step, f"{self.name}/{CONFUSIONS}", confusions.png())
             loss = self._task.loss(self._rows, found)
             return ({} if loss is None else {"loss": loss}) | self._scores
 
@@ -83,17 +78,8 @@ class TaskEvaluator(Evaluator):
         args = [frozen] if frozen else []
         return context.dispatch(self._predict, params, batch, *args, compiled=self._compiled)
 
-    def _write_confusions(self, step: int, writer: MetricsWriter) -> None:
-        found = self._predictions.confusions()
-        if found is not None:
-            writer.write_image(step, f"{self.name}/{CONFUSIONS}", found.png())
-
     def write_results(self) -> dict[str, Any]:
-        """Writes the predictions and the reports of the last evaluation to the work directory.
-
-        Returns:
-            {"degenerate": whether the model predicts the same for every example}, for best.json.
-        """
+        """Writes predictions and reports of the last evaluation; returns {"degenerate": bool}."""
         predictions = self._predictions
         if self._workdir.primary:
             predictions.write(os.path.join(self._workdir.path, f"predictions-dev{self._task.formats[0]}"))

@@ -121,15 +121,7 @@ def of_task(config: FinetuneConfig) -> TaskConfig:
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-    """Checks that every value is in its range, and that no field is set that would be ignored.
-
-    Args:
-        config: a configuration as `complete` returns it.
-
-    Raises:
-        UserError: a field does not exist, is set although the task or the configured run does not use it, or
-            has a value out of its range. The message names the field.
-    """
+    """Raises UserError if a field of a complete configuration is unknown, not valid, or would be ignored."""
     spec = registry.get(config.task)
     values = dict(config_fields.flatten(config))
     known = dict(config_fields.flatten(default_config(task=spec.name)))
@@ -142,11 +134,7 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
-    """Sets a field of the configuration of a finished run, such as an option of its predictions.
-
-    Raises:
-        UserError: the value is out of range, or the run does not use the field.
-    """
+    """Sets a field of a finished run's configuration, or raises UserError if it is not valid."""
     spec, field = registry.get(config.task), fields()[name]
     config_fields.check(name, value, field)
     assign(config, name, value)

@@ -139,13 +139,7 @@ def resolve_model(
 def resolve_schedule(config: FinetuneConfig, examples: int) -> FinetuneConfig:
     """Returns the configuration with the number of steps, the warm-up steps and the evaluation interval.
 
-    Args:
-        config: a configuration with `epochs` and `warmup_fraction`. Warmup steps and an evaluation interval
-            that are already set are kept.
-        examples: the number of groups of rows in an epoch.
-
-    Raises:
-        UserError: the number of steps is too large.
+    `examples` is the number of groups of rows in an epoch. Values that are already set stay the same.
     """
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
     steps = max(1, round(per_epoch * config.epochs))

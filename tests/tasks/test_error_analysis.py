@@ -10,11 +10,6 @@ from support.fine_tuned import make_task
 QUESTION_FIELDS = {"max_query_length": 4, "doc_stride": 4}
 
 
-def softmax(logits):
-    exponentials = np.exp(logits)
-    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)
-
-
 def report(task, path, outputs_of, directory):
     """(predictions, data, outputs, scores, the rows of errors-dev.tsv) of outputs that `outputs_of` draws."""
     examples = task.read(str(path))
@@ -73,32 +68,3 @@ def test_questions(vocabulary, tmp_path, v2):
         assert float(row["confidence"]) == pytest.approx(predicted[row["id"]]["probability"], abs=1e-4)
     missing = 100 * 12 - sum(float(row["f1"]) for row in rows) - 100 * (12 - len(rows))
     assert missing == pytest.approx(12 * (100 - scores["f1"]), abs=1)
-
-
-def test_tags(vocabulary, tmp_path):
-    path = tmp_path / "dev.conll"
-    sentences = ["the O\nred B-X\ncat I-X\n", "one B-Y\ntwo O\n", "a O\nbig O\ndog B-X\n"] * 4
-    path.write_text("\n".join(sentences))
-    task = make_task(vocabulary, "tagging", ("O", "B-X", "I-X", "B-Y", "I-Y"))
-    predictions, _, _, scores, rows = report(
-        task, path, lambda rng, data: softmax(rng.normal(size=(len(data.tokens), 5))), tmp_path
-    )
-    assert len(rows) == round(32 * (1 - scores["accuracy"]))
-    examples, predicted, probabilities = predictions.examples, predictions.tags, predictions.probabilities
-    flat = [
-        (str(line), tag, guess, f"{p:.4f}", word, " ".join(words))
-        for (line, tag, guess, word, words), p in zip(
-            (
-                (line, tag, guess, word, words)
-                for lines, tags, guesses, words in zip(
-                    examples.lines, examples.tags, predicted, examples.words, strict=True
-                )
-                for line, tag, guess, word in zip(lines, tags, guesses, words, strict=True)
-            ),
-            probabilities,
-            strict=True,
-        )
-    ]
-    assert sorted(tuple(row.values()) for row in rows) == sorted(row for row in flat if row[1] != row[2])
-    source = path.read_text().splitlines()
-    assert all(source[int(row["line"]) - 1] == f"{row['word']} {row['label']}" for row in rows)

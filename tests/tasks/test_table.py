@@ -1,13 +1,10 @@
 """Rows of files: what is read from each format, what is malformed, and what ends in one line."""
 
-import bz2
 import csv
 import dataclasses
 import functools
 import gzip
 import json
-import lzma
-import random
 
 import pyarrow
 import pytest
@@ -18,9 +15,7 @@ from support import fine_tuned
 
 from bert_jax import cli, tasks
 from bert_jax.errors import UserError
-from bert_jax.io import compression
 from bert_jax.tasks import fields
-from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.table import (
     Columns,
     infer_labels,
@@ -29,7 +24,6 @@ from bert_jax.tasks.table import (
     parse_number,
     read_examples,
 )
-from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tasks.writers import write_table
 
 PAIR = Columns("a", "b", "y", "id")
@@ -251,41 +245,6 @@ def test_a_row_whose_label_or_text_is_missing_is_malformed(tmp_path):
 
 
 # Damage
-
-
-@pytest.mark.parametrize(
-    "suffix, compress",
-    [
-        (".gz", gzip.compress),
-        (".xz", lzma.compress),
-        (".bz2", bz2.compress),
-        (
-            ".zst",
-            lambda data: compression.zstd.compress(
-                data, options={compression.zstd.CompressionParameter.checksum_flag: 1}
-            ),
-        ),
-    ],
-)
-def test_damaged_archives(tmp_path, suffix, compress):
-    rng = random.Random(suffix)
-    words = [f"word{rng.randrange(10**9)}" for _ in range(2000)]
-    kinds = {
-        "rows.tsv": ("a\ty\n" + "".join(f"{word}\t{i % 2}\n" for i, word in enumerate(words)), read_examples),
-        "tags.conll": ("".join(f"{word} O\n\n" for word in words), read_sentences),
-        "squad.json": (json.dumps({"data": [], "words": words}), read_questions),
-    }
-    for name, (content, read) in kinds.items():
-        path, arguments = tmp_path / (name + suffix), [Columns("a", label="y")] * (read is read_examples)
-        whole = compress(content.encode())
-        for _ in range(10):
-            at = rng.randrange(len(whole) // 2, len(whole))
-            damaged = whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]
-            for data in (damaged, whole[:at]):
-                path.write_bytes(data)
-                with pytest.raises(UserError, match=name) as caught:
-                    read(str(path), *arguments)
-                assert "\n" not in str(caught.value)
 
 
 # What a task reads

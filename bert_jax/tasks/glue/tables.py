@@ -137,13 +137,8 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
     """Returns the GLUE score: the mean over tasks of the mean of each task's metrics.
 
-    For CoLA only Matthews' correlation counts. The two evaluation sets of MNLI count as one task.
-
-    Args:
-        scores: {task: {metric: value}}. MNLI has `accuracy` and, if it was scored, `accuracy_mismatched`.
-
-    Raises:
-        UserError: a task lacks a metric of GLUE.
+    For CoLA only Matthews' correlation counts. The two evaluation sets of MNLI count as one task, which has
+    `accuracy` and, if it was scored, `accuracy_mismatched`.
     """
     means = []
     for task, found in scores.items():

@@ -209,13 +209,7 @@ def assemble(
 
 
 def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
-    """Returns the single row of a text or pair, truncated by `truncate_pair`, and whether it was truncated.
-
-    Args:
-        a: the token ids of the first text, without special tokens.
-        b: the token ids of the second text; None for a single text.
-        room: the maximum number of tokens of both texts together.
-    """
+    """Returns the single row of a text or pair, with at most `room` tokens, and whether it was truncated."""
     if b is None:
         return [(a[:room], None)], len(a) > room
     keep_a, keep_b = truncate_pair(len(a), len(b), room)

@@ -99,21 +99,16 @@ class Xnli(TextClassification):
 
     @classmethod
     def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
-        """Returns the path of a split's file; several training files have commas between them.
-
-        Raises:
-            UserError: a file is missing, or a field of the configuration is not valid.
-        """
+        """Returns the path of a split's file; several training files have commas between them."""
         languages = chosen(config)
         if table.is_prepared(data_dir):
             return spec.file(data_dir, split)
         if split == "train":
             languages = languages if config.transfer == "translate_train" else ("en",)
-            names = [f"multinli.train.{language}.tsv" for language in languages]
-            return ",".join(_find(data_dir, [name], _MACHINE, "multinli") for name in names)
-        if config.transfer == "translate_test":
-            return _find(data_dir, [f"xnli.{split}.en.tsv", f"xnli.{split}.en.jsonl"], _MACHINE, "xnli")
-        return _find(data_dir, [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"], _HUMAN)
+            names = [[f"multinli.train.{language}.tsv"] for language in languages]
+            return ",".join(_find(data_dir, one, _MACHINE, "multinli") for one in names)
+        of, folders = (".en", _MACHINE) if config.transfer == "translate_test" else ("", _HUMAN)
+        return _find(data_dir, [f"xnli.{split}{of}.tsv", f"xnli.{split}{of}.jsonl"], folders, "xnli")
 
     def read(self, path: str) -> Examples:
         return self._of_languages(path, super().read)

@@ -1,13 +1,12 @@
 """GLUE: the files of every task, the table over several runs, and the zip for the server."""
 
-import json
 import types
 import zipfile
 
 import numpy as np
 import pytest
 
-from bert_jax import cli, tasks
+from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.tasks import fields, setup
 from bert_jax.tasks.glue import tables
@@ -176,34 +175,3 @@ def test_the_average_is_over_tasks():
     assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
     with pytest.raises(UserError, match=r"cola: .*matthews"):
         tables.average({"cola": {"accuracy": 0.9}})
-
-
-def run_of(directory, task, scores):
-    directory.mkdir(parents=True)
-    run = {"command": "finetune", "config": {"task": task}}
-    (directory / "config.json").write_text(json.dumps(run))
-    (directory / "best.json").write_text(json.dumps({"step": 3, "last_step": 3, "scores": scores}))
-
-
-@pytest.mark.slow
-def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
-    rows = ["index\tsentence1\tsentence2\tlabel"]
-    rows += [
-        f"{i}\tthe cat\tthe {word}\t{label}" for i in range(8) for word, label in (("cat", 1), ("dog", 0))
-    ]
-    for split in ("train", "dev"):
-        (archive / "WNLI" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
-    run = tmp_path / "run"
-    command = ["finetune", "--config=finetune/glue:wnli", f"--workdir={run}", "--config.epochs=1"]
-    command += [
-        f"--config.init_from={pretrained}",
-        f"--config.data_dir={archive}",
-        "--config.max_seq_length=16",
-    ]
-    assert cli.main([*command, "--config.batch_size=16"]) == 0
-    out = tmp_path / "s.zip"
-    assert cli.main(["predict", f"--workdir={run}", "--split=test", f"--output={out}"]) == 0
-    assert "the server also expects CoLA.tsv" in capsys.readouterr().out
-    with zipfile.ZipFile(out) as found:
-        assert found.namelist() == ["WNLI.tsv"]
-        assert found.read("WNLI.tsv").decode().splitlines()[1].split("\t")[0] == "6"

@@ -107,24 +107,6 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
     }
 
 
-def test_choices_in_a_json_list_that_go_on_from_a_text(vocabulary, tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text(
-        json.dumps({"q": "the cat", "s": "is", "c": ["red", "small"], "y": 1})
-        + "\n"
-        + json.dumps({"q": "the dog", "s": "is", "c": ["blue", "big"], "y": 0})
-        + "\n"
-    )
-    found = make_task(vocabulary, text_a="q", text_b="s", choices="c", label="y")
-    found.labels = ("0", "1")
-    examples = found.read(str(path))
-    assert examples.choices == [["red", "small"], ["blue", "big"]] and examples.labels == [1, 0]
-    data = found.encode(examples)
-    tokens = data.tokens[data.offsets[1] : data.offsets[2]].tolist()
-    first, second = found.tokenizer.encode_batch(["the cat", "is small"])
-    assert tokens == [found.tokenizer.cls_id, *first, found.tokenizer.sep_id, *second, found.tokenizer.sep_id]
-
-
 def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
     path = tmp_path / "q.csv"
     rows = [f"is {i},cat,dog,{label}" for i, label in enumerate(("A", "b", "1", "0", "B") * 20)]

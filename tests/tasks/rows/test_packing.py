@@ -5,18 +5,14 @@ import itertools
 
 import jax
 import numpy as np
-import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.classification import Classification
-from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, packing
-from bert_jax.training import step
 from bert_jax.training.flops import RowFlops
-from bert_jax.training.state import abstract_state, init_state
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 ROW_FLOPS = RowFlops.of(Classification(CONFIG, 2, "classification"))
@@ -196,51 +192,3 @@ def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
         own = packing.make_batch(data, indices, shape, lambda rows, part=part: np.arange(part, rows, 2))
         for name, values in batch.items():
             np.testing.assert_array_equal(own[name], values[part::2])
-
-
-def train(data, task, batches_of, accumulate_steps, mesh):
-    """Two steps with dropout: their metrics, and the parameters."""
-    tx = optax.trace(0.9)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, tx, mesh))
-    train_step = step.make_train_step(task, tx, lambda step: 0.1, accumulate_steps)
-    train_step = sharding.jit_train_step(train_step, mesh, shardings)
-    state, lines = init_state(task, tx, mesh, seed=0), []
-    for batch in itertools.islice(batches_of(accumulate_steps), 2):
-        state, metrics = train_step(state, sharding.global_batch(batch, mesh), np.uint32(0))
-        lines.append({name: float(value) for name, value in metrics.items()})
-    return lines, state.params
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "devices, parts",
-    [(8, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2), (1, 4), (8, 4)))],
-)
-def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices, parts):
-    mesh = sharding.make_mesh(-1, 1, 2 if devices == 8 else 1, devices=jax.devices()[:devices])
-    data = rows(RNG(1).integers(2, 20, 64).tolist(), targets=RNG(2).integers(0, 3, 64).astype(np.int32))
-    task = Classification(tiny_config(40), 3, "classification")
-
-    def batches_of(accumulate_steps):
-        shape = packing.plan(data, 32, 20, mesh.shape["data"], ROW_FLOPS, accumulate_steps)
-        return packing.train_batches(data, shape, 32, 0, 0)
-
-    assert next(batches_of(parts))["input_ids"].shape[0] % (parts * mesh.shape["data"]) == 0
-    whole, params = train(data, task, batches_of, 1, mesh)
-    lines, same = train(data, task, batches_of, parts, mesh)
-    for mine, reference in zip(lines, whole, strict=True):
-        assert mine == pytest.approx(reference, rel=3e-5, abs=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, params)
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_examples_share_the_same_rows_in_any_number_of_parts(parts):
-    data = rows(RNG(1).integers(2, 20, 64).tolist())
-    one, other = (packing.plan(data, 16, 20, 1, ROW_FLOPS, number) for number in (1, parts))
-    streams = (packing.train_batches(data, shape, 16, 0, 0) for shape in (one, other))
-    for whole, padded in itertools.islice(zip(*streams, strict=True), 4):
-        count = len(whole["input_ids"])
-        assert len(padded["input_ids"]) % parts == 0
-        for name in whole:
-            np.testing.assert_array_equal(padded[name][:count], whole[name])
-        assert not padded["weights"][count:].any()

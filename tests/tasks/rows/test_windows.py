@@ -1,16 +1,10 @@
 """Texts longer than a row: their windows, what each counts, and one output a text."""
 
-import csv
-import json
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import fine_tuned
 from support.word_examples import WordTokenizer, examples
 
-from bert_jax import cli
 from bert_jax.tasks.rows import assembly, windows
 
 
@@ -114,64 +108,3 @@ def test_what_fits_is_encoded_as_without_windows(lengths, paired):
 
 
 COLORS = ("red", "blue")
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """The color is somewhere in a text of up to 30 words, often behind what a row has room for."""
-    directory = tmp_path_factory.mktemp("documents")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 24), ("dev", 11)):
-        with open(directory / f"{name}.csv", "w", newline="") as file:
-            write = csv.writer(file).writerow
-            write(["review", "color"])
-            for number in range(count):
-                text = rng.choice("one two three cat dog bird the a is".split(), rng.integers(3, 30)).tolist()
-                text.insert(rng.integers(len(text)), COLORS[number % 2])
-                write([" ".join(text), COLORS[number % 2]])
-    return directory
-
-
-def command(files, workdir, pretrained, *more):
-    flags = (
-        "--config.max_seq_length=12",
-        "--config.doc_stride=5",
-        "--config.batch_size=16",
-        "--config.epochs=1",
-    )
-    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
-
-
-@pytest.mark.long
-def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsys):
-    run = tmp_path / "run"
-    assert cli.main(command(files, run, pretrained)) == 0
-    said = capsys.readouterr().out
-    with open(files / "dev.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    lengths = np.array([len(row["review"].split()) for row in rows])
-    windows = 1 + np.maximum(0, -(-(lengths - 10) // 5))
-    assert f"11 examples from {files}/dev.csv; labels blue: 5, red: 6; " in said
-    assert f"{windows.sum()} windows (of 11 examples, " in said and "cut at" not in said
-    best = json.loads((run / "best.json").read_text())
-    with open(files / "train.csv", newline="") as file:
-        lengths = np.array([len(row["review"].split()) for row in csv.DictReader(file)])
-    assert best["step"] == -(-np.sum(1 + np.maximum(0, -(-(lengths - 10) // 5))) // 16)
-
-    kept = [line.split("\t") for line in (run / "predictions-dev.tsv").read_text().splitlines()[1:]]
-    assert [row[0] for row in kept] == [str(i) for i in range(11)]
-    right = np.mean([row[1] == truth["color"] for row, truth in zip(kept, rows, strict=True)])
-    assert right == pytest.approx(best["scores"]["accuracy"])
-    errors = (run / "errors-dev.tsv").read_text().splitlines()[1:]
-    assert len(errors) == round(11 * (1 - right))
-    assert all(line.split("\t")[4] == rows[int(line.split("\t")[0]) - 2]["review"] for line in errors)
-
-    new, out = tmp_path / "new.csv", tmp_path / "out.tsv"
-    new.write_text("review\n" + "".join(f"{row['review']}\n" for row in rows))
-    assert cli.main(["predict", f"--workdir={run}", f"--input={new}", f"--output={out}"]) == 0
-    again = [line.split("\t") for line in out.read_text().splitlines()[1:]]
-    np.testing.assert_allclose(
-        [[float(p) for p in row[2:]] for row in again],
-        [[float(p) for p in row[2:]] for row in kept],
-        atol=2e-6,
-    )
