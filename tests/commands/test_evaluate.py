@@ -1,6 +1,8 @@
 """`bert-jax evaluate` of pre-trained models; that of fine-tuned ones is tested with their tasks."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from support import fine_tuned, pretrained, processes
@@ -126,3 +128,17 @@ def test_mistakes_in_files_are_told_before_the_parameters_are_read(tmp_path, rec
         (["predict", f"--input={good}", output], "checkpoint"),
     ):
         assert message in fine_tuned.mistake([*command, f"--workdir={run}"], capsys)
+
+
+def test_the_step_of_a_run(tmp_path, records):
+    run = fine_tuned.make_run(
+        tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], text_a="a", label="b"
+    )
+    (step,) = (path.name for path in (run / "checkpoints").iterdir())
+    shutil.copytree(run / "checkpoints" / step, run / "best" / step)
+    shutil.copytree(run / "checkpoints" / step, run / "best" / "7")
+    for which, place in (("best", "best"), ("last", "checkpoints"), (step, "checkpoints"), ("7", "best")):
+        source = predictor.Predictor(str(run), which, log=lambda line: None).source
+        assert Path(source).parent == run / place and (which != "7" or Path(source).name == "7")
+    with pytest.raises(UserError, match=r"--step=8: .* has no such step"):
+        predictor.Predictor(str(run), "8")
