@@ -23,15 +23,6 @@ def test_a_sample_of_corruptions(tmp_path, kind, count):
     assert sum(number for (_, outcome), number in outcomes.items() if outcome == DETECTED) > count / 8
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kind", ["records", "checkpoints", "adapters", "runs"])
-def test_five_hundred_corruptions(tmp_path, kind):
-    outcomes, wrong = try_all(kind, tmp_path, range(500))
-    assert not wrong
-    assert sum(outcomes.values()) == 500
-
-
 def test_wrong_data_is_seen(tmp_path, monkeypatch):
     # Without the digests of the manifest, records that were swapped are not noticed.
     def remove_digests(directory):

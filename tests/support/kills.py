@@ -22,14 +22,13 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "GLIBC_TUNABLES": "",  # a process that is forked must not start itself again
     "XLA_FLAGS": xla_flags.with_devices(1),
     "PYTHONWARNINGS": "ignore::RuntimeWarning",
 }
 # What commands import as they run. A fork of it is not disturbed when the files change.
 _MODULES = (
     "bert_jax.cli",
-    "bert_jax.training.loop",
+    "bert_jax.training.train",
     "bert_jax.commands.pretrain",
     "bert_jax.runs.pretrain",
     "bert_jax.objectives.masked_lm",
