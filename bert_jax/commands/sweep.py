@@ -1,11 +1,11 @@
-r"""Run an experiment: train its arms with several seeds, judge them alike, and write one table.
+r"""Run an experiment: train its arms with several seeds, evaluate them alike, and write one table.
 
     bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue --data=conll=conll2003 --seconds=600
 
 `bert-jax configs` lists the experiments that are installed, as experiments/NAME; an experiment may also be a
 Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each arm
-and seed, results.json, README.md with the table, and pictures. Run the same command again to go on after an
+and seed, results.json, README.md with the table, and plots. Run the same command again to go on after an
 interruption, or to add seeds: nothing that has a result is done again. One sweep at a time uses a WORKDIR;
 --table may be asked for meanwhile.
 """
@@ -57,7 +57,7 @@ def define_flags(define: Define) -> None:
     define.integer(
         "train_rows", "Fine-tune on the first rows only, at most this many. Default: the experiment's."
     )
-    define.boolean("table", "Only write the table and the pictures of what has run.")
+    define.boolean("table", "Only write the table and the plots of what has run.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

@@ -5,7 +5,6 @@ The functions need neither files nor run configurations, so scripts that compare
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import itertools
 import platform
@@ -30,7 +29,7 @@ from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import device_memory, host, sharding
 from bert_jax.training import flops
-from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.state import init_state
 from bert_jax.training.step import TrainSetup
 
 Batch = dict[str, np.ndarray]
@@ -169,7 +168,7 @@ def time_train_step(
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
             batches, of which the next one is assembled and transferred during a step, as in training.
         steps: the number of steps to time, after the warm-up steps.
-        accumulate_steps: the number of parts in which the gradient is computed; see `step.make_train_step`.
+        accumulate_steps: the number of microbatches.
         seed: the seed of the parameters, the masks and dropout.
         objective: what is learned with these masks, with what is frozen or adapted; by default the task.
         log: called with a line before the compilation and before the timing.
@@ -198,16 +197,32 @@ def time_train_step(
     rows, length = first["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
-    step, compile_seconds = _compile(program, accumulate_steps, first, seed)
+    began = time.perf_counter()
+    lowered = program.step_with(accumulate_steps).lower(
+        program.abstract_state, program.place(first), np.uint32(seed)
+    )
+    step = lowered.compile()
+    compile_seconds = time.perf_counter() - began
     host.keep_activations(step, mesh.size)
     log(
         f"compiled in {compile_seconds:.1f} s; timing {wording.counted(steps, 'step')} after "
         f"{_WARM_UP_STEPS} of warm-up"
     )
     state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
-    count = functools.partial(_count, row_flops, predicted=task.masking.prob)
-    batches = itertools.chain([first], supply)
-    seconds, mean, loss = _time(step, state, batches, steps, count, program.place, seed)
+    host_batch, batch = first, program.place(first)
+    seconds, counts = [], []
+    for _ in range(_WARM_UP_STEPS + steps):
+        counts.append(_count(row_flops, host_batch, task.masking.prob))
+        began = time.perf_counter()
+        state, metrics = step(state, batch, np.uint32(seed))
+        following = next(supply)
+        if following is not host_batch:  # the same object stays on the devices
+            host_batch, batch = following, program.place(following)
+        jax.block_until_ready((state, metrics, batch))
+        seconds.append(time.perf_counter() - began)
+    seconds, counts = seconds[_WARM_UP_STEPS:], counts[_WARM_UP_STEPS:]
+    # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
+    mean = {name: float(np.mean([each[name] for each in counts])) for name in counts[0]}
 
     flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
     peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
@@ -234,62 +249,9 @@ def time_train_step(
             "memory_bytes": None
             if memory is None
             else device_memory.program_bytes(memory, mesh.devices.flat[0].platform),
-            "loss": loss,
+            "loss": float(metrics["loss"]),
         }
     )
-
-
-def _compile(
-    program: TrainSetup, accumulate_steps: int, batch: Batch, seed: int
-) -> tuple[jax.stages.Compiled, float]:
-    """Returns the compiled train step, and the seconds of its compilation."""
-    step, rows = program.step_with(accumulate_steps), program.place(batch)
-    began = time.perf_counter()
-    compiled = step.lower(program.abstract_state, rows, np.uint32(seed)).compile()
-    return compiled, time.perf_counter() - began
-
-
-def _time(
-    step: jax.stages.Compiled,
-    state: TrainState,
-    batches: Iterator[Batch],
-    steps: int,
-    count: Callable[[Batch], dict[str, float]],
-    placed: Callable[[Batch], dict[str, jax.Array]],
-    seed: int,
-) -> tuple[list[float], dict[str, float], float]:
-    """Runs some steps, the first of which are not timed.
-
-    Args:
-        step: the compiled train step.
-        state: the state to start from, which is donated.
-        batches: the batches of this process. One that is the same object as the one before stays on the
-            devices.
-        steps: the number of steps to time.
-        count: returns counts of a batch; see `_count`.
-        placed: places a batch on the devices.
-        seed: the seed of the masks and dropout.
-
-    Returns:
-        The seconds of each timed step, the mean of each count over their batches, and the loss of the last.
-    """
-    host = next(batches)
-    batch = placed(host)
-    seconds, counted = [], []
-    for _ in range(_WARM_UP_STEPS + steps):
-        counts = count(host)
-        began = time.perf_counter()
-        state, metrics = step(state, batch, np.uint32(seed))
-        following = next(batches)
-        if following is not host:
-            host, batch = following, placed(following)
-        jax.block_until_ready((state, metrics, batch))
-        seconds.append(time.perf_counter() - began)
-        counted.append(counts)
-    # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
-    timed = counted[_WARM_UP_STEPS:]
-    mean = {name: float(np.mean([counts[name] for counts in timed])) for name in timed[0]}
-    return seconds[_WARM_UP_STEPS:], mean, float(metrics["loss"])
 
 
 def time_loader(dataset: packed.PackedDataset, batch_size: int, seed: int = 0) -> dict[str, float]:
@@ -334,7 +296,7 @@ def _count(row_flops: RowFlops, batch: Batch, predicted: float) -> dict[str, flo
     Args:
         row_flops: the FLOPs of a row of (tokens, predictions, sequences).
         batch: the batch.
-        predicted: the share of the tokens that are predicted.
+        predicted: the fraction of the tokens that are predicted.
     """
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
     each = [row_flops(int(n), max(1, round(predicted * n)), 1) for n in lengths]

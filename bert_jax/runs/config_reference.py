@@ -57,10 +57,10 @@ def _table(fields: Mapping[str, Field], of_finetuning: Mapping[str, Field] | Non
         default = _value(field.default)
         if of_finetuning and of_finetuning[name].default != field.default:
             default += f"; fine-tuning {_value(of_finetuning[name].default)}"
-        for value, tasks in _defaults_of_tasks(name).items():
-            default += f"; {', '.join(tasks)} {value}"
-        meaning = field.meaning + (_users(field) if isinstance(field, task_fields.TaskField) else "")
-        cells = (f"`{name}`", default, _RESUME[field.resume], meaning)
+        for task, spec in registry.tasks().items():
+            if name in spec.defaults:
+                default += f"; {task} {_value(spec.defaults[name])}"
+        cells = (f"`{name}`", default, _RESUME[field.resume], field.meaning + _users(field))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -73,21 +73,12 @@ def _value(value: Any) -> str:
     return f"`{value}`" if value and isinstance(value, str) else "" if value in ("", None) else f"{value:g}"
 
 
-def _defaults_of_tasks(name: str) -> dict[str, list[str]]:
-    """Returns {default: tasks} of the tasks for which a field has a default of their own."""
-    found: dict[str, list[str]] = {}
-    for task, spec in registry.tasks().items():
-        if name in spec.defaults:
-            found.setdefault(_value(spec.defaults[name]), []).append(task)
-    return found
-
-
-def _users(field: task_fields.TaskField) -> str:
+def _users(field: Field) -> str:
     """Returns the names of the tasks that use a field, if not all of them do."""
-    every = task_fields.classes()
-    if len(field.users) == len(every):
+    users = getattr(field, "users", task_fields.classes())
+    if len(users) == len(task_fields.classes()):
         return ""
-    return f"; only {', '.join(task.title for task in field.users)}"
+    return f"; only {', '.join(task.title for task in users)}"
 
 
 def main(path: str) -> None:

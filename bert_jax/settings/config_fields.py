@@ -1,8 +1,8 @@
 """Fields of a run's configuration: how one is declared, and what follows from its declaration.
 
-Configurations are frozen dataclasses, whose fields `option` declares: those of runs in
-`bert_jax.settings.typed`, those of a task in its `Config`. Their defaults, the checks of values, what may
-change when a run resumes, and docs/config.md follow from the declarations.
+Configurations are frozen dataclasses, whose fields `option` declares; see `bert_jax.settings.run_config` and
+the `Config` of each task. Their defaults, the checks of values, what may change when a run resumes, and
+docs/config.md follow from the declarations.
 """
 
 from __future__ import annotations

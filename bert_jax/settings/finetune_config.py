@@ -46,7 +46,10 @@ class FinetuneConfig(RunConfig):
     batch_size: int = _other_default("batch_size", 32)
     epochs: float = option(3.0, "passes over the training file", above=0, maximum=10**6)
     warmup_fraction: float = option(
-        0.1, "share of all steps that is warm-up, unless `optimizer.warmup_steps` is set", minimum=0, below=1
+        0.1,
+        "fraction of the steps that is warm-up, unless `optimizer.warmup_steps` is set",
+        minimum=0,
+        below=1,
     )
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig(learning_rate=5e-5, warmup_steps=0)
     distillation: DistillationConfig = DistillationConfig(losses="logits=0.5, task=0.5")

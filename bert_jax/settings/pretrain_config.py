@@ -47,7 +47,7 @@ class Ramp:
 
         Args:
             field: the name of the field that has the text, for messages.
-            text: pairs STEP=VALUE with commas between.
+            text: pairs STEP=VALUE separated by commas.
             maximum: the largest valid value.
 
         Raises:
@@ -84,7 +84,7 @@ class Ramp:
 class MaskingConfig(Part):
     """Which tokens are predicted in pre-training, and what replaces them."""
 
-    prob: float = option(0.15, "share of the tokens to predict", above=0, below=1)
+    prob: float = option(0.15, "fraction of the tokens to predict", above=0, below=1)
     strategy: str = option(
         "token",
         "what is chosen: `token`, `whole_word`, `span` (SpanBERT's spans of up to 10 words), or `ngram` "
@@ -179,7 +179,7 @@ class ReplacedTokensConfig(Part):
         "of `model.hidden_size`",
         maximum=2**20,
     )
-    weight: float = amount(50.0, "factor of the discriminator's loss beside the generator's")
+    weight: float = amount(50.0, "factor of the discriminator's loss; the generator's is 1")
     temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
 
 
@@ -206,11 +206,11 @@ class PretrainDataConfig(Part):
     vocab: str = free("", "the vocabulary of records of the latter, which do not have it with them")
     replay: str = free(
         "",
-        "records of general text, of which each batch takes a share, so that less is forgotten "
-        "([continued-pretraining.md](continued-pretraining.md)); directories with commas between",
+        "records of general text, from which each batch takes some rows, so that less is forgotten "
+        "([continued-pretraining.md](continued-pretraining.md)); comma-separated directories",
     )
     replay_share: float = option(
-        0.1, "share of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
+        0.1, "fraction of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
     )
     eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
 
@@ -228,7 +228,7 @@ class PretrainConfig(RunConfig):
     budget: BudgetConfig = BudgetConfig()
     batch_ramp: str = option(
         "",
-        "rows of the global batch by step, `STEP=ROWS` with commas between, such as `0=256, 1000=512`: 512 "
+        "rows of the global batch by step, `STEP=ROWS` separated by commas, such as `0=256, 1000=512`: 512 "
         "from step 1,000 on. It begins at step 0 and ends with `batch_size` ([optimizers.md](optimizers.md))",
     )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()

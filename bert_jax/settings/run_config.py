@@ -144,7 +144,7 @@ class OptimizerConfig(Part):
     )
     rates: str = option(
         "",
-        "factors of the learning rate for groups of parameters, `REGEX=FACTOR` with semicolons between, "
+        "factors of the learning rate for groups of parameters, `REGEX=FACTOR` separated by semicolons, "
         "such as `encoder/embeddings/.*=0.1; classifier/.*=10`; the first match counts",
     )
     freeze: str = option(
@@ -167,8 +167,8 @@ class PretrainOptimizerConfig(OptimizerConfig):
     )
     warmup_fraction: float = option(
         0.0,
-        "share of the schedule in which the learning rate rises, in place of `optimizer.warmup_steps`, which "
-        "is then 0",
+        "fraction of the schedule in which the learning rate rises, instead of "
+        "`optimizer.warmup_steps`, which is then 0",
         minimum=0,
         below=1,
     )
@@ -210,7 +210,7 @@ class AdapterConfig(Part):
     alpha: float = fixed(16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6)
     targets: str = fixed(
         "",
-        "dense layers with an update, with commas between: `query`, `key`, `value`, `attention_output`, "
+        "dense layers with an update, separated by commas: `query`, `key`, `value`, `attention_output`, "
         "`intermediate` and `output`; empty for the family's, in general `query,value`",
     )
     train: str = fixed(
@@ -256,7 +256,7 @@ class DistillationConfig(Part):
     )
     losses: str = option(
         "logits=5, task=2, cosine=1",
-        "what is compared, `NAME=SCALE` with commas between: `logits`; `cosine` of the last states; "
+        "what is compared, `NAME=SCALE` separated by commas: `logits`; `cosine` of the last states; "
         "`embeddings`, `hidden` and attention `scores`, squared differences; `attention`, and the relations "
         "between `values`, between `queries` and between `keys`, divergences in one layer; and `task`, the "
         "loss without a teacher",
@@ -408,7 +408,7 @@ class RunConfig(Part):
     )
     accumulate_steps: int = free(
         1,
-        "parts in which the gradient of a batch is computed, to save memory; the result is that of the "
+        "microbatches in which the gradient is computed, to save memory; the result is that of the "
         "whole batch. 0: the fewest that fit into the memory of the devices, found at the start of the run, "
         "which compiles a few programs",
         maximum=2**20,
@@ -422,7 +422,7 @@ class RunConfig(Part):
     eval: EvalConfig = EvalConfig()
     trackers: str = free(
         "",
-        "experiment trackers beside TensorBoard: `wandb`, `mlflow`, or both with a comma between "
+        "experiment trackers in addition to TensorBoard: `wandb`, `mlflow`, or both with a comma between "
         "([hosts.md](hosts.md#trackers))",
     )
     log_every: int = free(100, "steps between two lines of metrics", minimum=1)
@@ -435,7 +435,7 @@ class RunConfig(Part):
         "`model.*` that say how the model is computed (`dtype`, `attention`, `remat`, "
         "`scan_unroll`), are those of the config. So is any other field of `model.*` that is set on the "
         "command line, and in fine-tuning one that the config file sets to another value than the default. "
-        "A size that is set and differs from the checkpoint's is refused",
+        "A size that is set and differs from the checkpoint's is an error",
     )
     init_ignore: str = option(
         "",

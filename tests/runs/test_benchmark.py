@@ -34,10 +34,10 @@ def known_peak(monkeypatch):
 
 @pytest.mark.parametrize("length", [64, 128, 512])
 @pytest.mark.parametrize("rows", ["full", "padded", "packed"])
-def test_synthetic_batches_are_sound_rows(rows, length):
+def test_synthetic_batches_are_valid_rows(rows, length):
     batch = benchmark.synthetic_batch(rows, 16, length, 1000)
     assert batch["input_ids"].shape == (16, length) and all(x.dtype == np.int32 for x in batch.values())
-    assert packed._sound_sequences(
+    assert packed._valid_sequences(
         batch["lengths"], batch["starts"], batch["first_lengths"], batch["next_sentence_labels"]
     ).all()
     real = np.arange(length) < batch["lengths"][:, None]

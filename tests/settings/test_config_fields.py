@@ -88,7 +88,7 @@ def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):
     except UserError as error:
         told = str(error)
         # A mesh is named by its sizes, and the steps of a fine-tuning follow from other fields.
-        names = {"mesh": name.rpartition(".")[2], "epoc": "steps", "step": "steps"}
+        names = {"mesh": name.rpartition(".")[2], "epoc": "steps", "step": "steps", "opti": "optimizer."}
         assert name.removeprefix("model.") in told or names.get(name[:4], name) in told, told
         assert "\n" not in told and len(told) < 400
 
