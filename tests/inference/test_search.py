@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fine_tuned import make_run
+from support.embeddings import tiny_model
+from support.fine_tuned import make_run, make_task
 from support.pretrained import vocabulary  # noqa: F401
 
+from bert_jax import cli
+from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
-from bert_jax.inference import search
+from bert_jax.inference import embedding, search
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search import Mining, Reranker, mine, nearest
 from bert_jax.inference.text_files import Document, read_documents
@@ -210,3 +213,32 @@ def test_fingerprints_differ_by_name():
     now = {"weights": "y", "pooling": "mean", "config": {"causal": True, "new": 1}}
     assert search.differences(settings, now) == ["weights", "causal"]
     assert search.differences(settings, json.loads(json.dumps(settings))) == []
+
+
+@pytest.mark.long
+def test_hard_negatives_of_a_file_are_read_by_training(tmp_path, vocabulary):  # noqa: F811
+    pairs = [(f"the {x} {y}", f"{y} {x}") for x in ("red", "blue", "green") for y in ("cat", "dog", "bird")]
+    model = tiny_model(tmp_path)
+    work_directory.FORMAT.write(model, tmp_path / "model")
+    (tmp_path / "pairs.tsv").write_text("q\ta\n" + "".join(f"{q}\t{a}\n" for q, a in pairs))
+    (tmp_path / "more.txt").write_text("one big cat\n\n \ntwo\n")
+    command = ["search", f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
+    command += [
+        "--text_a=q",
+        "--text_b=a",
+        "--negatives=2",
+        "--share=1.5",
+        f"--corpus={tmp_path / 'more.txt'}",
+    ]
+    for name, negatives in (("out.jsonl", "negatives"), ("out.tsv", "negative1,negative2")):
+        assert cli.main([*command, f"--output={tmp_path / name}"]) == 0
+        task = make_task(vocabulary, "embedding", text_a="q", text_b="a", negatives=negatives)
+        assert task.encode(task.read_training(str(tmp_path / name))).rows_per_example == 4
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    candidates = [a for _, a in pairs] + ["one big cat", "two"]
+    embedder = embedding.Embedder(model)
+    for row, (question, answer) in zip(rows, pairs, strict=True):
+        cosines = embedder.unit_vectors(candidates) @ embedder.unit_vectors([question])[0]
+        limit = 1.5 * cosines[candidates.index(answer)]
+        near = [candidates[i] for i in np.argsort(-cosines) if cosines[i] <= limit]
+        assert row["negatives"] == [text for text in near if text != answer][:2]
