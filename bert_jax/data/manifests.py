@@ -80,9 +80,7 @@ def parse(content: bytes, path: str, schema: str | None = None) -> dict[str, Any
     names = [entry["name"] for split in manifest["splits"].values() for entry in split["files"]]
     for name in (manifest["vocabulary"]["file"], *names):
         if not is_plain_name(name):
-            raise UserError(
-                f"{path}: it names the file {name[:100]!r}; expected files beside it, named without a folder"
-            )
+            raise UserError(f"{path}: it names the file {name[:100]!r}; expected a name without a folder")
     return manifest
 
 
@@ -194,18 +192,10 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
         UserError: the vocabularies or the settings differ, or no directory has the split.
     """
     check_vocabularies(directories)
-    first_name, first = directories[0]
-    for name, manifest in directories[1:]:
-        for setting in ("max_seq_length", "max_predictions_per_seq"):
-            if manifest.get(setting) != first.get(setting):
-                raise UserError(
-                    f"the records {first_name} and {name} have {setting} {first[setting]} and "
-                    f"{manifest[setting]}; make them anew with the same one"
-                )
-    pairs = {manifest["nsp"]: name for name, manifest in directories if manifest.get("nsp", "none") != "none"}
-    if len(pairs) > 1:
-        found = " and ".join(f"{name} --nsp={kind}" for kind, name in pairs.items())
-        raise UserError(f"the labels of the records mean different things: {found}; train on one of them")
+    for setting in ("max_seq_length", "max_predictions_per_seq"):
+        _check_equal([(name, manifest.get(setting)) for name, manifest in directories], setting)
+    labels = [(name, manifest.get("nsp", "none")) for name, manifest in directories]
+    _check_equal([one for one in labels if one[1] != "none"], "labels (--nsp)")
     available = list({split: None for _, manifest in directories for split in manifest["splits"]})
     if split not in available:
         raise UserError(
@@ -216,14 +206,16 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
 
 def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Raises UserError if (directory, manifest) pairs have different vocabularies or rows of another form."""
-    first_name, first = directories[0]
-    for name, manifest in directories[1:]:
-        ours, theirs = first["vocabulary"], manifest["vocabulary"]
-        if theirs["digest"] != ours["digest"]:
-            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
-        for setting in ("lower_case", "strip_accents", "normalizer", "template"):
-            if theirs.get(setting) != ours.get(setting):
-                raise UserError(
-                    f"the records {first_name} and {name} were made with another {setting}: "
-                    f"{ours.get(setting, 'the default')} and {theirs.get(setting, 'the default')}"
-                )
+    for setting in ("digest", "lower_case", "strip_accents", "normalizer", "template"):
+        values = [(name, manifest["vocabulary"].get(setting)) for name, manifest in directories]
+        _check_equal(values, "vocabulary" if setting == "digest" else setting)
+
+
+def _check_equal(values: Sequence[tuple[str, Any]], what: str) -> None:
+    """Raises UserError if (directory, value) pairs have different values."""
+    for name, value in values[1:]:
+        first_name, first = values[0]
+        if value != first:
+            raise UserError(
+                f"the records {first_name} and {name} differ in their {what}: {first} and {value}"
+            )

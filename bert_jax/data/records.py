@@ -35,9 +35,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
 
 def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
     """Returns (directory, manifest) pairs of record directories with the same schema."""
-    names = comma_lists.paths(data_dir)
-    if not names:
-        raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
+    names = comma_lists.paths(data_dir) or [""]
     foreign = {name: found for name in names if (found := foreign_files(name))}
     if foreign and not vocab:
         raise UserError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
-from bert_jax.data import google, tfrecord
+from bert_jax.data import google
 from bert_jax.data.records import Dataset
 
 _ROWS = 1024  # rows that are read together
@@ -30,12 +28,7 @@ def count(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, rows, _ROWS):
         chunk = indices[start : start + _ROWS]
-        try:
-            counts += _count(dataset, chunk, vocab_size)
-        except tfrecord.CorruptRecordError:
-            for index in chunk:
-                with contextlib.suppress(tfrecord.CorruptRecordError):  # training reports these rows
-                    counts += _count(dataset, index[None], vocab_size)
+        counts += _count(dataset, chunk, vocab_size)
     return counts
 
 

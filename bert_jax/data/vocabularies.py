@@ -24,8 +24,7 @@ def of_records(dataset: Dataset) -> Tokenizer:
 def check(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
     """Raises UserError unless a checkpoint has the vocabulary, the text and the form of rows of the data.
 
-    Accents that the records keep and the checkpoint does not are refused. The reverse is not, since `data`
-    has no flag for it; where it matters, the vocabulary has tokens with accents, and `data` keeps them.
+    A checkpoint may keep accents that the records do not have, since `data` has no flag for it.
 
     Args:
         field: the field of the configuration, or the flag, that names the checkpoint.
@@ -33,26 +32,17 @@ def check(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tok
         theirs: its tokenizer.
         tokenizer: the tokenizer of the data.
     """
+    problem = ""
     if theirs.tokens != tokenizer.tokens:
-        raise UserError(
-            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
-            "with its vocabulary"
-        )
-    for setting in ("lower_case", "normalizer"):
-        wanted, found = getattr(theirs, setting), getattr(tokenizer, setting)
-        if wanted != found:
-            flag = f"--{setting}={str(wanted).lower()}"
-            raise UserError(
-                f"{field}={path} was trained on text with {setting}={wanted}, and the records were made with "
-                f"{setting}={found}; make them again with `bert-jax data {flag}`"
-            )
-    if theirs.strip_accents and not tokenizer.strip_accents:
-        raise UserError(
-            f"{field}={path} was trained on text without accents, and the records have them; make them again "
-            "with `bert-jax data --lower_case`"
-        )
-    if theirs.template != tokenizer.template:
-        raise UserError(
-            f"{field}={path} was trained with rows {theirs.template.pair!r}, and the records have "
-            f"{tokenizer.template.pair!r}; make records of the form of the checkpoint"
-        )
+        problem = "another vocabulary; make the records with its vocabulary"
+    elif theirs.template != tokenizer.template:
+        problem = f"rows {theirs.template.pair!r}, and the records have {tokenizer.template.pair!r}"
+    elif theirs.strip_accents and not tokenizer.strip_accents and theirs.lower_case == tokenizer.lower_case:
+        problem = "text without accents, and the records have them; use `bert-jax data --lower_case`"
+    for name in ("lower_case", "normalizer"):
+        expected, actual = getattr(theirs, name), getattr(tokenizer, name)
+        if not problem and expected != actual:
+            flag = f"--{name}={str(expected).lower()}"
+            problem = f"{name}={expected}, and the records with {actual}; use `bert-jax data {flag}`"
+    if problem:
+        raise UserError(f"{field}={path} was trained with {problem}")

@@ -34,7 +34,7 @@ class AssembledModel(Module):
     masked_lm: MaskedLMHead = MASKED_LM
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         head = self.classification
         self.encoder = Encoder(self.config)
         if "pooler" in self.groups:

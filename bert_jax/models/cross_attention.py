@@ -14,7 +14,7 @@ class CrossAttention(Module):
     """
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         config, bias = self.config, self.config.attention_bias
         heads = (config.num_attention_heads, config.head_dim)
         self.value = self.dense(None, heads, ("embed",), ("heads", "kv"), use_bias=bias)

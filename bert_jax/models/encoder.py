@@ -25,7 +25,7 @@ class EncoderLayer(Module):
     spec: LayerSlice = LayerSlice()
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         config, hidden = self.config, (self.config.hidden_size,)
         heads = (config.num_attention_heads, config.head_dim)
         bias = config.attention_bias
@@ -262,7 +262,7 @@ class Encoder(Module):
     """
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         self.embeddings = Embeddings(self.config)
         self.layers = Layers(self.config)
         self.final_norm = self.norm() if self.config.final_norm else identity

@@ -82,14 +82,14 @@ def test_names_stay_inside_the_folder(make_records, tmp_path, monkeypatch, name)
 @pytest.mark.parametrize(
     "place, value, message",
     [
-        (("vocabulary", "lower_case"), False, "were made with another lower_case: True and False"),
-        (("vocabulary", "normalizer"), "albert", "were made with another normalizer: the default and albert"),
+        (("vocabulary", "lower_case"), False, "differ in their lower_case: True and False"),
+        (("vocabulary", "normalizer"), "albert", "differ in their normalizer: None and albert"),
         (
             ("vocabulary", "template"),
             {"single": "[CLS] A [SEP]"},
-            "were made with another template: the default and",
+            "differ in their template: None and",
         ),
-        (("nsp",), "sop", "the labels of the records mean different things: .* --nsp=next and .* --nsp=sop"),
+        (("nsp",), "sop", "differ in their labels .*: next and sop"),
     ],
 )
 def test_records_of_different_kinds_are_not_one_dataset(make_records, tmp_path, place, value, message):

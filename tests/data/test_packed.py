@@ -88,9 +88,9 @@ def change_manifest(directory, **changes):
 def test_directories_that_do_not_go_together(make_records):
     first, second, third = make_records("a")[0], make_records("b")[0], make_records("c", length=40)[0]
     change_manifest(second, vocabulary={"digest": "other"})
-    with pytest.raises(UserError, match=r"a and .*b were made with different vocabularies"):
+    with pytest.raises(UserError, match=r"a and .*b differ in their vocabulary"):
         records.open_dataset(f"{first},{second}", "train")
-    with pytest.raises(UserError, match="max_seq_length 32 and 40"):
+    with pytest.raises(UserError, match="max_seq_length: 32 and 40"):
         records.open_dataset(f"{first},{third}", "train")
 
 

@@ -149,7 +149,7 @@ def test_mistakes(evaluate, model, directory, tmp_path):
     for data, options, message in (
         (directory, {"of": model.replace(params=encoder, head="none")}, "has no masked LM head"),
         (directory, {"of": causal(model), "prob": 0.2}, "prob=0.2, .* predicts the next token and has no ma"),
-        (other, {}, "was trained with another vocabulary than that of the records"),
+        (other, {}, "was trained with another vocabulary"),
         (long, {}, "have 33 tokens and .* 32 positions"),
         (directory, {"split": "dev"}, "have no split 'dev'"),
         (directory, {"prob": 1.0}, "masking.prob=1.0 must be between 0 and 1"),

@@ -86,12 +86,10 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
     assert "there is no record directory '/missing'" in error_of(pretrain(**{"data.replay": "/missing"}))
     other = processes.write_records(tmp_path / "words", words=96)
     error = error_of(pretrain(**{"data.replay": other}))
-    assert f"the records {records} and {other} were made with different vocabularies" in error
+    assert f"the records {records} and {other} differ in their vocabulary" in error
     other = processes.write_records(tmp_path / "long", length=64)
     error = error_of(pretrain(**{"data.replay": other}))
-    assert error.endswith(
-        f"the records {records} and {other} have max_seq_length 32 and 64; make them anew with the same one\n"
-    )
+    assert error.endswith(f"the records {records} and {other} differ in their max_seq_length: 32 and 64\n")
     google_records.write(tmp_path / "masked" / "tf_examples.tfrecord", [google_records.example()])
     assert "name their vocabulary in data.vocab" in error_of(pretrain(**{"data.replay": tmp_path / "masked"}))
 

@@ -14,7 +14,7 @@ class ClassificationAndLanguageModel(ClassificationModel):
     language_model: MaskedLMHead = MASKED_LM
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         super().setup()
         self.mlm = MaskedLanguageModelHead(self.config, self.language_model)
 

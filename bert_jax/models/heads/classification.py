@@ -53,7 +53,7 @@ class ClassificationModel(Module):
     head: ClassificationHead = SEQUENCE
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         head = self.head
         self.encoder = Encoder(self.config)
         between = {"activation": head.activation, "use_bias": head.dense_bias, "has_norm": head.norm}
@@ -101,7 +101,7 @@ class SentenceModel(Module):
     pooling: str = "mean"
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         self.encoder = Encoder(self.config)
         self.pool = POOLINGS[self.pooling]
 

@@ -17,7 +17,7 @@ class MaskedLanguageModelHead(Module):
     head: MaskedLMHead = MASKED_LM
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         config, head = self.config, self.head
         self.transform, self.activate = identity, identity
         if head.transform:
@@ -54,7 +54,7 @@ class ReplacedTokenHead(Module):
     """Dense, activation and one logit for each token: [B, L, H] -> [B, L] (ELECTRA, section 2)."""
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         self.dense_layer = self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))
         self.activate = ACTIVATIONS[self.config.hidden_act]
         self.out = self.dense(None, (1,), ("embed",), ("classes",))
@@ -71,7 +71,7 @@ class PretrainingModel(Module):
     next_sentence: bool = True
 
     def setup(self):
-        """Creates the parts."""
+        """Creates the submodules."""
         self.encoder = Encoder(self.config)
         self.mlm = MaskedLanguageModelHead(self.config, self.head)
         if self.next_sentence:
