@@ -13,12 +13,10 @@ Exit codes:
 from __future__ import annotations
 
 import ast
-import codecs
 import importlib
 import inspect
 import io
 import itertools
-import json
 import os
 import sys
 import textwrap
@@ -89,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     argv = sys.argv[1:]
     signals.open_closed_streams()
-    print_any_character()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of characters that the terminal lacks
     try:
         signals.install(argv[0] if argv else "")
         if argv and argv[0] in _TRAINING:
@@ -106,21 +105,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code not in (0, 2) and "jax" in sys.modules and not distributed.is_one_of_several():
         signals.leave(code)
     return code
-
-
-def print_any_character() -> None:
-    """Makes stdout escape characters that its encoding lacks, as JSON does; stderr does so by itself."""
-
-    def escape(error: UnicodeError) -> tuple[str | bytes, int]:
-        assert isinstance(error, UnicodeEncodeError)
-        character, end = error.object[error.start], error.start + 1
-        if "\udc80" <= character <= "\udcff":  # a byte of a file name that is not UTF-8
-            return os.fsencode(character), end
-        return json.dumps(character)[1:-1], end
-
-    codecs.register_error("bert_jax", escape)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="bert_jax")
 
 
 def _main(argv: Sequence[str]) -> int:

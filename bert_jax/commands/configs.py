@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import sys
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +32,7 @@ with epy.lazy_imports():
 ARGUMENTS = "[NAME]"
 
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
-_VALUES_WIDTH = 44  # fields with a longer value have their meaning below
+_VALUES_WIDTH = 44  # of the column of names and values
 
 
 def define_flags(define: Define) -> None:
@@ -70,8 +67,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
                 f"--fields {args[0]}: an experiment has no fields, and its file sets those of its trainings; "
                 f"`bert-jax configs {args[0]}` prints it"
             )
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        print(describe_fields(config_files.load(args[0]), columns))
+        print(describe_fields(config_files.load(args[0])))
         return
     source = path.read_text(encoding="utf-8")
     if not flags.output:
@@ -86,29 +82,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     print(f"wrote {flags.output}; {use}")
 
 
-def describe_fields(config: Mapping[str, Any], columns: int = 0) -> str:
-    """Returns the fields of a config, each with its value and its meaning beside it.
-
-    Args:
-        config: a config of pre-training or of fine-tuning.
-        columns: the width of the terminal, to which meanings are wrapped; 0 for one line per field.
-    """
+def describe_fields(config: Mapping[str, Any]) -> str:
+    """Returns the fields of a config, a line each with its value and its meaning."""
     if "task" in config:
         declared: Mapping[str, config_fields.Field] = task_fields.declared()
     else:
         declared = dict(config_fields.fields(pretrain_config.PretrainConfig()))
-    values = {name: f"{name} = {value!r}" for name, value in config_fields.flatten(config)}
-    limit = min(_VALUES_WIDTH, columns // 2) if columns else _VALUES_WIDTH
-    width = max((len(value) for value in values.values() if len(value) <= limit), default=0)
     lines = []
-    for name, value in values.items():
+    for name, value in config_fields.flatten(config):
         meaning = _LINK.sub(r"\1", declared[name].meaning) if name in declared else ""
-        room = max(20, columns - width - 2)
-        wrapped = textwrap.wrap(meaning, room, break_on_hyphens=False) if columns else [meaning]
-        if columns and len(value) > width:
-            lines.append(value)
-        else:
-            lines.append(f"{value:<{width}}  {''.join(wrapped[:1])}".rstrip())
-            wrapped = wrapped[1:]
-        lines += [f"{'':<{width}}  {part}" for part in wrapped]
+        lines.append(f"{f'{name} = {value!r}':<{_VALUES_WIDTH}}  {meaning}".rstrip())
     return "\n".join(lines)

@@ -1,5 +1,4 @@
 import errno
-import io
 import os
 import re
 import subprocess
@@ -166,22 +165,6 @@ def test_a_stream_that_is_closed_changes_no_exit_code(closed, argument, code):
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == code and "Traceback" not in done.stderr
     assert (not done.stdout) == (code == 2 or ">&-" in closed.split())
-
-
-@pytest.mark.parametrize(
-    "encoding, expected",
-    [
-        ("ascii", rb"caf\u00e9 caf%s \u5b50 \ud83d \ud83d\ude00" % b"\xe9"),
-        ("latin-1", rb"caf%s caf%s \u5b50 \ud83d \ud83d\ude00" % (b"\xe9", b"\xe9")),
-        ("utf-8", "caf\u00e9 caf%s \u5b50 \\ud83d \U0001f600".encode() % b"\xe9"),
-    ],
-)
-def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch, encoding, expected):
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
-    cli.print_any_character()
-    print("caf\u00e9 caf\udce9 \u5b50 \ud83d \U0001f600", end="", flush=True)
-    assert output.getvalue() == expected
 
 
 @pytest.mark.parametrize(
