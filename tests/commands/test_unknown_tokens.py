@@ -47,30 +47,6 @@ def test_the_fraction_without_special_tokens(vocabulary, count, warned):  # noqa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name, count", [("thai", 1), ("known", 0)])
-def test_embed_and_search(files, pretrained, capsys, name, count):  # noqa: F811
-    common = [f"--model={pretrained}"]
-    embed = ["embed", *common, f"--input={files}/{name}.txt", f"--output={files}/v.npy"]
-    search = ["search", *common, f"--corpus={files}/{name}.txt", f"--index={files}/index", "--query=a cat"]
-    for command in (embed, search):
-        assert cli.main(command) == 0
-        found = capsys.readouterr()
-        assert len(warnings_of(found.err.splitlines())) == count
-        share = "100.0%" if count else "0.5%"
-        assert f"{share} of the tokens are [UNK]" in found.out + found.err
-
-
-@pytest.mark.long
-def test_evaluate_and_predict(files, run, capsys):
-    evaluate = ["evaluate", f"--workdir={run}", f"--input={files}/thai.tsv"]
-    predict = ["predict", f"--workdir={run}", f"--input={files}/thai.txt", f"--output={files}/out.tsv"]
-    for command in (evaluate, predict):
-        assert cli.main(command) == 0
-        found = capsys.readouterr()
-        assert len(warnings_of(found.err.splitlines())) == 1 and "100.0% of" in found.out
-
-
-@pytest.mark.long
 def test_a_server_warns_once(run, pretrained):  # noqa: F811
     for make in (
         lambda log: services.Prediction(Predictor(str(run), log=log)),
