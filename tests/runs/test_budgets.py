@@ -32,7 +32,7 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     code, output, _ = pretrain(tmp_path / "whole", steps=1000, **TOKENS)
     whole = lines(tmp_path / "whole")
     assert code == 0 and f"the budget is spent, at step {len(whole)}: " in output, output
-    assert "at most 1,000 steps of 8 rows" in output
+    assert "at most 1,000 steps, 8,000 rows" in output
     shares = [line["budget"] for line in whole]
     assert shares == sorted(shares) and shares[-1] == 1 > shares[-2]
     # A step has the rate of what the steps before it have spent.

@@ -178,7 +178,7 @@ def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, t
 
     monkeypatch.setattr(outputs, "make_predict", make_predict)
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 3
-    assert "stopped at step 2, saved; run the same command to go on" in capsys.readouterr().err
+    assert "stopped at step 2, saved; run the same command to resume" in capsys.readouterr().err
     assert len(predicted) <= 2 and not (tmp_path / "run" / "best.json").exists()
     assert checkpoint.verify(tmp_path / "run" / "checkpoints" / "2")
     monkeypatch.setattr(outputs, "make_predict", real)
