@@ -77,23 +77,6 @@ def test_load_state_of_another_run(copy, mesh):
     assert_same(state, make_state(mesh, 6))
 
 
-def test_arrays_that_are_in_memory_are_not_read_again(copy, mesh):
-    """Two checkpoints that share some of their parameters, and differ in others of the same name."""
-    form = {"params": abstract(make_state(mesh).params)}
-    step, first, read = checkpoint.load_stored(copy / "4", form, {})
-    assert (step, len(read)) == (str(copy / "4"), 3)
-    assert_same(first["params"], make_state(mesh, 4).params)
-    _, again, read_again = checkpoint.load_stored(copy / "4", form, read)
-    assert read_again == {}
-    assert again["params"]["encoder"]["kernel"] is first["params"]["encoder"]["kernel"]
-    _, newer, of_newer = checkpoint.load_stored(copy, form, read)
-    assert len(of_newer) == 3 and not of_newer.keys() & read.keys()
-    assert_same(newer["params"], make_state(mesh, 6).params)
-    form["params"]["new"] = form["params"]["mlm"]
-    with pytest.raises(UserError, match=r"checkpoints/6: it has no params/new/bias"):
-        checkpoint.load_stored(copy, form, {})
-
-
 def test_parameters_that_were_trained_are_not_restored_as_frozen_ones(copy, mesh):
     params = abstract(make_state(mesh).params)
     form = {"params": {"mlm": params["mlm"]}, "frozen": {"params": {"encoder": params["encoder"]}}}

@@ -1,7 +1,6 @@
 """Programs on parameters as they are placed: what they return, and that they copy and cast no layer."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -66,23 +65,6 @@ def test_a_model_computes_what_it_does_with_stacked_parameters(family):
     expected = apply(config)(nest(params), *inputs())
     found = apply(placement.config_for(config, sharding.make_mesh()))(nest(apart), *inputs())
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("of_devices", [False, True])
-def test_kernels_are_cast_once_to_the_dtype_of_their_products(of_devices):
-    config = CONFIG.replace(dtype="bfloat16")
-    params, stacked = drawn(config)
-    mesh = sharding.make_mesh()
-    given = jax.device_put(params) if of_devices else params
-    cast = placement.place(given, stacked, mesh, "bfloat16")
-    for name, x in cast.items():
-        kernel = name in stacked and name.endswith("/kernel")
-        assert all(part.dtype == (jnp.bfloat16 if kernel else jnp.float32) for part in jax.tree.leaves(x))
-    program = apply(placement.config_for(config, mesh))
-    whole = placement.place(params, stacked, mesh, "float32")
-    np.testing.assert_array_equal(program(nest(cast), *inputs()), program(nest(whole), *inputs()))
-    assert all(x.dtype == np.float32 for x in params.values())
 
 
 @pytest.mark.long

@@ -7,20 +7,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from support import states
 from support.models import packed_batch, tiny_task
 
-from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_numbers
-from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import optimizers
-from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.state import init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 SPLITS = [
@@ -141,17 +138,6 @@ def test_accumulated_gradients_are_reduced_once():
     assert parameters <= sum(sizes) < 1.01 * parameters
 
 
-def test_kernels_that_layers_share_are_added_up_at_once():
-    def sums(*shape):
-        with sharding.on_mesh(sharding.make_mesh(8, 1, 1)):
-            given, rows = jnp.ones(shape), jnp.ones((16, 4))
-            form = functools.partial(sharding.sum_over_rows, lambda x, rows: x * jnp.sum(rows))
-            return jax.jit(form).lower(given, rows).as_text().count("all_reduce")
-
-    assert sums(256, 2, 3) == 1 and sums(12, 2, 3) == 12
-    assert sums(12, 2) == sums(12) == sums() == 1
-
-
 def test_each_device_adds_up_its_own_rows_by_their_numbers_in_the_batch():
     numbers = jnp.arange(16, dtype=jnp.uint32)
 
@@ -237,74 +223,3 @@ def test_a_process_has_its_rows_in_their_order():
 def test_a_mesh_that_does_not_fit(sizes, said):
     with pytest.raises(UserError, match=said):
         sharding.make_mesh(*sizes)
-
-
-class Factored(Objective):
-    """A parameter of three dimensions whose second moments Adafactor keeps by rows and columns."""
-
-    def init(self, key):
-        return {
-            "kernel": nn.Partitioned(jax.random.normal(key, (2, 16, 32)), names=("layers", "embed", "mlp")),
-            "bias": nn.Partitioned(jnp.zeros(32), names=("mlp",)),
-        }
-
-    def prepare(self, batch, key, train):
-        return batch
-
-    def weights(self, batch):
-        return {"square": jnp.float32(batch["x"].shape[0])}
-
-    def loss(self, params, batch, rngs):
-        out = jnp.einsum("bi,lij->bj", batch["x"], params["kernel"]) + params["bias"]
-        return {"square": (jnp.sum(jnp.square(out - 1)), jnp.float32(out.shape[0]))}, {}
-
-
-@pytest.mark.parametrize(
-    "tx,rate",
-    [
-        (optax.adafactor(min_dim_size_to_factor=8), -0.1),  # its updates are a descent already
-        (optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=8), optax.trace(0.9)), 1e-3),
-    ],
-    ids=["adafactor", "factored_rms"],
-)
-def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate, tmp_path):
-    mesh, task = sharding.make_mesh(2, 2, 2), Factored()
-    abstract = abstract_state(task, tx, mesh)
-    same = [leaf for leaf in jax.tree.leaves(abstract.opt_state) if leaf.shape == (2, 16, 32)]
-    assert all(leaf.sharding.spec == P(None, "fsdp", "tensor") for leaf in same)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    step = sharding.jit_train_step(make_train_step(task, tx, lambda step: rate), mesh, shardings)
-    state, losses = (begun := init_state(task, tx, mesh, seed=0)), []
-    batch = sharding.global_batch(
-        {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}, mesh
-    )
-    for _ in range(3):
-        state, metrics = step(state, batch, np.uint32(0))
-        losses.append(float(metrics["loss"]))
-    assert losses[2] < losses[0] and int(state.step) == 3
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(begun.params))  # Their memory is used again.
-    saver = checkpoint.Checkpointer(tmp_path)
-    saver.save(3, state)
-    saver.wait()
-    number, restored = saver.restore_latest(abstract)
-    saver.close()
-    assert number == 3
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), restored, state)
-
-
-@pytest.mark.long
-def test_shared_layers_after_a_projection_are_the_same_on_every_mesh():
-    """ALBERT's: XLA's partitioner had wrong gradients where features of the projection came in split."""
-    found = []
-    for sizes in ((8, 1, 1), (2, 2, 2)):
-        mesh = sharding.make_mesh(*sizes, devices=jax.devices()[:8])
-        fields = dict(vocab_size=VOCAB, embedding_size=24, hidden_size=48, num_attention_heads=3)
-        task = tiny_task(layer_groups=1, num_hidden_layers=4, scan_unroll=1, **fields)
-        tx, schedule = optimizers.make_optimizer(OptimizerConfig(warmup_steps=0), 1000, task)
-        state = init_state(task, tx, mesh, seed=3)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-        step = sharding.jit_train_step(make_train_step(task, tx, schedule), mesh, shardings)
-        batch = sharding.global_batch(packed_batch(rows=8, seed=1, vocab=VOCAB), mesh)
-        _, metrics = step(state, batch, np.uint32(3))
-        found.append([float(metrics[name]) for name in ("loss", "grad_norm")])
-    np.testing.assert_allclose(*found, rtol=1e-5)

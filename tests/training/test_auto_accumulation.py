@@ -1,10 +1,7 @@
 import jax
-import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import auto_accumulation
 from bert_jax.training.auto_accumulation import CompileResult
 
@@ -52,54 +49,7 @@ def test_programs_that_the_compiler_refuses_do_not_fit(tells):
     assert compiler.tried == [1, 2, 4, 8]  # the limit rules none out
 
 
-class Stub:
-    """A state of 1,024 bytes on one device, and steps that need 800 bytes divided by the parts."""
-
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    abstract_state = jax.ShapeDtypeStruct((256,), "float32", sharding=sharding.batch_sharding(mesh))
-
-    def step_with(self, parts):
-        return parts
-
-    def place(self, rows):
-        return sharding.global_batch(rows, self.mesh)
-
-
 STATE, BATCH = 1024, 8 * 16 * 4
-
-
-@pytest.mark.parametrize(
-    "room, parts, tried",
-    [(800, 1, [1]), (799, 2, [1, 2]), (400, 2, [1, 2]), (399, 4, [1, 4]), (150, 8, [1, 8]), (99, 8, [1, 8])],
-)
-def test_the_next_batch_is_in_memory_too(room, parts, tried, monkeypatch):
-    attempts = []
-
-    def attempted(parts, platform, compile_):
-        attempts.append(parts)
-        return CompileResult(parts, STATE + BATCH + 800 / parts, ("program", None))
-
-    monkeypatch.setattr(auto_accumulation, "try_to_compile", attempted)
-    rows = {"input_ids": np.zeros((8, 16), np.int32)}
-    limit = STATE + 2 * BATCH + room
-
-    def choose():
-        lines = []
-        chosen = auto_accumulation._fitting(
-            Stub(), RunConfig(), (1, 2, 4, 8), lambda _: rows, limit, lines.append
-        )
-        return chosen, lines
-
-    if room < 100:
-        with pytest.raises(
-            UserError, match="a batch does not fit into the devices in any number of microbatches"
-        ):
-            choose()
-    else:
-        (found, programs), (line,) = choose()
-        assert found == parts and list(programs.values()) == [("program", None)]
-        assert line.startswith(f"accumulate_steps={parts}: {8 // parts} of 8 rows at a time on each device")
-    assert attempts == tried
 
 
 def refusing(message):
@@ -119,21 +69,12 @@ def test_errors_of_compilers():
         refusing("INTERNAL: a bug")
 
 
-class Analysis:
-    argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes = 100, 80, 70
-    temp_size_in_bytes, generated_code_size_in_bytes, peak_memory_in_bytes = 1000, 5, 600
-
-
 class Device:
     def __init__(self, stats):
         self._stats = stats
 
     def memory_stats(self):
         return self._stats
-
-
-def mesh_of(*stats):
-    return type("Mesh", (), {"local_devices": [Device(each) for each in stats]})()
 
 
 def test_parts_divide_the_rows_of_each_device():

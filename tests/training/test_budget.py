@@ -34,26 +34,6 @@ def test_tokens_beyond_32_bits():
     assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
 
 
-def elapsed(clock, rows):
-    return clock.added_to({"lengths": np.ones(rows, np.int32)})[budget.ELAPSED]
-
-
-def test_time_never_goes_back(monkeypatch):
-    now = iter([50.0, 51.5, 60.0])
-    monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
-    hours = budget.from_config(config(**{"budget.hours": 0.01}))
-    assert hours == budget.Budget("milliseconds", 36_000)
-    clock, spent = budget.Clock(9_000), hours.initial()
-    batch = clock.added_to({"input_ids": np.zeros((3, 8), np.int32)})
-    rows = batch[budget.ELAPSED]
-    assert list(batch) == ["input_ids", budget.ELAPSED]
-    assert rows.tolist() == [10_500] * 3 and rows.dtype == np.uint32
-    spent = hours.after(spent, rows.max())
-    assert hours.count(spent) == 10_500
-    assert hours.count(hours.after(spent, np.uint32(7))) == 10_500
-    assert hours.count(hours.after(spent, elapsed(clock, 1).max())) == 19_000
-
-
 @pytest.mark.parametrize(
     "field, hint",
     [

@@ -1,6 +1,5 @@
 """Evaluators of one's own in the loop, and the best checkpoint that one of them keeps."""
 
-import contextlib
 import functools
 import json
 import os
@@ -8,19 +7,15 @@ import shutil
 import signal
 import types
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 from support import together
 from support.evaluations import quiet_context
-from support.regression import Recorder, Run, at, send
+from support.regression import Recorder, Run, send
 
 from bert_jax import checkpoint
-from bert_jax.errors import Preempted, UserError
-from bert_jax.parallel import sharding
-from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, RecordEvaluator, read_best
+from bert_jax.errors import Preempted
+from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, read_best
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -97,28 +92,6 @@ def test_all_processes_go_on_from_the_best_step_that_process_0_sees(monkeypatch,
     assert first == second and first["step"] == 4
 
 
-def test_each_batch_of_an_evaluation_has_its_number_and_sums_are_divided_once():
-    mesh, rows = sharding.make_mesh(devices=jax.devices()[:1]), {"x": np.zeros((2, 1), np.float32)}
-    seen = []
-
-    class Step:
-        compiled = frozenset()
-
-        def __call__(self, state, batch, index, context):
-            seen.append((state, batch["x"].shape, index))
-            pairs = {"loss": (10.0 * index, 1.0 + index), "absent": (0.0, 0.0)}
-            return jax.tree.map(jnp.float32, pairs)
-
-    context = types.SimpleNamespace(
-        batches=lambda total: contextlib.nullcontext(lambda done: None),
-        dispatch=lambda compute, batch, compiled: compute(),
-    )
-    Step.mesh = mesh
-    evaluator = RecordEvaluator(Step(), lambda own, step: (rows for _ in range(3)), batch_size=2)
-    assert evaluator.evaluate(7, "the state", context) == {"loss": 30 / 6}
-    assert seen == [("the state", (2, 1), index) for index in range(3)]
-
-
 class Scores(Evaluator):
     """Scores given by step, as a fine-tuning has them."""
 
@@ -178,24 +151,6 @@ def test_the_old_best_step_is_deleted_last(tmp_path, monkeypatch):
     assert checkpoint.list_steps(str(run.path / "best")) == [4]
 
 
-@pytest.mark.parametrize("every", [0, 4])
-def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path, every):
-    """Killed after step 6, the run begins anew, or goes on from the step of the best checkpoint."""
-    run = Run(tmp_path / "run", checkpoint__every=every)
-    scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.8, 12: 0.6}
-    best_of(run, scores, patience=3)
-
-    def kill():
-        raise UserError("killed")
-
-    run.before_batch = at(7, kill)
-    with pytest.raises(UserError, match="killed"):
-        run.fit()
-    best = best_of(run, scores, patience=3)
-    assert int(run.fit().step) == 12 and run.steps_of("scores") == [2, 4, 6, 8, 10, 12]
-    assert best.best["step"] == 10
-
-
 @pytest.mark.parametrize("every", [0, 2])
 def test_the_best_step_is_the_best_again_when_its_evaluation_is_repeated(tmp_path, every):
     """Killed between best.json and the line of metrics."""
@@ -213,10 +168,3 @@ def test_the_best_step_is_the_best_again_when_its_evaluation_is_repeated(tmp_pat
     assert int(run.fit().step) == 8
     assert [line["best_so_far"] for line in run.lines("scores")] == [every > 0, 1, 0, 0]
     assert (best.best["step"], best.best["since_best"]) == (4, 2)
-
-
-def test_a_score_that_is_not_a_number_is_not_the_best_for_ever(tmp_path):
-    run = Run(tmp_path / "run", steps=4)
-    best = best_of(run, {2: float("nan"), 4: 0.1})
-    run.fit()
-    assert best.best["step"] == 4

@@ -1,5 +1,3 @@
-import types
-
 import pytest
 
 from bert_jax.models import sizes
@@ -62,25 +60,3 @@ def test_frozen_weights_have_no_gradient_and_nothing_below_the_first_trained_has
     assert adapted.sequence == pytest.approx(sequence * 128**2 / 3)
     products = 2 * 64 * token * 128**2 + 2 * sequence * 128**2 + 2 * sum(scores) * 2 * 128 * 64 * 64
     assert adapted(64) == pytest.approx(products)
-
-
-@pytest.mark.parametrize(
-    "kind, bfloat16, float32",
-    [
-        ("NVIDIA H100 80GB HBM3", 989e12, 494.5e12),
-        ("NVIDIA H100 PCIe", 756e12, 378e12),
-        ("NVIDIA A100-SXM4-40GB", 312e12, 156e12),
-        ("NVIDIA A10G", 70e12, 35e12),
-        ("NVIDIA L4", 121e12, 60.5e12),
-        ("NVIDIA L40S", 362e12, 183e12),
-        ("Tesla V100-SXM2-16GB", 15.7e12, 15.7e12),
-        ("TPU v2", 22.5e12, 22.5e12),  # one of the two cores of a chip: a v2-8 has 180e12
-        ("TPU v3", 61.5e12, 61.5e12),
-        ("TPU v5 lite", 197e12, 197e12),
-        ("TPU v5", 459e12, 459e12),
-    ],
-)
-def test_the_peak_is_that_of_the_dtype(kind, bfloat16, float32):
-    device = types.SimpleNamespace(device_kind=kind, platform="gpu")
-    assert flops.peak_flops(device, "bfloat16") == bfloat16
-    assert flops.peak_flops(device, "float32") == float32

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from bert_jax.settings.typed.model_config import ModelConfig
 from support.updates import Stacked
 
 from bert_jax import checkpoint
@@ -16,11 +15,18 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, MeshConfig, OptimizerConfig, RunConfig
+from bert_jax.settings.run_config import (
+    CheckpointConfig,
+    EvalConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from bert_jax.training import optimizers, train
 from bert_jax.training.evaluators import EvalStep, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.state import init_state
 from bert_jax.workdir.run_directory import WorkDir
 
 
@@ -51,17 +57,6 @@ class Head(Objective):
     def loss(self, params, batch, rngs):
         error = jnp.tanh(batch["x"] @ params["layer"]) @ params["head"] - batch["y"]
         return {"mse": (jnp.sum(error**2), jnp.float32(error.shape[0]))}, {}
-
-
-class Taught(Head):
-    """With a teacher beside the frozen layer."""
-
-    def __init__(self, teacher, values=True):
-        super().__init__(values=values)
-        self._teacher = Head(teacher)
-
-    def frozen(self):
-        return super().frozen() | {"teacher": self._teacher.frozen()["layer"]}
 
 
 def make_batch(number):
@@ -122,17 +117,6 @@ def test_given_parameters_come_before_new_ones(monkeypatch):
     assert len(values) == 5 and all(np.all(np.asarray(value) == 1) for value in values.values())
 
 
-def test_a_step_may_delete_the_frozen_parameters_of_its_state():
-    """Those of the objective are in use elsewhere."""
-    mesh, objective = sharding.make_mesh(2, 2, 2), Head()
-    shardings = abstract_state(objective, optax.identity(), mesh).frozen["layer"].sharding
-    mine = jax.device_put(objective.frozen()["layer"].value, shardings)
-    objective.frozen = lambda: {"layer": nn.Partitioned(mine, names=("embed", "mlp"))}
-    state = init_state(objective, optax.identity(), mesh, 0)
-    state.frozen["layer"].delete()
-    np.testing.assert_array_equal(mine, Head().frozen()["layer"].value)
-
-
 @pytest.mark.long
 def test_saved_once_and_resumed(tmp_path):
     said = []
@@ -163,19 +147,6 @@ def test_others_are_refused_and_nothing_is_lost(tmp_path):
         fit(tmp_path / "new", 4, Head(values=False))
     fit(tmp_path, 4)
     checkpoint.verify(tmp_path / "checkpoints" / "4")
-
-
-def test_damage_sets_no_step_aside(tmp_path):
-    fit(tmp_path, 4)
-    for file in (tmp_path / "checkpoints" / "frozen").rglob("*"):
-        if file.parent.name == "d":
-            content = bytearray(file.read_bytes())
-            content[len(content) // 2] ^= 1
-            file.write_bytes(content)
-    for call in (lambda: fit(tmp_path, 6), lambda: checkpoint.verify(tmp_path / "checkpoints" / "4")):
-        with pytest.raises(UserError, match="frozen parameters of every step"):
-            call()
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {"2", "4", "frozen"}
 
 
 @pytest.mark.long

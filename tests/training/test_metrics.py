@@ -1,6 +1,5 @@
 """The writer: the file over resumes, TensorBoard events, terminal and plain lines."""
 
-import errno
 import json
 import math
 import os
@@ -34,16 +33,6 @@ def write_run(directory, steps, start=0):
         if step % 2 == 0:
             writer.write(step, {"mlm_loss": step / 4}, kind="eval")
     writer.close()
-
-
-def test_a_line_is_one_json_object(tmp_path):
-    write_run(tmp_path, [1, 2])
-    assert lines_of(tmp_path) == [
-        {"step": 1, "kind": "train", "loss": 0.5},
-        {"step": 2, "kind": "train", "loss": 1.0},
-        {"step": 2, "kind": "eval", "mlm_loss": 0.5},
-    ]
-    assert read_metrics(tmp_path, "eval") == [{"step": 2, "kind": "eval", "mlm_loss": 0.5}]
 
 
 def test_a_resumed_run_has_one_line_a_step(tmp_path):
@@ -163,29 +152,6 @@ def test_a_run_does_not_wait_for_uploads(remote, monkeypatch):
     assert steps_of(url) == [row["step"] for row in read_tables(url, "eval/fills")] == list(range(1, 41))
     with files.local_copy(f"{url}/tensorboard") as folder:
         assert tensorboard.steps(Path(folder), "train/loss") == list(range(1, 41))
-
-
-def test_an_upload_that_fails_is_logged_once_and_loses_nothing(remote, monkeypatch, capsys):
-    url, _ = remote
-    upload = files.upload
-
-    def fail(source, path):
-        raise OSError(errno.EIO, "the bucket does not answer")
-
-    writer = MetricsWriter(url, terminal=False)
-    writer.rewind(0)
-    write_lines(writer, [1])
-    monkeypatch.setattr(files, "upload", fail)
-    for step in (2, 3):
-        write_lines(writer, [step])
-        writer.flush()
-        writer._uploads._last.result()
-    monkeypatch.setattr(files, "upload", upload)
-    write_lines(writer, [4])
-    writer.close()
-    assert steps_of(url) == [1, 2, 3, 4]
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
-    assert len(said) == 1 and url in said[0] and "the bucket does not answer" in said[0]
 
 
 @pytest.mark.long

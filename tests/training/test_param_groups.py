@@ -4,12 +4,10 @@ import jax
 import numpy as np
 import pytest
 from support.models import tiny_task
-from support.updates import Stacked, one_update, ones
+from support.updates import Stacked, one_update
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
-from bert_jax.models.config import from_dict as config_from_dict
-from bert_jax.objectives.base import Objective
 from bert_jax.training import optimizers
 
 
@@ -36,30 +34,6 @@ def test_rates_decay_from_the_head_down():
         ("encoder/layers/stack/layer/query/bias", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1)),
     ):
         np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
-
-
-class Several(Objective):
-    """The first layer alone, twice two layers that alternate, one more, and a norm behind them."""
-
-    config = config_from_dict(
-        dict(
-            num_hidden_layers=6,
-            norm_placement="pre",
-            first_attention_norm=False,
-            global_every=2,
-            local_window=2,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
-
-    def init(self, key):
-        leaf = {"kernel": ones(2, 3, 3, axis=0)}
-        layers = {
-            "stack_0": {"layer": {"kernel": ones(1, 3, axis=0)}},
-            "stack_1": {"layer_0": leaf, "layer_1": leaf},
-            "stack_2": {"layer": {"kernel": ones(1, 3, axis=0)}},
-        }
-        return {"encoder": {"layers": layers, "final_norm": {"scale": ones(3)}}}
 
 
 def test_layers_that_share_their_parameters_are_one_to_an_optimizer():

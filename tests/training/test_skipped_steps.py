@@ -121,14 +121,6 @@ def test_a_run_whose_checkpoints_do_not_count_skipped_steps_resumes(tmp_path, mo
     assert "skipped" in checkpoint.describe(run.path / "checkpoints" / "8")
 
 
-def test_a_run_goes_back_to_given_parameters_on_the_devices(tmp_path):
-    run = Run(tmp_path / "run", checkpoint__every=0)
-    run.initial_params = {"encoder": {"w": jnp.ones(8)}}
-    spoil(run, {0, 1, 2})
-    assert run.fit().step == 12 and run.logged("going back to step 0")
-    np.testing.assert_array_equal(run.initial_params["encoder"]["w"], np.ones(8))
-
-
 @pytest.mark.parametrize("spoiled, log_every", [({0, 1}, 1), ({1}, 1)], ids=["no step", "the last step"])
 def test_a_run_that_ends_without_a_finite_loss_is_an_error(tmp_path, spoiled, log_every):
     run = Run(tmp_path / "run", steps=2, log_every=log_every)
@@ -203,16 +195,6 @@ def test_a_step_whose_new_parameters_are_not_finite_is_skipped(tmp_path, rate):
     assert [line["step"] for line in run.lines("train") if line["skipped"]] == [4]
     assert run.saved() == [5, 8, 12]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state)))
-
-
-def test_a_step_whose_new_optimizer_state_is_not_finite_is_skipped(tmp_path):
-    def update(updates, count, params):
-        return updates, jnp.where(count == 3, jnp.inf, count + 1)
-
-    run = Run(tmp_path / "run", steps=5)
-    run.optimizer = optax.GradientTransformation(lambda params: jnp.float32(0), update), run.optimizer[1]
-    assert run.fit().opt_state == 3
-    assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1]
 
 
 def with_spikes(run):

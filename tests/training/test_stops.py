@@ -11,15 +11,12 @@ import pytest
 from jax.experimental import multihost_utils
 from support.regression import Recorder, Regression, Run, assert_same, at, make_batch, send, stopping_at_once
 
-from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted
 from bert_jax.training import train
 from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-_HANDLERS = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
 
 
 @pytest.mark.parametrize("step", [1, 8, 11])
@@ -53,26 +50,6 @@ def test_sigint_says_so_and_saves_too(whole, tmp_path, capfd):
     assert_same(run.fit(), whole[1])
 
 
-@pytest.mark.parametrize("more, saved", [(1, [4, 7]), (2, [4])])
-def test_a_second_sigint_in_a_save_is_answered_and_a_third_ends_it(tmp_path, capfd, monkeypatch, more, saved):
-    """The first comes before batch 7, the others while step 7 is being saved."""
-    run = Run(tmp_path / "run")
-    run.before_batch = at(7, lambda: send(signal.SIGINT))
-    save = checkpoint.Checkpointer.save
-
-    def interrupted(self, step, state):
-        if step == 7:
-            for _ in range(more):
-                send(signal.SIGINT)
-        save(self, step, state)
-
-    monkeypatch.setattr(checkpoint.Checkpointer, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="step 7, saved" if more == 1 else "step 7 without saving"):
-        run.fit()
-    assert run.saved() == saved
-    assert "step 7 is being saved; press Ctrl-C again to stop without it" in capfd.readouterr().err
-
-
 def test_a_signal_after_the_last_step_reaches_the_process(tmp_path):
     """Else the next run of a queue would begin as if nobody had asked to stop."""
     run, received = Run(tmp_path / "run", eval__every=0, checkpoint__every=0), []
@@ -83,10 +60,6 @@ def test_a_signal_after_the_last_step_reaches_the_process(tmp_path):
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert received == [signal.SIGTERM] and run.saved() == [12]
-
-
-def test_handlers_are_given_back(whole):
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == _HANDLERS
 
 
 def test_sigterm_in_an_evaluation_leaves_it_for_later(whole, tmp_path):
@@ -135,17 +108,6 @@ def test_a_run_without_progress_is_ended():
     with Watchdog(0.05, lambda message: (said.append(message), ended.set())):
         assert ended.wait(10)
     assert len(said) == 1 and "no step for" in said[0] and "limit: 0.05 s" in said[0]
-
-
-def test_beats_and_pauses_keep_it_quiet():
-    said = []
-    with Watchdog(0.2, said.append) as watchdog:
-        for _ in range(20):
-            threading.Event().wait(0.02)
-            watchdog.heartbeat()
-        with watchdog.paused():
-            threading.Event().wait(0.5)
-    assert said == []
 
 
 LIMIT = 0.5

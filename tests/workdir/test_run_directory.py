@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from support import together
 
-from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields, defaults
 from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.tokenization import SPECIAL_TOKENS
 from bert_jax.workdir import agreement, run_directory
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -99,28 +97,6 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
     assert run_directory.read_run(opened.path) == make_run()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("config__log_every", 1),
-        ("config__checkpoint__keep", 9),
-        ("config__eval__every", 7),
-        ("config__mesh__fsdp", 8),
-        ("config__model__attention", "xla"),
-        ("config__model__remat", "full"),
-        ("config__model__scan_unroll", 2),
-        ("config__accumulate_steps", 2),
-        ("config__data__dir", "/elsewhere"),
-        ("config__max_skipped_steps", 1),
-        ("vocabulary__file", "other.txt"),
-    ],
-)
-def test_what_does_not_change_the_result_may_change(opened, name, value):
-    opened.open_run(make_run(**{name: value}), FIELDS)
-    opened.confirm_run()
-    assert run_directory.read_run(opened.path) == make_run(**{name: value})
-
-
 def test_changes_can_be_allowed(opened):
     opened.open_run(make_run(config__steps=7), FIELDS, allow_changes=True)
     # Written when its checkpoint has been restored.
@@ -171,12 +147,6 @@ def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
         pass
 
 
-def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
-    with WorkDir(tmp_path / "run"), WorkDir(tmp_path / "run", primary=False) as second:
-        second.open_run(make_run(), FIELDS)
-        assert not (tmp_path / "run" / "config.json").exists()
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".model"])
 def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
     (tmp_path / f"some{suffix}").write_bytes(b"words")
@@ -194,17 +164,6 @@ def test_the_work_directory_of_a_checkpoint(opened, inside):
     assert Path(run_directory.best_or_newest(Path(opened.path) / inside)) == expected
     with pytest.raises(UserError, match="no such directory"):
         run_directory.find_root(Path(opened.path) / "checkpoints" / "99")
-
-
-@pytest.mark.parametrize("seen", [(True, False), (False, True)])
-def test_process_0_says_whether_there_is_a_best_step(tmp_path, monkeypatch, seen):
-    views = [tmp_path / str(process) for process in range(2)]
-    for view, best in zip(views, seen, strict=True):
-        (view / "best" if best else view).mkdir(parents=True)
-        (view / "config.json").touch()
-    calls = [functools.partial(run_directory.best_or_newest, view) for view in views]
-    expected = [str(view / "best" if seen[0] else view) for view in views]
-    assert together.run(monkeypatch, *calls) == expected
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".model"])
@@ -227,18 +186,6 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
         assert Path(run_directory.find_vocabulary(held.path)).read_text() == "others"
         assert not any((Path(held.path) / name).exists() for name in (*left, run_directory.BEST))
     assert run_directory.read_run(tmp_path / "run") == changed
-
-
-@pytest.mark.parametrize("started", [{"metrics.jsonl": "{}\n"}, {"checkpoints/8": ""}])
-def test_a_run_that_goes_on_keeps_its_best_checkpoint(tmp_path, started):
-    with WorkDir(tmp_path) as held:
-        held.open_run(make_run(), FIELDS)
-        held.write_json(run_directory.BEST_FILE, {})
-        for name, content in started.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(content)
-        held.open_run(make_run(), FIELDS)
-    assert (tmp_path / run_directory.BEST_FILE).exists()
 
 
 @pytest.mark.parametrize("left", ["checkpoints/10", "checkpoints/bad-10", "metrics.jsonl"])
@@ -313,22 +260,3 @@ def test_processes_with_different_settings_or_records_are_refused_in_all_of_them
     assert f"seed is {seed} in process 0 and 7 in process 2" in errors[0]
     assert "the digest of the records in --config.data.dir is 'f' in process 0 and 'other' in" in errors[0]
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-@pytest.mark.parametrize(
-    "change", [lambda lines: lines[: len(lines) // 2], lambda lines: lines[:-2] + lines[:-3:-1]]
-)
-def test_a_vocabulary_with_another_digest_is_an_error_that_names_the_file(tmp_path, change):
-    """The commands read a run through `load_tokenizer`, and a run that resumes copies its vocabulary."""
-    source = tmp_path / "v.txt"
-    source.write_text("\n".join([*SPECIAL_TOKENS.values(), "a", "b", "c", "d", "e", "f", "g"]) + "\n")
-    with WorkDir(tmp_path / "run") as held:
-        held.open_run(make_run(vocabulary=tokenization.load(source).settings()), FIELDS)
-        held.copy_vocabulary(source)
-        assert run_directory.load_tokenizer(held.path).tokens[-1] == "g"
-        Path(held.checkpoints, "5").mkdir(parents=True)
-        copy = Path(held.path, "vocab.txt")
-        copy.write_text("".join(change(copy.read_text().splitlines(keepends=True))))
-        for read in (run_directory.load_tokenizer, lambda path: held.copy_vocabulary(source)):
-            with pytest.raises(UserError, match=f"^{copy} is not the vocabulary"):
-                read(held.path)
