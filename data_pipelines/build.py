@@ -133,6 +133,9 @@ class _Build:
         )
         self.settings = resolve(options, self.tokenizer, self.paths, digests, self.languages)
         if done := finished(options.output, self.settings, overwrite):
+            if files.is_directory(os.path.join(options.output, UNFINISHED)):  # of a build killed at its end
+                with contextlib.suppress(UserError), claimed(options.output, self.settings) as unfinished:
+                    files.remove_tree(unfinished)
             return Built(done, True, 0)
         with claimed(options.output, self.settings, overwrite) as self.unfinished:
             try:

@@ -106,9 +106,8 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
                 f"{directory} holds the unfinished work of another run ({differing}): give the same flags to "
                 "finish it, or --overwrite to begin anew"
             )
-        if differing:
-            _discard(directory)
         if differing or not files.exists(path):
+            _discard(directory)
             atomic.write_file(path, json.dumps(begun_with).encode())
         yield unfinished
 
