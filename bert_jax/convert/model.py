@@ -210,12 +210,8 @@ def check_file_params(source: str, family: Family, found: FileParams, ignore: st
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
     if found.unknown and not found.params:
         raise UserError(f"{source}: none of its tensors is one of a {family.name}: {some(found.unknown)}")
-    if found.missing:
-        raise UserError(f"{source}: it lacks {some(found.missing)}: expected every layer to be whole")
-    if found.misshapen:
-        raise UserError(
-            f"{source}: {some(found.misshapen)}: it is not of the architecture its configuration says"
-        )
+    if wrong := [*(f"it lacks {name}" for name in found.missing), *found.misshapen]:
+        raise UserError(f"{source}: {some(wrong)}: it is not of the architecture that its configuration says")
     if unknown:
         patterns = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
         complete = "|".join([*filter(None, [ignore]), *patterns])
