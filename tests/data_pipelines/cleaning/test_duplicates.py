@@ -144,7 +144,6 @@ def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_opti
     monkeypatch.setattr(tokenizing, "_RUN_TOKENS", 900)
     monkeypatch.setattr(duplicates, "PARTITION_ENTRIES", 40)
     monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 3)
-    monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", 3)
     small = dataclasses.replace(planted_options, output=str(tmp_path / "small"))
     build.build(small)
     assert contents(small.output) == contents(planted_options.output)
