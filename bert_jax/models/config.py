@@ -9,175 +9,196 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models.config_checks import check_fields, field, validate
+from bert_jax.models.config_checks import check_fields, option, validate
 from bert_jax.models.execution import Execution
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
 # "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
-_RATE: dict[str, Any] = {"minimum": 0, "below": 1, "dropout": True}
-_SIZE: dict[str, Any] = {"shape": True, "size": True}
+_RATE: dict[str, Any] = {"minimum": 0, "below": 1}
 
 
-def _optional_rate(where: str, **metadata: Any) -> Any:
-    return field(None, f"dropout rate {where}", **_RATE, optional=float, **metadata)
+def _field(
+    default: Any, meaning: str, *marks: str, bounds: tuple[float, float] | None = None, **limits: Any
+) -> Any:
+    """Returns a field with marks.
+
+    The marks: `shape`, the set or shapes of the parameters depend on the field; `size`, it is printed as one
+    of the model's sizes; `of_run`, a run sets it regardless of the checkpoint that it starts from; `dropout`,
+    a dropout rate, which affects training only; and `of_head`, only a head reads it, if its family says so.
+    """
+    if bounds:
+        limits |= {"minimum": bounds[0], "maximum": bounds[1]}
+    if "shape" in marks:
+        limits["resume"] = "fixed"
+    metadata = option(default, meaning, **limits).metadata
+    return dataclasses.field(default=default, metadata={**metadata, **dict.fromkeys(marks, True)})
+
+
+def _optional_rate(where: str, *marks: str) -> Any:
+    return _field(None, f"dropout rate {where}", "dropout", *marks, **_RATE, type="float", optional=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class Architecture:
     """Definition of what an encoder computes; the defaults are BERT's (Devlin et al. 2019, section 3).
 
     Fields that BERT has are named as in a released `bert_config.json`.
-
-    Attributes:
-        execution: how the model is computed.
     """
 
-    vocab_size: int = field(
-        30522, "rows of the word embeddings; 0: those of the vocabulary", bounds=(1, 10**8), **_SIZE
+    vocab_size: int = _field(30522, "rows of the word embeddings", "shape", "size", bounds=(1, 10**8))
+    hidden_size: int = _field(768, "H, the width of the layers", "shape", "size", bounds=(1, 2**20))
+    num_hidden_layers: int = _field(12, "layers", "shape", "size", bounds=(1, 10_000))
+    num_attention_heads: int = _field(12, "attention heads of a layer", "shape", "size", bounds=(1, 2**20))
+    intermediate_size: int = _field(
+        3072, "width of the feed-forward block", "shape", "size", bounds=(1, 2**24)
     )
-    hidden_size: int = field(768, "H, the width of the layers", bounds=(1, 2**20), **_SIZE)
-    num_hidden_layers: int = field(12, "layers", bounds=(1, 10_000), **_SIZE)
-    num_attention_heads: int = field(12, "attention heads of a layer", bounds=(1, 2**20), **_SIZE)
-    intermediate_size: int = field(3072, "width of the feed-forward block", bounds=(1, 2**24), **_SIZE)
-    hidden_act: str = field(
+    hidden_act: str = _field(
         "gelu",
         "activation of the feed-forward block: `gelu` (exact, by erf), `gelu_tanh` (its approximation), "
         "`relu`, `silu`",
-        choices=("gelu", "gelu_tanh", "relu", "silu"),
+        choices=("gelu", "gelu_tanh", "relu", "silu", *_ACTIVATION_SYNONYMS),
     )
-    hidden_dropout_prob: float = field(
-        0.1, "dropout rate wherever no other rate is given", **_RATE, of_run=True
+    hidden_dropout_prob: float = _field(
+        0.1, "dropout rate wherever no other rate is given", "dropout", "of_run", **_RATE
     )
-    attention_probs_dropout_prob: float = field(
-        0.1, "dropout rate of the attention probabilities", **_RATE, of_run=True
+    attention_probs_dropout_prob: float = _field(
+        0.1, "dropout rate of the attention probabilities", "dropout", "of_run", **_RATE
     )
-    max_position_embeddings: int = field(
+    max_position_embeddings: int = _field(
         512,
         "rows of the learned position embeddings, or the length of the longest sequence",
+        "shape",
+        "size",
         bounds=(1, 2**24),
-        **_SIZE,
     )
-    type_vocab_size: int = field(
+    type_vocab_size: int = _field(
         2,
         "rows of the token type embeddings; 0: no token types; 1: every token has the same",
+        "shape",
+        "size",
         bounds=(0, 10**6),
-        **_SIZE,
     )
-    initializer_range: float = field(
+    initializer_range: float = _field(
         0.02, "standard deviation of the untrained weights, before truncation", bounds=(0, 1000)
     )
-    layer_norm_eps: float = field(
+    layer_norm_eps: float = _field(
         1e-12, "added to the variance, or to the mean square, by every norm", bounds=(1e-37, 1)
     )
-    causal: bool = field(False, "left-to-right attention, the paper's ablation (section 5.1)")
+    causal: bool = _field(False, "left-to-right attention, the paper's ablation (section 5.1)")
 
-    model_type: str = field(
+    model_type: str = _field(
         "bert",
         "the model family, which determines the format of the files, the heads and the form of a row; the "
         "other fields determine what the encoder computes",
     )
-    embedding_size: int = field(
+    embedding_size: int = _field(
         0,
         "E, width of the embedding tables, projected to `hidden_size`; 0: `hidden_size` itself",
+        "shape",
         bounds=(0, 2**20),
-        shape=True,
     )
-    position: str = field(
+    position: str = _field(
         "learned",
         "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
         "added to the embeddings, `rotary` (Su et al. 2021) rotates queries and keys, `alibi` (Press et al. "
         "2022) adds a bias to the attention logits that depends on the distance in either direction; `none`",
+        "shape",
         choices=("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi"),
-        shape=True,
     )
-    position_offset: int = field(
+    position_offset: int = _field(
         0,
         "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
         bounds=(0, 2**24),
     )
-    rotary_theta: float = field(
+    rotary_theta: float = _field(
         10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
     )
-    local_rotary_theta: float = field(
+    local_rotary_theta: float = _field(
         10_000.0, "base of the rotary angles in local layers", above=0, maximum=10**12
     )
-    local_window: int = field(
+    local_window: int = _field(
         0,
         "a token of a local layer attends to the tokens at most this far to each side; 0: no layer is local. "
         "ModernBERT: 64",
         bounds=(0, 2**24),
     )
-    global_every: int = field(
+    global_every: int = _field(
         1,
         "layers whose index (from 0) is divisible by this number are global. ModernBERT: 3",
         bounds=(1, 10_000),
     )
-    norm_placement: str = field(
+    norm_placement: str = _field(
         "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=("post", "pre")
     )
-    final_norm: bool = field(False, "a norm after the last layer", shape=True)
-    embedding_norm: bool = field(True, "a norm after the sum of the embeddings", shape=True)
-    first_attention_norm: bool = field(True, "a norm before the attention of the first layer", shape=True)
-    norm: str = field(
+    final_norm: bool = _field(False, "a norm after the last layer", "shape")
+    embedding_norm: bool = _field(True, "a norm after the sum of the embeddings", "shape")
+    first_attention_norm: bool = _field(True, "a norm before the attention of the first layer", "shape")
+    norm: str = _field(
         "layernorm",
         "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)",
         choices=("layernorm", "rmsnorm"),
     )
-    norm_bias: bool = field(True, "norms add a bias", shape=True)
-    attention_bias: bool = field(True, "the dense layers of attention have a bias", shape=True)
-    inner_bias: bool = field(True, "the first dense layer of the feed-forward block has a bias", shape=True)
-    output_bias: bool = field(True, "the second dense layer of the feed-forward block has a bias", shape=True)
-    feed_forward: str = field(
+    norm_bias: bool = _field(True, "norms add a bias", "shape")
+    attention_bias: bool = _field(True, "the dense layers of attention have a bias", "shape")
+    inner_bias: bool = _field(True, "the first dense layer of the feed-forward block has a bias", "shape")
+    output_bias: bool = _field(True, "the second dense layer of the feed-forward block has a bias", "shape")
+    feed_forward: str = _field(
         "mlp",
         "`mlp`, or `glu`: one half of the first dense layer's output is activated and multiplied by the "
         "other half (Shazeer 2020)",
+        "shape",
         choices=("mlp", "glu"),
-        shape=True,
     )
-    layer_groups: int = field(
+    layer_groups: int = _field(
         0,
         "groups of layers that share their parameters; 0: no layers share parameters. ALBERT (Lan et al. "
         "2020): 1",
+        "shape",
         bounds=(0, 10_000),
-        shape=True,
     )
     embedding_dropout: float | None = _optional_rate(
-        "after the embeddings; None for `hidden_dropout_prob`", of_run=True
+        "after the embeddings; None for `hidden_dropout_prob`", "of_run"
     )
     inner_dropout: float | None = _optional_rate(
-        "after the feed-forward block; None for `hidden_dropout_prob`", of_run=True
+        "after the feed-forward block; None for `hidden_dropout_prob`", "of_run"
     )
     classifier_dropout: float | None = _optional_rate(
-        "in a classification head; None for that of the model family", of_head=True
+        "in a classification head; None for that of the model family", "of_head"
     )
-    classifier_pooling: str | None = field(
+    classifier_pooling: str | None = _field(
         None,
         "the state that a classification head for sequences reads: `cls`, `last` for the last token, or the "
         "`mean` over all tokens; None for that of the model family, with `last` in place of `cls` if "
         "`causal` is true ([causal.md](causal.md)). Pre-training records it for the fine-tunings that start "
         "from the model",
+        "of_head",
         choices=("cls", "last", "mean"),
-        of_head=True,
-        optional=str,
+        type="str",
+        optional=True,
     )
-    attention_adapter: int = field(
+    attention_adapter: int = _field(
         0,
         "width of a bottleneck adapter after the attention of each layer (Houlsby et al. 2019); 0: none. "
         "`adapter.kind` sets it",
+        "shape",
         bounds=(0, 2**20),
-        shape=True,
     )
-    output_adapter: int = field(
-        0, "width of one after the feed-forward block; 0: none", bounds=(0, 2**20), shape=True
+    output_adapter: int = _field(
+        0, "width of one after the feed-forward block; 0: none", "shape", bounds=(0, 2**20)
     )
-    initializer: str = field(
+    initializer: str = _field(
         "truncated_normal",
         "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "
         "deviation divided by sqrt(2 layers) for the last product of each sublayer",
         choices=("truncated_normal", "megatron", "normal"),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig(Architecture):
+    """An architecture and how it is computed."""
 
     execution: Execution = Execution()
 
@@ -186,6 +207,7 @@ class EncoderConfig:
             act = _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act)
             object.__setattr__(self, "hidden_act", act)
         check_fields(self)
+        check_fields(self.execution)
         validate(self)
 
     @property
@@ -247,9 +269,7 @@ class EncoderConfig:
         return fields | dataclasses.asdict(self.execution)
 
 
-ENCODER_FIELDS = tuple(
-    declared.name for declared in dataclasses.fields(EncoderConfig) if declared.name != "execution"
-)
+ENCODER_FIELDS = tuple(declared.name for declared in dataclasses.fields(Architecture))
 EXECUTION_FIELDS = tuple(declared.name for declared in dataclasses.fields(Execution))
 
 # Fields that a run sets regardless of the checkpoint it starts from; the others come from the checkpoint.

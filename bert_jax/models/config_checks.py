@@ -1,75 +1,106 @@
-"""Declares the fields of a model's configuration, and checks their values and combinations."""
+"""Declares the fields of configurations, and checks their values and the combinations of an encoder's."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+import numbers
+import re
+import sys
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
 
-_COUNT = range(-1, 1 << 31)  # no size of a model comes near the limit
+INT32 = 2**31 - 1
+
+_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
-def field(
-    default: Any, meaning: str, *, choices: tuple[str, ...] = (), resume: str = "same", **metadata: Any
-) -> Any:
-    """Returns a dataclass field with the metadata for validation, docs/config.md and lists of fields.
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a configuration.
+
+    Attributes:
+        default: the value unless a config file or a flag sets it.
+        meaning: the description in docs/config.md.
+        type: "int", "float", "bool", "str" or "regex". A float has to be finite, and may be given as an int.
+        minimum, maximum: inclusive bounds.
+        above, below: exclusive bounds.
+        resume: whether the field may change when a run resumes. "same": only with --allow_changes. "free":
+            yes, since it affects where, how fast or how often something is done, but not what is computed.
+            "fixed": no, since the shapes in the checkpoint depend on it.
+        optional: whether None is a valid value.
+        choices: the valid texts; empty for any.
+    """
+
+    default: Any
+    meaning: str
+    type: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    resume: str = "same"
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: Any) -> str | None:
+        """Returns the requirement that a value violates, or None if the value is valid."""
+        if value is None and self.optional:
+            return None
+        if self.choices and value not in self.choices:
+            return f"must be one of {', '.join(self.choices)}"
+        if self.type == "bool":
+            return None if isinstance(value, bool) else "must be true or false"
+        if self.type in ("str", "regex"):
+            if not isinstance(value, str):
+                return "must be a text"
+            try:
+                re.compile(value if self.type == "regex" else "")
+            except re.error as error:
+                return f"must be a regular expression ({error})"
+            return None
+        kind: Any = numbers.Integral if self.type == "int" else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return "must be a whole number" if self.type == "int" else "must be a number"
+        if self.type == "float" and not -sys.float_info.max <= value <= sys.float_info.max:
+            return "must be a finite number"
+        if self.minimum is not None and value < self.minimum:
+            return f"must be at least {self.minimum:g}"
+        if self.above is not None and value <= self.above:
+            return f"must be more than {self.above:g}"
+        if self.maximum is not None and value > self.maximum:
+            return f"must be at most {self.maximum:,}"
+        if self.below is not None and value >= self.below:
+            return f"must be less than {self.below:g}"
+        return None
+
+
+def option(default: Any, meaning: str, **limits: Any) -> Any:
+    """Returns a dataclass field that declares a field of a configuration.
 
     Args:
-        default: the default value; its type is the type of the field, unless `optional` is given.
+        default: the default value. Its type is the type of the field, unless `limits` has another one.
         meaning: the description in docs/config.md.
-        choices: the allowed values of a string field.
-        resume: whether the field may change when a run resumes; see `bert_jax.settings.config_fields.Field`.
-        metadata: `minimum`, `maximum`, `below`, `above`: bounds; `bounds`: the first two of these. `shape`:
-            whether the set or shapes of the parameters depend on the field. `size`: whether the field is
-            printed as one of the model's sizes. `of_run`: whether a run sets the value regardless of the
-            checkpoint that it starts from. `optional`: the type of a field whose default is None. `dropout`:
-            whether the field is a dropout rate, which affects training only. `of_head`: whether only a head
-            reads the field, if its family says so.
+        **limits: further arguments of `Field`. The bounds of a whole number are 0 and 2^31 - 1 by default.
     """
-    resume = "fixed" if metadata.get("shape") else resume
-    if "bounds" in metadata:
-        metadata["minimum"], metadata["maximum"] = metadata.pop("bounds")
-    metadata |= {"meaning": meaning, "choices": choices, "resume": resume}
-    return dataclasses.field(default=default, metadata=metadata)
+    limits = limits if "type" in limits else {"type": _TYPES[type(default)]} | limits
+    if limits["type"] == "int":
+        limits = {"minimum": 0, "maximum": INT32} | limits
+    return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})
+
+
+def check(name: str, value: Any, field: Field) -> None:
+    """Raises UserError, which names the field, if a value is not valid."""
+    problem = field.problem(value)
+    if problem:
+        raise UserError(f"{name}={value!r:.40} {problem}")
 
 
 def check_fields(config: Any) -> None:
-    """Raises UserError for the first field whose value has the wrong type or is out of bounds."""
+    """Raises UserError for the first field of a configuration whose value is not valid."""
     for declared in dataclasses.fields(config):
-        if declared.name == "execution":
-            continue
-        name, value, metadata = declared.name, getattr(config, declared.name), declared.metadata
-        if value is None and metadata.get("optional"):
-            continue
-        problem = _problem(value, metadata, metadata.get("optional") or type(declared.default))
-        if problem:
-            raise UserError(f"{name}={value!r:.60}: {problem}")
-
-
-def _problem(value: Any, metadata: Mapping[str, Any], expected: type) -> str | None:
-    if not json_files.is_of(value, _COUNT if expected is int else expected):
-        what = "a whole number below 2^31" if expected is int else json_files.describe(expected)
-        return f"expected {what}"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "expected a finite number"
-    if metadata["choices"] and value not in metadata["choices"]:
-        return f"choose one of {', '.join(metadata['choices'])}"
-    minimum, maximum, below, above = (
-        metadata.get(bound) for bound in ("minimum", "maximum", "below", "above")
-    )
-    if minimum is not None and value < minimum:
-        return f"must be at least {minimum}"
-    if maximum is not None and value > maximum:
-        return f"must be at most {maximum}"
-    if below is not None and value >= below:
-        return f"must be less than {below}"
-    if above is not None and value <= above:
-        return f"must be more than {above}"
-    return None
+        if "field" in declared.metadata:
+            check(declared.name, getattr(config, declared.name), declared.metadata["field"])
 
 
 def validate(c: Any) -> None:

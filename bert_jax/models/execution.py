@@ -6,14 +6,14 @@ import dataclasses
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models.config_checks import check_fields, field
+from bert_jax.models.config_checks import option
 
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """Settings for how a model is computed; none of them changes the parameters or the function."""
 
-    dtype: str = field(
+    dtype: str = option(
         "auto",
         "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
         "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
@@ -22,7 +22,7 @@ class Execution:
         "bfloat16 pass",
         choices=dispatch.DTYPES,
     )
-    attention: str = field(
+    attention: str = option(
         "auto",
         "`xla`; `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
         "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local "
@@ -34,24 +34,21 @@ class Execution:
         choices=dispatch.ATTENTIONS,
         resume="free",
     )
-    remat: str = field(
+    remat: str = option(
         "none",
         "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
         "backward pass, `dots` also the results of matrix products",
         choices=("none", "full", "dots"),
         resume="free",
     )
-    scan_unroll: int = field(
+    scan_unroll: int = option(
         1,
         "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
         "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
         "1, because only a loop frees memory",
-        bounds=(0, 10_000),
+        maximum=10_000,
         resume="free",
     )
-
-    def __post_init__(self):
-        check_fields(self)
 
     def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
         """Returns the settings for computing a checkpoint on a device, wherever it was trained.

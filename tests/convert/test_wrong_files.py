@@ -42,8 +42,8 @@ def test_sizes_are_compared_before_memory_is_taken(export, name, value):
 @pytest.mark.parametrize(
     "file, fields, message",
     [
-        ("config.json", {"hidden_size": "12"}, r"config\.json: hidden_size='12': expected a whole number"),
-        ("config.json", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: expected a finite number"),
+        ("config.json", {"hidden_size": "12"}, r"config\.json: hidden_size='12' must be a whole number"),
+        ("config.json", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan must be a finite number"),
         ("config.json", {"architectures": [1]}, r"architectures\[0\] is 1, expected text"),
         ("tokenizer_config.json", {"do_lower_case": "yes"}, 'do_lower_case is "yes", expected true or false'),
         ("tokenizer.json", {"model": "WordPiece"}, 'model is "WordPiece", expected an object'),

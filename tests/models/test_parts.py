@@ -170,7 +170,7 @@ def test_it_is_lowered_for_tpus(name):
         (dict(first_attention_norm=False), "needs norm_placement=pre"),
         (dict(layer_groups=4), "at most num_hidden_layers=3"),
         (dict(layer_groups=1, local_window=2, global_every=2), "can have no local_window"),
-        (dict(feed_forward="geglu"), "choose one of mlp, glu"),
+        (dict(feed_forward="geglu"), "must be one of mlp, glu"),
         (dict(rotary_theta=0.0), "more than 0"),
     ],
 )
