@@ -63,7 +63,7 @@ def test_finetune(files, pretrained, tmp_path, capsys, monkeypatch):  # noqa: F8
     def stop(**arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune.loop, "fit", stop)
+    monkeypatch.setattr(finetune.train, "fit", stop)
     table = "text,label\n" + "".join(f"a cat,{label}\n" for label in "ab" * 10)
     (files / "train.csv").write_text(table)
     (files / "dev.csv").write_text(table + f"{THAI[0]},a\n" * 10)
