@@ -64,13 +64,7 @@ _FAILURES = (Damaged, StorageError, UserError)
 def agree(read: Callable[[], _Result]) -> _Result:
     """Returns the result of `read`, which every process of the run calls, if it fails in none.
 
-    All processes thus continue in the same way.
-
-    Raises:
-        Damaged: `read` raises it in a process, and no other error in any. All processes raise it, with the
-            message of the first one.
-        StorageError: `read` raises it in a process, and UserError in none.
-        UserError: `read` raises it in a process.
+    Otherwise all processes raise the strongest error: UserError, else StorageError, else Damaged.
     """
     error, failure = None, []
     try:
@@ -102,14 +96,11 @@ class Step:
 
     @classmethod
     def open(cls, path: str, alone: bool = False) -> Step:
-        """Returns the step in a directory without reading its arrays.
-
-        Unless `alone`, all processes of the run have to call it, and they agree on the result.
+        """Reads the metadata of a step; unless `alone`, all processes call it and agree on the result.
 
         Raises:
             Damaged: the step is incomplete or unreadable.
-            UserError: the step may not be read.
-            StorageError: the step is remote and cannot be reached.
+            UserError, StorageError: the step may not be read, or it is remote and cannot be reached.
         """
         found = functools.partial(cls._open, path)
         return found() if alone else agree(found)
@@ -138,7 +129,7 @@ class Step:
     @property
     def params(self) -> dict[str, str]:
         """{name in the model: name of the leaf} of the parameters, trained and frozen."""
-        return {model_name(name): name for name in self.leaves if name.startswith((TRAINED, FROZEN_PARAMS))}
+        return {_model_name(name): name for name in self.leaves if name.startswith((TRAINED, FROZEN_PARAMS))}
 
     def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """Returns the verified arrays that are named in `wanted`, in its order.
@@ -155,32 +146,24 @@ class Step:
         return {name: arrays[name] for name in wanted}
 
     def _read_shared(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns frozen parameters, verified by the checksums that the step recorded.
-
-        Raises:
-            UserError: the parameters are damaged or missing. The step itself may be intact, and other steps
-                need the same parameters, so no step is set aside.
-        """
         path = os.path.join(files.parent(self.path), FROZEN)
         try:
             saved = Step.open(path).own
             if changed := [name for name in wanted if saved.get(name) != self.shared[name]]:
                 raise Damaged(f"{some(changed)} are not those that the step was trained with")
             return _read_arrays(path, wanted, self.shared)
-        except Damaged as error:
+        except Damaged as error:  # The step may be intact, so it is not set aside.
             raise UserError(
                 f"{path}: the frozen parameters of every step here cannot be read: {error}; put a good copy "
                 "back"
             ) from error
 
 
-def model_name(stored: str) -> str:
-    """Returns the name in the model of a stored trained or frozen parameter, or of the part of one."""
+def _model_name(stored: str) -> str:
     return stored.removeprefix(f"{FROZEN}/").removeprefix(TRAINED)
 
 
-def on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of leaves, to be read onto the first device of this process."""
+def _on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct]:
     sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return {
         name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
@@ -198,8 +181,7 @@ def absolute(path: files.PathLike) -> str:
     return files.absolute(path)
 
 
-def find_steps(path: str) -> list[str]:
-    """Returns the step directories that `path` refers to, newest first."""
+def _find_steps(path: str) -> list[str]:
     if not files.exists(path):
         raise UserError(f"{path}: no such checkpoint; {_EXPECTED}")
     directory = os.path.join(path, "checkpoints")
@@ -225,11 +207,10 @@ def is_step(name: str) -> bool:
 
 
 def is_committed(step: str) -> bool:
-    """Returns whether a step was written completely.
+    """Returns whether a step was written completely, of which its name is a proof, except on gs://.
 
-    A complete step is known by its name, except on gs://, where a directory cannot be renamed. There, a file
-    that is written last must exist. A step that an older version wrote to a disk, and that was copied to
-    gs://, has only `files.json`.
+    A directory cannot be renamed there, so that a file that is written last must exist. A step that an older
+    version wrote to a disk, and that was copied to gs://, has only `files.json`.
     """
     if files.scheme(step) != "gs":
         return True
@@ -260,11 +241,7 @@ def _leaves(recorded: Mapping[str, Mapping]) -> dict[str, Leaf]:
 def _read_arrays(
     path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
 ) -> dict[str, jax.Array]:
-    """Returns the verified arrays that are named in `wanted`, in its order.
-
-    All processes have to call it. They agree on whether all could read their shards before they compute the
-    checksums together.
-    """
+    # The processes agree on whether all could read their shards before they compute the checksums together.
     arrays = agree(functools.partial(_restore, path, wanted, partial=len(wanted) < len(saved)))
     digests = array_digests(arrays)
     wrong = [name for name in wanted if digests[name] != saved[name].digest]
@@ -292,12 +269,8 @@ def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: boo
 
 
 def _unreadable(path: str, what: str, error: Exception) -> Exception:
-    """Returns the error for a step that cannot be read.
-
-    For a remote step, an error is attributed to the network unless it says that data is missing or damaged: a
-    step must not be set aside because a bucket could not be reached.
-    """
     message = f"its {what} cannot be read ({one_line(error)})"
+    # A step must not be set aside because a bucket could not be reached.
     is_damage = isinstance(error, _DAMAGES) or _DATA_LOSS.search(f"{error} {error.__cause__}")
     if files.is_remote(path) and not is_damage:
         return StorageError(f"{path}: {message}; check the network and run the same command")
@@ -347,7 +320,7 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
     """
     try:
         step = Step.open(absolute(path))
-        step.read(on_one_device(step.leaves))
+        step.read(_on_one_device(step.leaves))
     except Damaged as error:
         raise UserError(f"{absolute(path)}: {error}") from error
     return dict(step.own)
@@ -356,18 +329,9 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
 def load_state(
     path: files.PathLike, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree], *, log=print
 ) -> tuple[str, PyTree]:
-    """Restores a state of another run, whose checkpoints are not modified.
+    """Restores a state of another run, and returns the step directory that was read, and the state.
 
-    Args:
-        path: see `load_params`.
-        abstract_state: see `read_state`.
-        log: see `load_params`.
-
-    Returns:
-        The step directory that was read, and the state.
-
-    Raises:
-        UserError: there is no checkpoint, no step is intact, or the structure, a shape or a dtype differs.
+    Arguments and errors are those of `load_params` and `read_state`.
     """
     return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
 
@@ -397,23 +361,18 @@ def read_stored(
 ) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Reads the trained and the frozen parameters of a checkpoint as they are stored; see `assemble`.
 
-    Args:
-        path: see `load_params`.
-        log: see `load_params`.
+    Arguments and errors are those of `load_params`.
 
     Returns:
         The step directory that was read, and the arrays of both by name.
-
-    Raises:
-        UserError: there is no checkpoint, or no step is intact.
     """
 
     def read(path: str) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
         step = Step.open(path)
-        arrays = step.read(on_one_device({name: step.leaves[name] for name in step.params.values()}))
+        arrays = step.read(_on_one_device({name: step.leaves[name] for name in step.params.values()}))
         check_finite(path, arrays)
         trained, frozen = (
-            {model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
+            {_model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
             for prefix in (TRAINED, FROZEN_PARAMS)
         )
         return path, trained, frozen
@@ -430,18 +389,17 @@ def load_stored(
 ) -> tuple[str, PyTree, dict[tuple[str, Leaf], jax.Array]]:
     """Loads trained and frozen parameters as they are stored, except those that are in memory already.
 
+    Errors are those of `load_params`.
+
     Args:
         path: see `load_params`.
+        log: see `load_params`.
         abstract: {"params": ..., "frozen": ...}, nested dicts of jax.ShapeDtypeStruct with shardings.
         known: arrays by their names in the model and what a checkpoint records of them. An array with the
-            same name and digest is taken from there and not read.
-        log: see `load_params`.
+            same name and digest is not read.
 
     Returns:
         The step directory, the arrays in the form of `abstract`, and those that were read, as in `known`.
-
-    Raises:
-        UserError: there is no checkpoint, no step is intact, or a parameter is missing or has another shape.
     """
     wanted = flatten(abstract)
 
@@ -451,7 +409,7 @@ def load_stored(
         if missing := [name for name in wanted if name not in leaves]:
             raise UserError(f"{path}: it has no {some(missing)}")
         check_shapes(path, leaves, wanted)
-        keys = {name: (model_name(name), leaves[name]) for name in wanted}
+        keys = {name: (_model_name(name), leaves[name]) for name in wanted}
         arrays = step.read({name: x for name, x in wanted.items() if keys[name] not in known})
         check_finite(path, arrays)
         return path, keys, arrays
@@ -490,12 +448,7 @@ def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]]
 def find_step(path: files.PathLike, number: int) -> str | None:
     """Returns the directory of a step, or None if process 0 does not find it; all processes have to call it.
 
-    Args:
-        path: a work directory or its `checkpoints`, or one step directory.
-        number: the step.
-
-    Raises:
-        UserError: there is no checkpoint at all.
+    It raises UserError if there is no checkpoint at all.
     """
     return next((step for step in _agreed_steps(path) if files.name(step) == str(number)), None)
 
@@ -505,18 +458,12 @@ def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _
 
 
 def _agreed_steps(path: files.PathLike, required: bool = True) -> list[str]:
-    """Returns the step directories that process 0 finds, newest first; all processes have to call it.
-
-    The run of a path may save further steps meanwhile, of which some processes see more than others.
-
-    Raises:
-        UserError: process 0 finds none, although one is required. All processes raise it.
-    """
+    # Process 0 decides, because a run may save further steps meanwhile, of which some processes see more.
     path = absolute(path)
 
     def below_path() -> list[str]:  # as the copy of another host may have another path
         try:
-            return [step.removeprefix(path) for step in find_steps(path)]
+            return [step.removeprefix(path) for step in _find_steps(path)]
         except UserError:
             if required:
                 raise
@@ -542,7 +489,7 @@ def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str]
 
 def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
     stored, leaves = step.params, step.leaves
-    abstract = on_one_device({name: leaves[at] for name, at in stored.items()})
+    abstract = _on_one_device({name: leaves[at] for name, at in stored.items()})
     params = jax.eval_shape(assemble, abstract)
     check_shapes(
         step.path,
@@ -568,7 +515,7 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
                 onto[stored[part]] = like if sharding is None else like.update(sharding=sharding)
     arrays = step.read(onto)
     check_finite(step.path, arrays)
-    loaded = assemble({model_name(name): array for name, array in arrays.items()})
+    loaded = assemble({_model_name(name): array for name, array in arrays.items()})
     placed = {
         name: jax.device_put(loaded[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None))
         for name in report.loaded

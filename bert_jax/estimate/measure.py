@@ -193,7 +193,7 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     traffic = _sum_up(collectives.find(module, dict(step.mesh.shape), None, positions))
     device_peaks = flops.find_peak(chip.kind)
     assert device_peaks is not None, chip.kind
-    peak = device_peaks.of(step.model.execution.dtype)
+    peak = getattr(device_peaks, step.model.execution.dtype)
     matrix_flops, moved = timing.matrix_flops(module), timing.moved_bytes(module)
     return {
         "roofline_seconds": {"products": matrix_flops / peak, "memory": moved / chip.hbm_bandwidth},

@@ -15,6 +15,7 @@ import importlib
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -37,27 +38,12 @@ _LOG_SECONDS, _RETRY_SECONDS, _GRACE_SECONDS, _PORT_SECONDS = 10.0, 0.2, 10.0, 3
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-    """One process in a run of several processes.
+    """One process in a run of several processes."""
 
-    Attributes:
-        coordinator: HOST:PORT of process 0.
-        processes: the number of processes of the run.
-        process: the index of this process, from 0.
-        local_devices: the ids of the devices that this process uses on a machine that several processes
-            share; None for all of the machine's devices.
-    """
-
-    coordinator: str
-    processes: int
-    process: int
-    local_devices: tuple[int, ...] | None = None
-
-
-def check_address(address: str, flag: str) -> None:
-    """Raises UserError if the value of a flag is not HOST:PORT; IPv6 addresses are in brackets."""
-    host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
-        raise UserError(f"--{flag}={address}: expected HOST:PORT, like 10.0.0.2:8476")
+    coordinator: str  # HOST:PORT of process 0
+    processes: int  # of the run
+    process: int  # the index of this one
+    local_devices: tuple[int, ...] | None = None  # the ids of its devices; None for all of the machine
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -77,10 +63,9 @@ def process_info(
     """Describes this process in its run. None if the run has one process.
 
     Args:
-        coordinator_address: HOST:PORT of process 0. Either all of this and the next two arguments are given,
-            or none of them.
+        coordinator_address: HOST:PORT of process 0; IPv6 addresses are in brackets.
         num_processes: the number of processes.
-        process_id: the index of this process.
+        process_id: the index of this one.
         detect: whether to read the environment when none of the three is given.
         timeout: seconds to wait until the coordinator's name can be resolved.
         environ: the environment variables.
@@ -95,7 +80,11 @@ def process_info(
             "every process of a run needs --coordinator_address=HOST:PORT of process 0, --num_processes and "
             "its --process_id"
         )
-    check_address(coordinator_address, "coordinator_address")
+    host, _, port = coordinator_address.rpartition(":")
+    if not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise UserError(
+            f"--coordinator_address={coordinator_address}: expected HOST:PORT, like 10.0.0.2:8476"
+        )
     if num_processes < 1 or not 0 <= process_id < num_processes:
         raise UserError(
             f"--process_id={process_id} of --num_processes={num_processes}: expected a number from 0 to "
@@ -105,11 +94,7 @@ def process_info(
 
 
 def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
-    """Detects the cluster as JAX does; None, after a warning, if that fails.
-
-    `jax.distributed.initialize` detects it only as it connects, also if there is one process. A process of a
-    cluster that runs alone by mistake does no harm: the others find the work directory in use.
-    """
+    # A process of a cluster that runs alone by mistake does no harm: the others find the directory in use.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on every Kubernetes pod without the client package
@@ -134,9 +119,7 @@ def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
 
 
 def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int = 100) -> None:
-    """Waits for the other processes and starts jax.distributed.
-
-    Call it once, before any other use of JAX's devices.
+    """Waits for the other processes and starts jax.distributed, before any other use of JAX's devices.
 
     Args:
         info: this process.
@@ -170,12 +153,8 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     The /etc/hosts of a machine may map its own name to a loopback address, which other machines cannot reach.
     The result is then the address of the interface that routes to other networks.
 
-    Args:
-        coordinator: HOST:PORT of process 0.
-        timeout: seconds to wait until the name can be resolved, which takes a while when a cluster starts.
-
     Raises:
-        ClusterError: the name cannot be resolved after `timeout` seconds.
+        ClusterError: the name cannot be resolved after `timeout` seconds, as when a cluster starts.
     """
     host, _ = _split(coordinator)
     deadline = time.monotonic() + timeout
@@ -322,14 +301,10 @@ def _receive(connection: socket.socket) -> Any:
 
 
 def exit_process(code: int) -> None:
-    """Ends this process immediately if it failed and is one of several.
+    """Ends this process immediately if it is one of several, and not all of them end with the same code.
 
     At a normal exit JAX would wait for the other processes, which in turn wait for this one in a collective.
-    An immediate exit lets them notice that it is gone.
-
-    Args:
-        code: the exit code. With 0 (success) or 3 (a stop that all processes agreed on), the function
-            returns, as it does in a run of one process.
+    The codes 0 (success) and 3 (a stop) are of all processes.
     """
     if code in (0, 3) or not is_one_of_several():
         return

@@ -51,17 +51,11 @@ def total_and_available_memory() -> tuple[int, int]:
         except (OSError, ValueError):  # no cgroup of this kind, or "max"
             continue
         if bound < total:
-            # Cached files are given up when memory is needed.
-            free = bound - used + _entry(folder / "memory.stat", cached)
-            total, available = bound, min(available, free)
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                lines = (folder / "memory.stat").read_text().splitlines()
+                used -= int(dict(line.split() for line in lines)[cached])  # given up when memory is needed
+            total, available = bound, min(available, bound - used)
     return total, max(available, 0)
-
-
-def _entry(file: Path, name: str) -> int:
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = (line.split() for line in file.read_text().splitlines())
-        return next(int(value) for key, value in lines if key == name)
-    return 0
 
 
 # Parameters of mallopt, from glibc's malloc.h.
@@ -83,19 +77,11 @@ def use_one_heap() -> None:
 
 
 def keep_activations(compiled: jax.stages.Compiled, devices: int) -> bool:
-    """Lets glibc keep the temporary memory of a program between its calls, if it runs on CPUs.
+    """Lets glibc keep the temporary memory of a program that runs on `devices` CPUs of this host.
 
-    By default glibc returns large blocks to the system. Each step of training on a CPU then gets the memory
-    of its activations anew, which the system fills with zeros: a fifth of the time of a step. Small
-    allocations divide the blocks that are kept, so that the process grows for some steps, to about six times
-    the temporary memory of a step. Memory is therefore kept only if eight times as much is available.
-
-    Args:
-        compiled: the compiled program.
-        devices: the number of devices of this host that run it.
-
-    Returns:
-        True if the memory is kept.
+    By default glibc returns large blocks to the system, which fills them with zeros for the next step: a
+    fifth of the time of a step. The process grows for some steps, to about six times the temporary memory of
+    a step. Memory is therefore kept, and True returned, only if eight times as much is available.
     """
     if not _has_one_heap or jax.default_backend() != "cpu":
         return False

@@ -8,6 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,18 +82,15 @@ class RowFlops:
 
     @classmethod
     def of(cls, objective: Objective, trains: Callable[[str], bool] | None = None) -> RowFlops:
-        """Returns the FLOPs of an objective's model, from the shapes of its parameters.
-
-        A kernel that layers share counts once for each use.
+        """Returns the FLOPs of an objective's model; a kernel that layers share counts once for each use.
 
         Args:
             objective: an objective with the configuration of its encoder.
-            trains: whether the parameter of a name in a layer has a gradient; by default that of the
-                objective.
+            trains: whether the parameter of a name in a layer has a gradient; by default, the objective says.
         """
         config = encoder_config(objective)
         assert config is not None
-        trains = trains or weight_gradients(objective)
+        trains = trains or _weight_gradients(objective)
         boxed = objective.init_model_shapes
         numbers, axes = parameters.parameter_slices(boxed, config), parameters.layer_axes(boxed)
         shapes = parameters.parameter_shapes(boxed)
@@ -121,12 +119,9 @@ class RowFlops:
         return cls(config, **counts, scores=scores)
 
     def __call__(self, length: int, predictions: int = 0, sequences: int = 1) -> float:
-        """Returns the FLOPs of a row.
+        """Returns the FLOPs of a row of `length` tokens, padding included.
 
-        Args:
-            length: tokens in the row, padding included.
-            predictions: predicted positions in the row.
-            sequences: [CLS] tokens in the row.
+        `predictions` counts the predicted positions in the row, `sequences` the [CLS] tokens.
         """
         scores = 0.0
         for each in layer_slices(self.config):
@@ -146,7 +141,7 @@ def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[...
         objective: the objective.
         left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
     """
-    trains = weight_gradients(objective)
+    trains = _weight_gradients(objective)
     while isinstance(objective, PartlyFrozen):
         objective = objective.objective
     if isinstance(objective, CausalThenMasked):
@@ -184,8 +179,7 @@ def _distillation_flops(objective: Distillation, trains: Callable[[str], bool]) 
     return of_row
 
 
-def weight_gradients(objective: Objective) -> Callable[[str], bool]:
-    """Returns the function whether the parameter of a name in a layer has a gradient."""
+def _weight_gradients(objective: Objective) -> Callable[[str], bool]:
     return objective.has_gradient if isinstance(objective, PartlyFrozen) else lambda name: True
 
 
@@ -198,34 +192,23 @@ def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
     return int(parts[1]), (_ORDER | _NORMS[config.norm_placement])[parts[2]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Peak:
-    """Peak FLOP/s of one JAX device, without sparsity.
+class Peak(NamedTuple):
+    """Peak FLOP/s of one JAX device, without sparsity, in products of bfloat16 and of float32 operands.
 
     The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2 or v3 chip is
-    a JAX device of its own, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3).
-
-    Attributes:
-        bfloat16: the peak for bfloat16 products.
-        float32: the peak for products of float32 operands in XLA's default precision.
+    one, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3).
     """
 
     bfloat16: float
     float32: float
 
-    def of(self, dtype: str) -> float:
-        """Returns the peak for a dtype, "bfloat16" or "float32"."""
-        return getattr(self, dtype)
-
 
 def _tpu(bfloat16: float) -> Peak:
-    # TPUs multiply in bfloat16. With JAX's default precision, XLA rounds float32 operands to bfloat16 and
-    # uses one pass, so both peaks are equal. (jax_default_matmul_precision=float32 uses six passes.)
     return Peak(bfloat16, bfloat16)
 
 
-# On NVIDIA GPUs since Ampere, XLA computes float32 products in TF32 by default. Older GPUs support neither
-# TF32 nor bfloat16 products, so XLA computes both in float32.
+# With JAX's default precision, XLA rounds float32 operands to bfloat16 on TPUs, and to TF32 on NVIDIA GPUs
+# since Ampere. Older GPUs support neither TF32 nor bfloat16 products, so XLA computes both in float32.
 PEAKS = {
     "TPU v2": _tpu(45e12 / 2),
     "TPU v3": _tpu(123e12 / 2),
@@ -271,46 +254,34 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
         dtype: the dtype of the products: "float32", "bfloat16" or "auto".
     """
     dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
-    peak = find_peak(device.device_kind)
-    if peak is not None:
-        return peak.of(dtype)
-    return measured_matrix_rate(device.platform, dtype) / max(
-        1, len(jax.local_devices(backend=device.platform))
-    )
+    if peak := find_peak(device.device_kind):
+        return getattr(peak, dtype)
+    return measured_matrix_rate(device.platform, dtype) / len(jax.local_devices(backend=device.platform))
 
 
 def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
     """Returns about how many model FLOPs the devices compute in the time that a train step compiles.
 
     Nothing is measured, so that decisions that depend on it are the same when a run resumes.
-
-    Args:
-        mesh: the mesh.
-        dtype: as of `peak_flops`.
     """
     device = mesh.devices.flat[0]
-    peak = find_peak(device.device_kind)
-    if peak is None:
+    if find_peak(device.device_kind) is None:
         return _COMPILE_SECONDS * _CPU_RATE
-    of_device = peak.of(dispatch.resolve_dtype(dtype, platform.target_of(device)))
+    of_device = peak_flops(device, dtype)
     return _COMPILE_SECONDS * _REACHED * mesh.size * of_device
 
 
 def share_of_peak(rate: float, peak: float) -> float | None:
     """Returns the model FLOPs utilization (MFU), `rate / peak`, both in FLOP/s.
 
-    The result is None if the peak is not known (0), or if the rate exceeds it. The latter happens if the peak
-    was measured while other programs ran, and is therefore too low to be used.
+    The result is None if the peak is not known (0), or was measured while other programs ran and is exceeded.
     """
     return rate / peak if 0 < rate <= peak else None
 
 
 @functools.cache
 def measured_matrix_rate(platform: str, dtype: str) -> float:
-    """Returns the FLOP/s of the fastest of ten products of 2048 x 2048 matrices.
-
-    On a CPU, this is the rate of the whole host.
-    """
+    """Returns the FLOP/s of the fastest of ten products of 2048 x 2048 matrices, on CPUs of the host."""
     size = 2048
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices(backend=platform)[0])
     product = jax.jit(lambda x: matmul.matmul(x, x, (1, 0)))

@@ -42,14 +42,9 @@ _FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between 
 BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
 
 # The metrics that the terminal shows, in order, and their formats. The files get all metrics.
+_LOSSES = "loss mlm_loss mlm_accuracy clm_loss clm_accuracy generator_loss discriminator_loss"
 _SHOWN = {
-    "loss": "loss {:.4f}",
-    "mlm_loss": "mlm_loss {:.4f}",
-    "mlm_accuracy": "mlm_accuracy {:.4f}",
-    "clm_loss": "clm_loss {:.4f}",
-    "clm_accuracy": "clm_accuracy {:.4f}",
-    "generator_loss": "generator_loss {:.4f}",
-    "discriminator_loss": "discriminator_loss {:.4f}",
+    **{name: name + " {:.4f}" for name in _LOSSES.split()},
     "discriminator_recall": "recall {:.4f}",
     "nsp_accuracy": "nsp_accuracy {:.4f}",
     "accuracy": "accuracy {:.4f}",
@@ -111,13 +106,9 @@ class MetricsWriter:
             self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:
-        """Removes the metrics of steps after `step`, from which the run resumes, and opens the files.
+        """Opens the files, and removes the metrics of steps after `step`, from which the run resumes.
 
-        It is called again if the run goes back to an earlier step.
-        Files are replaced atomically. An incomplete last line is removed too.
-
-        Args:
-            step: the number of steps done; 0 for a new run.
+        It is called again if the run goes back to an earlier step. An incomplete last line is removed too.
         """
         self._resumed, self._begin = step, None
         if self._bars:
@@ -131,18 +122,16 @@ class MetricsWriter:
                 self._make_files()
                 for lines in self._files:
                     lines.rewind(step)
-                self._open_tensorboard(step)
+                largest = _LARGEST if self._uploads else math.inf
+                try:
+                    self._tensorboard = _Events(os.path.join(self._local, "tensorboard"), step, largest)
+                except ImportError as error:
+                    self.message(f"warning: no TensorBoard events, {error}")
         if self._trackers:
             self._trackers.start()
 
     def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
-        """Writes the metrics of a step.
-
-        Args:
-            step: the number of steps done.
-            values: {name: Python float}.
-            kind: "train", or the name of an evaluator, such as "eval".
-        """
+        """Writes the metrics after `step` steps; `kind` is "train" or the name of an evaluator."""
         if not self._primary:
             return
         values = {name: float(value) for name, value in values.items()}
@@ -173,14 +162,7 @@ class MetricsWriter:
             self.at_step(step)
 
     def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Writes a table of texts to tables.jsonl, TensorBoard and the trackers.
-
-        Args:
-            step: the number of steps done.
-            tag: the name of the table, after that of the evaluator, such as "eval/fills".
-            header: the names of the columns.
-            rows: the cells of each row, plain texts.
-        """
+        """Writes a table of texts, such as "eval/fills", to tables.jsonl, TensorBoard and the trackers."""
         if not self._primary:
             return
         with self._storing():
@@ -193,13 +175,7 @@ class MetricsWriter:
             self._trackers.call("write_table", step, tag, header, rows)
 
     def write_image(self, step: int, tag: str, png: bytes) -> None:
-        """Writes a picture to TensorBoard and the trackers.
-
-        Args:
-            step: the number of steps done.
-            tag: the name of the picture, after that of the evaluator, such as "eval/confusions".
-            png: the content of a PNG file.
-        """
+        """Writes the content of a PNG file, such as "eval/confusions", to TensorBoard and the trackers."""
         if not self._primary:
             return
         with self._storing():
@@ -217,23 +193,16 @@ class MetricsWriter:
                 self._bars.update(self._steps, started=self._begin[0], first=step)
         if self._bars:
             self._bars.update(self._steps, completed=step)
-        elif step > self._resumed and self._is_quiet(_QUIET_STEPS):
+        elif step > self._resumed and time.monotonic() - self._printed >= _QUIET_STEPS:
             of = f" of {self._total:,}" if self._total else ""
             self.message("  ".join([f"step {step:,}{of} is done", *self._time_left(step)]))
 
     def stage(self, name: str, total: float | None = None, unit: str = ""):
         """Returns a context that shows the progress of a stage, such as an evaluation.
 
-        On a terminal, a separate bar does. Elsewhere, a stage without units says that it begins, and others
-        how far they are after ten seconds without another line.
-
-        The context yields a function (units done) or (units done, total), of which the latter is for totals
-        that are not known in advance.
-
-        Args:
-            name: the label of the bar.
-            total: the total number of units, if it is known in advance.
-            unit: the name of the units.
+        The context yields a function (units done) or (units done, total); the latter is for totals that are
+        not known in advance. Without a terminal, a stage without units says that it begins, and others how
+        far they are after ten seconds without another line.
         """
         if self._bars:
             return progress.stage(self._bars, name, total, unit)
@@ -241,13 +210,10 @@ class MetricsWriter:
             self.message(name)
 
         def show(done: float, total: float | None = total) -> None:
-            if self._is_quiet(_QUIET_STAGE):
+            if time.monotonic() - self._printed >= _QUIET_STAGE:
                 self.message(progress.amount(name, done, total, unit))
 
         return contextlib.nullcontext(show)
-
-    def _is_quiet(self, seconds: float) -> bool:
-        return time.monotonic() - self._printed >= seconds
 
     def notice(self, text: str) -> None:
         """Prints one line from a signal handler, which may have interrupted another print."""
@@ -316,7 +282,8 @@ class MetricsWriter:
             yield
         except OSError as error:
             for lines in self._files:
-                lines.discard()
+                with contextlib.suppress(OSError):
+                    lines.close()
             if self._tensorboard:
                 self._tensorboard.discard()
             self._lines = self._tables = self._tensorboard = self._uploads = None
@@ -343,13 +310,6 @@ class MetricsWriter:
             self._uploads = None
         self._cleanup.close()
 
-    def _open_tensorboard(self, step: int) -> None:
-        largest = _LARGEST if self._uploads else math.inf
-        try:
-            self._tensorboard = _Events(os.path.join(self._local, "tensorboard"), step, largest)
-        except ImportError as error:
-            self.message(f"warning: no TensorBoard events, {error}")
-
     def _time_left(self, step: int) -> list[str]:
         if self._begin is None or not self._begin[1] < step < self._total:
             return []
@@ -361,13 +321,8 @@ class MetricsWriter:
 class _StepLines:
     """A file to which lines are appended.
 
-    For a URL, the lines are written to a local file, which the caller uploads (see `uploads`). After 1 MiB,
-    they continue in another file, so that not all of them are uploaded each time; see
-    `json_files.line_files`.
-
-    Args:
-        path: the file, which need not exist, as a local path or a URL.
-        local_directory: where the lines are written for a URL; "" for a local path.
+    For a URL, they are written to `local_directory`, which is uploaded, and continue in another file after
+    1 MiB (see `json_files.line_files`), so that not all of them are uploaded each time.
     """
 
     def __init__(self, path: str, local_directory: str = ""):
@@ -400,10 +355,6 @@ class _StepLines:
             self._file.close()
             self._file = None
 
-    def discard(self) -> None:
-        with contextlib.suppress(OSError):
-            self.close()
-
     def _local_path(self) -> str:
         path = json_files.line_file(self._path, self._number)
         return os.path.join(self._local_directory, files.name(path)) if self._local_directory else path
@@ -419,12 +370,7 @@ def _step_of(line: str) -> float:
 class _Uploads:
     """Copies the files of a local directory to a remote one, in a thread, whenever they have grown.
 
-    An upload that fails is logged. Later uploads include what it lacks, because the local files are kept.
-
-    Args:
-        source: the local directory, whose files are only appended to.
-        target: the URL of the remote directory.
-        log: called with one line, in the thread, for an upload that fails.
+    An upload that fails is logged. The local files stay, so that later uploads include what it lacks.
     """
 
     def __init__(self, source: str, target: str, log: Callable[[str], None]):
@@ -439,11 +385,6 @@ class _Uploads:
             self._last = self._thread.submit(self._try)
 
     def close(self) -> None:
-        """Uploads all new content, and waits for it.
-
-        Raises:
-            OSError: the upload fails.
-        """
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._upload()
 
@@ -467,22 +408,13 @@ class _Uploads:
 
 
 class _Events:
-    """The TensorBoard event files of one process, beginning with a step.
+    """The TensorBoard event files of one process; another file is begun after `largest` bytes.
 
     Events are written in the caller's thread. The thread of tensorboardX's SummaryWriter ends at the first
     write that fails, and adding to its queue then blocks forever.
-
-    Args:
-        directory: the local directory of the event files.
-        step: the number of steps done.
-        largest: bytes of a file, after which another one is begun.
-
-    Raises:
-        ImportError: tensorboardX is not installed.
     """
 
     def __init__(self, directory: str, step: int, largest: float = math.inf):
-        self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
         record_writer.directory_check(directory)
         # File names contain the time in seconds. The suffix prevents a run that is restarted within a second
         # from overwriting the events of the first process.
@@ -494,16 +426,16 @@ class _Events:
         self._write(step + 1, session_log=purge)
 
     def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._add(step, self._summary_type(value=scalars))
+        scalars = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._add(step, summary_pb2.Summary(value=scalars))
 
     def add_text(self, step: int, tag: str, text: str) -> None:
         self._add(step, summary.text(tag, text))
 
     def add_image(self, step: int, tag: str, png: bytes) -> None:
         width, height = struct.unpack(">II", png[16:24])  # of the chunk IHDR, which is the first
-        image = self._summary_type.Image(width=width, height=height, encoded_image_string=png)
-        self._add(step, self._summary_type(value=[self._summary_type.Value(tag=tag, image=image)]))
+        image = summary_pb2.Summary.Image(width=width, height=height, encoded_image_string=png)
+        self._add(step, summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, image=image)]))
 
     def flush(self) -> None:
         self._file.flush()
@@ -525,7 +457,7 @@ class _Events:
         self._write(step, summary=values)
 
     def _write(self, step: int, **content) -> None:
-        event = self._event_type(wall_time=time.time(), step=step, **content)
+        event = event_pb2.Event(wall_time=time.time(), step=step, **content)
         self._file.write_event(event)
         self._size += event.ByteSize()
 
@@ -588,13 +520,7 @@ class _Trackers:
 
     Where and as whom they log is set as their documentation says: `wandb login`, WANDB_PROJECT and
     WANDB_MODE; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A run that resumes continues in the same run
-    of the tracker, whose id is kept in the work directory. A tracker that fails is dropped with a warning.
-
-    Args:
-        names: comma-separated names.
-        directory: the work directory.
-        config: the configuration of the run, nested.
-        warn: called with one line if a tracker fails.
+    of the tracker, whose id is in the work directory. A tracker that fails is dropped with a warning.
     """
 
     def __init__(self, names: str, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
@@ -636,23 +562,14 @@ class _Trackers:
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
-    """Returns the lines of metrics.jsonl in a work directory; [] if there is no such file.
-
-    Args:
-        directory: the work directory.
-        kind: selects the lines of one kind; None for all.
-    """
+    """Returns the lines of metrics.jsonl in a work directory, or those of one kind; [] without the file."""
     rows = json_files.read_line_files(os.path.join(directory, _FILE))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
 
 
 def metrics_of_run(directory: files.PathLike) -> list[dict]:
-    """Returns the lines of metrics.jsonl in a work directory.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Returns the lines of metrics.jsonl in a work directory, or raises UserError if there are none."""
     rows = read_metrics(directory)
     if not rows:
         raise UserError(
@@ -665,14 +582,7 @@ def read_tables(directory: files.PathLike, tag: str) -> list[dict]:
     """Returns the lines of tables.jsonl in a work directory that have a tag, in the order of the steps.
 
     A line is {"step": 100, "tag": "eval/fills", "header": [column], "rows": [[cell]]} with texts in the
-    cells. Other lines are left out; [] if there is no such file.
+    cells. The result is [] if there is no such file.
     """
     rows = json_files.read_line_files(os.path.join(directory, _TABLES_FILE))
-    return [row for row in rows if row.get("tag") == tag and _is_table(row)]
-
-
-def _is_table(row: Mapping[str, Any]) -> bool:
-    header, lines = row.get("header"), row.get("rows")
-    if not (isinstance(header, list) and isinstance(lines, list) and json_files.is_of(row.get("step"), int)):
-        return False
-    return all(isinstance(line, list) and len(line) == len(header) for line in lines)
+    return [row for row in rows if row.get("tag") == tag]

@@ -33,7 +33,7 @@ class Lock:
     def __init__(self, directory: files.PathLike, *, lease: float = 60.0, log=print):
         self._directory = os.fspath(directory)
         self._path = os.path.join(self._directory, _NAME)
-        self._lease, self._log = lease, log
+        self._lease, self._interval, self._log = lease, lease / 6, log
         self._token = uuid.uuid4().hex
         self._file: int | None = None
         self._in_kernel = False  # whether this process holds the kernel's lock
@@ -64,12 +64,7 @@ class Lock:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks that this run still holds the lock.
-
-        Raises:
-            UserError: another run took over the lock, since this one was suspended and did not renew its
-                lease.
-        """
+        """Raises UserError if another run took over the lock while this one was suspended."""
         if self._lost_to is not None:
             raise UserError(
                 f"{self._directory}: taken over by {_name(self._lost_to)} while this run was suspended; "
@@ -77,7 +72,7 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Releases the lock. Does nothing if it is not held."""
+        """Releases the lock, if it is held."""
         if self._thread is None:
             return
         self._stop.set()
@@ -117,13 +112,12 @@ class Lock:
             return  # This host has been restarted, which ended the holder.
         # The clocks of the hosts may differ, so wait long enough to see at least two renewals of a live
         # holder.
-        interval = self._interval
         age = time.time() - holder.get("renewed", 0.0)
-        wait = min(max(self._lease - age, 2.5 * interval), self._lease)
+        wait = min(max(self._lease - age, 2.5 * self._interval), self._lease)
         self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
-            time.sleep(min(interval / 4, 1.0))
+            time.sleep(min(self._interval / 4, 1.0))
             if self._read() != holder:
                 raise self._in_use(self._read() or holder)
 
@@ -132,10 +126,6 @@ class Lock:
             f"{self._directory}: in use by another run ({_name(holder)}); wait for it, stop it, or choose "
             "another --workdir"
         )
-
-    @property
-    def _interval(self) -> float:
-        return self._lease / 6
 
     def _renew(self) -> None:
         while not self._stop.wait(self._interval):

@@ -90,7 +90,7 @@ class WorkDir:
 
     @property
     def checkpoints(self) -> str:
-        """Returns the directory of the checkpoints."""
+        """The directory of the checkpoints."""
         return os.path.join(self.path, "checkpoints")
 
     def __enter__(self) -> WorkDir:
@@ -170,10 +170,7 @@ class WorkDir:
         return before, bool(before) and has_started(self.path), newest
 
     def confirm_run(self) -> None:
-        """Writes config.json for a run that resumes, which `open_run` defers.
-
-        Call it after the state has been restored, which shows that the checkpoint fits the configuration.
-        """
+        """Writes config.json for a run that resumes, after its state has been restored and thus fits."""
         if not self._confirmed:
             self._write_run()
             self._confirmed = True
@@ -197,19 +194,18 @@ class WorkDir:
         self.write_text("config.json", json.dumps(self._run, indent=2, sort_keys=True) + "\n")
 
     def write_json(self, name: str, content: Any) -> None:
-        """Writes a JSON file to the work directory, atomically. Only the primary process writes."""
+        """Writes a JSON file to the work directory, atomically, in the primary process."""
         self.write_text(name, json.dumps(content, indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
-        """Writes a text file to the work directory, atomically. Only the primary process writes."""
+        """Writes a text file to the work directory, atomically, in the primary process."""
         if self.primary:
             atomic.write_text(os.path.join(self.path, name), content)
 
     def copy_vocabulary(self, source: files.PathLike) -> None:
         """Copies the vocabulary file to the name of its kind, and removes one of another kind.
 
-        Raises:
-            UserError: the run has started, and its copy is not the vocabulary that it started with.
+        It raises UserError if the run has started, and its copy is not the vocabulary that it started with.
         """
         target = tokenization.of_file(source).file
         if has_started(self.path) and files.exists(os.path.join(self.path, target)):
@@ -233,8 +229,7 @@ def has_started(path: files.PathLike) -> bool:
 def read_started(path: files.PathLike) -> dict[str, Any]:
     """Returns config.json of the run in a work directory, as process 0 reads it; {} if none has started.
 
-    All processes have to call it. One that looked by itself, and saw the files late, as on a network file
-    system, would take part in other collectives than the others.
+    All processes have to call it: one that saw the files late would take part in other collectives.
     """
 
     def read() -> dict[str, Any]:
@@ -246,17 +241,10 @@ def read_started(path: files.PathLike) -> dict[str, Any]:
 def resolve_dtype(
     requested: str, path: files.PathLike, target: Target, log: Callable[[str], None] = print
 ) -> str:
-    """Returns the dtype that a run computes in: "float32" or "bfloat16".
+    """Returns the dtype that a run computes in, "float32" or "bfloat16", for `model.dtype` of its config.
 
     A run with "auto" that resumes on another platform keeps its dtype, so that the precision does not change
     within a run.
-
-    Args:
-        requested: `model.dtype` of the configuration.
-        path: the run's work directory, which may not exist yet.
-        target: the device that the run computes on.
-        log: called with one line if a new run would have another dtype, and if a new run on a CPU computes in
-            bfloat16 by default.
     """
     chosen = dispatch.resolve_dtype(requested, target)
     if requested != "auto":
@@ -305,9 +293,6 @@ def best_or_newest(path: files.PathLike) -> str:
     """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`.
 
     All processes have to call this; process 0 looks.
-
-    Raises:
-        UserError: the path is neither a work directory nor one of its checkpoints. All processes raise it.
     """
     path = os.fspath(path)
     best = os.path.join(path, BEST)
@@ -341,11 +326,7 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
 
 
 def find_vocabulary(path: files.PathLike) -> str:
-    """Returns the path of the vocabulary file for a work directory or one of its checkpoints.
-
-    Raises:
-        UserError: there is no vocabulary file.
-    """
+    """Returns the path of the vocabulary file for a work directory or one of its checkpoints."""
     root = find_root(path)
     for name in _VOCABULARIES:
         if files.exists(os.path.join(root, name)):
