@@ -128,16 +128,12 @@ def check_model_directory(
     target = os.path.realpath(output)
     if os.path.commonpath([os.path.realpath(source), target]) == target:
         raise UserError(f"--output={output} is, or holds, the {flag}; choose another")
-    if not may_be_replaced(output):
+    names = (name.split("/") for name in files.walk(output))
+    of_models = (each[:1] if each[0] == "checkpoints" else each for each in names)
+    if not may_be_replaced(output) or not all(_OF_MODELS.fullmatch(x) for each in of_models for x in each):
         raise UserError(
-            f"--output={output}: --overwrite replaces {what}, and this is something else; choose another"
+            f"--output={output}: --overwrite replaces {what}, and this holds something else; choose another"
         )
-    for name in files.walk(output):
-        folder, *inside = name.split("/")
-        if not all(map(_OF_MODELS.fullmatch, [folder] if folder == "checkpoints" else [folder, *inside])):
-            raise UserError(
-                f"--output={output}: --overwrite replaces {what}, and this holds {name}, too; choose another"
-            )
 
 
 def _may_be_replaced(output: str) -> bool:

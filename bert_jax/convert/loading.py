@@ -11,7 +11,6 @@ from bert_jax import checkpoint
 from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
-from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, SIZE_FIELDS, EncoderConfig
@@ -43,15 +42,7 @@ def detect(path: files.PathLike) -> formats.Format:
     if names := files.names(snapshots):  # the folder of a model in the hub's cache
         hint = f"; give {' or '.join(os.path.join(snapshots, name) for name in names)}"
     what = "it is no checkpoint" if exists else "no such directory or prefix"
-    if exists and _is_records(path):
-        what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
-
-
-def _is_records(path: files.PathLike) -> bool:
-    if not files.is_directory(path):
-        return google.is_record_file(os.fspath(path))
-    return any(name == manifests.FILE or google.is_record_file(name) for name in files.names(path))
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:

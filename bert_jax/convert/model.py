@@ -208,8 +208,6 @@ def check_file_params(source: str, family: Family, found: FileParams, ignore: st
     except re.error as error:
         raise UserError(f"{ignore!r} is not a valid regular expression ({error})") from error
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
-    if found.unknown and not found.params:
-        raise UserError(f"{source}: none of its tensors is one of a {family.name}: {some(found.unknown)}")
     if wrong := [*(f"it lacks {name}" for name in found.missing), *found.misshapen]:
         raise UserError(f"{source}: {some(wrong)}: it is not of the architecture that its configuration says")
     if unknown:

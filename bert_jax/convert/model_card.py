@@ -157,7 +157,6 @@ def _results(root: str) -> str:
 
 
 def _scores(root: str) -> Mapping[str, float]:
-    """Returns the best scores of a fine-tuning run, else a run's last evaluation; empty without one."""
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     scores: Mapping[str, Any] = {}
     if files.exists(best):

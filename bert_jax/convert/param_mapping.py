@@ -132,7 +132,6 @@ def modules(
 
 
 def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.ndarray:
-    """Returns a parameter in the layout of a file."""
     if layout == VECTOR:
         return array.reshape(-1)
     if layout == TABLE:
@@ -143,7 +142,6 @@ def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.n
 
 
 def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: int) -> tuple[int, ...]:
-    """Returns the shape of `_stored`'s result for an array of this shape, without allocating the array."""
     if layout == VECTOR:
         return (math.prod(shape),)
     if len(shape) == 3:

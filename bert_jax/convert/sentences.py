@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,17 +121,11 @@ def encoder_folder(folder: str) -> str:
     """Returns the directory of the encoder in a folder of sentence-transformers; other folders as they are.
 
     It is the folder itself, or `0_Transformer` in those that old versions wrote.
-
-    Raises:
-        UserError: the encoder is in no directory below the folder.
     """
     path = os.path.join(folder, MODULES)
     modules = json_files.read(path, _MODULES) if MODULES in files.names(folder) else []
     name = next((one["path"] for one in modules if _kind(one) == "Transformer"), "")
-    name = posixpath.normpath(name)
-    if posixpath.isabs(name) or name.split("/")[0] == "..":
-        raise UserError(f"{path}: the path of the Transformer is {name!r}; expected a directory beside it")
-    return folder if name == "." else os.path.join(folder, name)
+    return os.path.join(folder, name) if name not in ("", ".") else folder
 
 
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:

@@ -173,17 +173,15 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
             whose first layer lacks a norm is not the first one of the chosen.
     """
     depth = model.config.num_hidden_layers
+    expected = ""
     if model.config.layer_groups:
-        raise UserError(
-            f"{model.source or 'the model'}: its layers share their parameters; none can be chosen"
-        )
-    if not layers or not all(0 <= layer < depth for layer in layers):
-        raise UserError(f"layers {', '.join(map(str, layers))}: expected numbers from 0 to {depth - 1}")
-    if not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
-        raise UserError(
-            f"layers {', '.join(map(str, layers))}: layer 0 has no norm before its attention and stays "
-            "the first one and occurs once; choose such as 0,3,6"
-        )
+        expected = "a model whose layers do not share their parameters"
+    elif not layers or not all(0 <= layer < depth for layer in layers):
+        expected = f"numbers from 0 to {depth - 1}"
+    elif not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
+        expected = "layer 0, which has no norm before its attention, first and only there, as in 0,3,6"
+    if expected:
+        raise UserError(f"layers {', '.join(map(str, layers))}: expected {expected}")
     config = model.config.replace(num_hidden_layers=len(layers), **_attention(model.config, layers))
     params = {
         name: array for name, array in model.params.items() if not name.startswith(f"encoder/{LAYERS}/")
@@ -203,7 +201,6 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
-    """Returns the fields of the configuration that give the chosen layers their windows of attention."""
     is_local = [config.is_local(layer) for layer in layers]
     if not any(is_local):
         names = ("local_window", "global_every", "local_rotary_theta")

@@ -98,7 +98,6 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _token_keys(tokenizer: Tokenizer) -> list[_Key]:
-    """Returns the keys of all tokens, by id. Special tokens are spelled as BERT's."""
     keys = [
         (_text(tokenizer, i), continues) for i, continues in enumerate(tokenizer.is_continuation.tolist())
     ]
@@ -118,7 +117,6 @@ def _text(tokenizer: Tokenizer, token_id: int) -> str:
 
 
 def _subwords(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
-    """Returns the ids of the known subwords of texts that begin or continue a word."""
     starts = tokenizer.encode_batch([tokenizer.after_space(text) for text, _ in keys])
     split = _continuation_splitter(tokenizer)
     subwords = [
@@ -133,7 +131,6 @@ def _subwords(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
 
 
 def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], list[int]]:
-    """Returns a function of a text and its ids at the start of a word: its ids inside of a word."""
     if tokenizer.kind == "bpe":
         return lambda text, word: tokenizer.encode_batch([text])[0]
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}

@@ -122,19 +122,18 @@ class Embedder:
         )
 
     def _check(self, model: Model) -> tuple[int, ...]:
-        """Returns the numbers of the layers, from 0 for the embeddings, after a check of the options."""
         source, layers, last = model.source or "the model", self.layers, self.config.num_hidden_layers
         numbers = tuple(layer % (last + 1) for layer in layers)
-        if self.pooling not in POOLINGS:
-            raise UserError(f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}")
         if not layers or len(set(numbers)) < len(numbers) or not all(-last - 1 <= x <= last for x in layers):
             raise UserError(
                 f"--layers={','.join(map(str, layers))}: expected different layers of {source}, from 0 (the "
                 f"embeddings) to {last}, or from -1 (the last) to -{last}"
             )
-        if self.pooling == "pooler" and (numbers != (last,) or "pooler/dense/kernel" not in model.params):
+        has_pooler = numbers == (last,) and "pooler/dense/kernel" in model.params
+        if self.pooling not in POOLINGS or (self.pooling == "pooler" and not has_pooler):
             raise UserError(
-                f"--pooling=pooler needs the pooler and the last layer of {source}; try mean or cls"
+                f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}; pooler needs the pooler "
+                f"and the last layer of {source}"
             )
         check_reads_cls(f"--pooling={self.pooling}", self.pooling, self.config, source)
         if self.pooling == "none" and self.normalize:

@@ -118,10 +118,8 @@ def read_retrieval(directory: str, split: str) -> Judged:
     documents = list(_read_distinct(os.path.join(directory, "corpus.jsonl")).values())
     queries = _read_distinct(os.path.join(directory, "queries.jsonl"))
     known = {document.id for document in documents}
-    if unknown := [query for query in gains if query not in queries]:
-        raise UserError(f"{path}: judges the query {unknown[0]!r}, which queries.jsonl lacks")
-    if not any(each.keys() & known for each in gains.values()):
-        raise UserError(f"{path}: corpus.jsonl has no relevant document of it; expected both of one data set")
+    if not gains.keys() <= queries.keys() or not any(each.keys() & known for each in gains.values()):
+        raise UserError(f"{path}: expected queries of queries.jsonl, and documents of corpus.jsonl")
     return Judged(gains, {query.id: query.text for query in queries.values()}, documents)
 
 
@@ -150,7 +148,6 @@ def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = No
 
 
 def _read_distinct(path: str) -> dict[str, Document]:
-    """Returns the documents or queries of a file by id. Raises UserError if two of them have one id."""
     by_id: dict[str, Document] = {}
     for document in read_documents(path, flag="--retrieval"):
         if by_id.setdefault(document.id, document) is not document:
@@ -173,8 +170,6 @@ def read_judgments(path: str) -> dict[str, dict[str, int]]:
             raise UserError(f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1") from None
         if value > 0:
             judged.setdefault(query, {})[document] = value
-    if not judged:
-        raise UserError(f"{path}: no query has a relevant document")
     if lost := [query for query, gains in judged.items() if gains.keys() == {query}]:
         raise UserError(
             f"{path}: the only relevant document of the query {lost[0]!r} has the same id, and a document "

@@ -156,7 +156,6 @@ def text_rows(
 def _beginnings(
     tokenizer: Tokenizer, texts: Sequence[str], most: int, special: tuple[str, ...]
 ) -> list[list[int]]:
-    """Returns the token ids of texts. Words of a long text after more than `most` tokens may be missing."""
     done: dict[int, list[int]] = {}
     size = 32 * most  # characters
     while waiting := {i: text for i, text in enumerate(texts) if i not in done}:
@@ -298,7 +297,6 @@ class Engine:
             yield numbers, output[: len(numbers)]
 
     def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
-        """Yields the number of rows and the padded length of each batch; the longest rows come first."""
         begin = size = length = 0
         while begin < len(lengths):
             # The last rows share the shape of those before them, if they fit into one batch of it: that

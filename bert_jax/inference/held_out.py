@@ -113,7 +113,6 @@ def held_out(
 
 
 def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_size: int) -> None:
-    """Raises UserError for mistakes that can be reported before the model is loaded."""
     if rows < 0 or batch_size < 1:
         raise UserError(f"rows={rows}, batch_size={batch_size}: expected at least 0 and at least 1")
     masks.options(1)  # its checks do not depend on the number of tokens
@@ -154,7 +153,6 @@ def _causal(model: convert.Model, config: EncoderConfig) -> _Predicted:
 
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
-    """Returns a split of records that have the vocabulary of a model."""
     tokenizer = tokenizer_of(model)
     # Records of other programs come without a vocabulary.
     foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
@@ -216,7 +214,6 @@ def _totals(
 
 
 def _batch(dataset: Dataset, first: int, size: int, count: int) -> dict[str, np.ndarray]:
-    """Returns rows from `first` on, those from `count` on empty; `row_ids` are their numbers in the split."""
     numbers = np.arange(first, first + size, dtype=np.int32)
     batch = google.without_masks(dataset.batch(np.where(numbers < count, numbers, -1)))
     return batch | {"row_ids": numbers}

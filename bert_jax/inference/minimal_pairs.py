@@ -60,8 +60,6 @@ class Scores:
 
 @dataclasses.dataclass(frozen=True)
 class _Prediction(Row):
-    """A row of sentence number `sentence`, whose tokens `labels` are predicted from states at `positions`."""
-
     sentence: int
     positions: np.ndarray
     labels: np.ndarray
@@ -141,12 +139,10 @@ class SentenceScorer:
         return sums, tokens, np.array([self._tokenizer.unk_id in row.token_ids for row in rows], bool)
 
     def _inner(self, row: Row) -> np.ndarray:
-        """Returns the positions of the tokens of a row that are not special."""
         layout = self._tokenizer.layout
         return np.arange(len(layout.before), len(row.token_ids) - len(layout.end))
 
     def _masked(self, number: int, row: Row) -> Iterator[_Prediction]:
-        """Yields one row for each token, in which it and the rest of its word are masked."""
         ids, inner = row.token_ids, self._inner(row)
         ends = inner[0] + word_ends(self._tokenizer, ids[inner])
         for position, end in zip(inner, ends, strict=True):
@@ -156,7 +152,6 @@ class SentenceScorer:
             yield _Prediction(masked, row.first_length, False, number, place, ids[place])
 
     def _next(self, number: int, row: Row) -> Iterator[_Prediction]:
-        """Yields the row, in which each token is predicted from the state before it."""
         inner = self._inner(row)
         yield _Prediction(row.token_ids, row.first_length, False, number, inner - 1, row.token_ids[inner])
 
@@ -180,7 +175,6 @@ def word_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
 
 
 def _arrays(rows: Sequence[Row], size: int) -> dict[str, np.ndarray]:
-    """Returns the predictions of the rows of a batch, padded to a power of two, for few shapes."""
     predictions = [row for row in rows if isinstance(row, _Prediction)]
     width = 1 << (max(len(each.labels) for each in predictions) - 1).bit_length()
     batch = {

@@ -135,7 +135,6 @@ class Predictor:
         return nest(placement.place(flatten(params), layered, self._mesh, dtype))
 
     def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
-        """Loads the trained and the frozen parameters, except arrays that `shared` has already."""
         self.objective = training_objective(self.config, self.task, self.objective)
         abstract = {"params": sharding.abstract_replicated(self.objective.init, self._mesh)}
         if (frozen := self.objective.frozen()) is not None:
@@ -379,7 +378,6 @@ def _adapter_of(line: bytes, adapters: Mapping[str, Any]) -> str:
 
 
 def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Iterator[list[bytes]]:
-    """Yields the lines that are waiting, 1 to `most`; calls `on_idle` when none has come for a while."""
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
 
     def read():

@@ -68,7 +68,6 @@ def read_lines_of(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _object(line: str, place: str, *fields: str) -> dict[str, Any]:
-    """Returns the JSON object of a line. Raises UserError if it has no text in some field."""
     try:
         row = parse_object(line)
     except Malformed as error:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from safetensors.numpy import load_file
 
 from bert_jax import cli, convert, tokenization
 from bert_jax.commands import doctor, inspect
@@ -59,23 +58,6 @@ def run(*arguments):
     if code == 2:
         raise UserError(f"bert-jax {arguments[0]}")
     assert code == 0
-
-
-def converts(folder, tmp_path):
-    run("convert", f"--input={folder}", f"--output={tmp_path / 'out'}", "--to=huggingface")
-    theirs, ours = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
-    assert ours.keys() <= theirs.keys()
-    for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-
-
-def reads_tensorflow(folder, tmp_path):
-    if convert.load(folder, **QUIET).family.tensorflow is None:
-        raise UserError("no TF1 checkpoints")
-
-
-def has_pair_head(folder, tmp_path):
-    starts_fine_tuning("pretraining")(folder, tmp_path)
 
 
 def is_inspected(folder, tmp_path):
@@ -129,17 +111,6 @@ def starts_pretraining(folder, tmp_path):
     assert not report.new and report.loaded
 
 
-def starts_fine_tuning(head):
-    def has_head(folder, tmp_path):
-        family = convert.load(folder, **QUIET).family
-        if head not in family.heads:
-            raise UserError(f"no {head}")
-        golden = DATA / family.model_type / head
-        assert not golden.exists() or convert.load(golden, **QUIET).head == head
-
-    return has_head
-
-
 def chooses_layers(folder, tmp_path):
     """The layers 0 and 1 of the result are the first and the last one, by their names in the files."""
     model = convert.load(folder, **QUIET)
@@ -180,30 +151,31 @@ def replaces_vocabulary(folder, tmp_path):
     assert model.config.vocab_size == 25 and report.kept
 
 
-def adds_tokens(folder, tmp_path):
-    kind = convert.load(folder, **QUIET).family.tokenizer.kind
-    of_kind = {"bpe": "roberta", "sentencepiece": "albert", "wordpiece": "distilbert"}[kind]
-    vocabulary.add_tokens(tokenization.load(DATA / of_kind / "masked_lm"), ["zebra"])
+def has_head(head):
+    return lambda family: head in family.heads
 
 
+# What a record says; `convert` to Hugging Face and back is in test_goldens.py.
+FACTS = {
+    "`convert` to Hugging Face, and back": lambda family: True,
+    "TF1 checkpoints": lambda family: family.tensorflow is not None,
+    "a head for pairs of sentences (NSP, SOP)": has_head("pretraining"),
+    "fine-tuning on sequences": has_head("sequence_classification"),
+    "fine-tuning on tokens": has_head("token_classification"),
+    "fine-tuning on answer spans": has_head("question_answering"),
+    "fine-tuning on multiple choice": has_head("multiple_choice"),
+    "`convert --add_tokens`": lambda family: family.tokenizer.kind == "wordpiece",
+}
 FEATURES = {
-    "`convert` to Hugging Face, and back": converts,
-    "TF1 checkpoints": reads_tensorflow,
-    "a head for pairs of sentences (NSP, SOP)": has_pair_head,
     "`inspect`, `doctor --model`": is_inspected,
     "`fill-mask`": fills_masks,
     "`embed`": embeds,
     "`embed --pooling=pooler`": embeds_by_pooler,
     "pre-training from `init_from`": starts_pretraining,
-    "fine-tuning on sequences": starts_fine_tuning("sequence_classification"),
-    "fine-tuning on tokens": starts_fine_tuning("token_classification"),
-    "fine-tuning on answer spans": starts_fine_tuning("question_answering"),
-    "fine-tuning on multiple choice": starts_fine_tuning("multiple_choice"),
     "`convert --layers`": chooses_layers,
     "`convert --positions`": changes_positions,
     "`convert --pad_vocab_to`": pads_vocabulary,
     "`convert --vocab`": replaces_vocabulary,
-    "`convert --add_tokens`": adds_tokens,
 }
 
 
@@ -220,17 +192,18 @@ def cells():
 
 def test_the_table_has_every_family_and_feature():
     found = [(feature, family) for feature, family, _ in cells()]
-    assert found == [(feature, family) for feature in FEATURES for family in families.FAMILIES]
+    assert sorted(found) == sorted((x, family) for x in FACTS | FEATURES for family in families.FAMILIES)
+    for feature, family, works in cells():
+        assert feature in FEATURES or FACTS[feature](families.FAMILIES[family]) == works, (feature, family)
 
 
-@pytest.mark.parametrize("feature, family, works", list(cells()))
+@pytest.mark.parametrize("feature, family, works", [cell for cell in cells() if cell[0] in FEATURES])
 def test_a_cell_of_the_table(folders, tmp_path, feature, family, works):
     if works:
         FEATURES[feature](folders[family], tmp_path)
     else:
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError):
             FEATURES[feature](folders[family], tmp_path)
-        assert "\n" not in str(error.value)
 
 
 _ROLES = ("pad", "bos", "eos", "cls", "sep")

@@ -1,14 +1,10 @@
 """Parameters out of any checkpoint, onto a mesh, with nothing silently new or left."""
 
-import pathlib
-import shutil
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten, nest
@@ -16,8 +12,6 @@ from bert_jax.convert import formats
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models import ClassificationModel, PretrainingModel
-
-PEFT = pathlib.Path(__file__).parents[1] / "testdata" / "peft"
 
 
 def abstract(model, inputs, sharding=None):
@@ -62,21 +56,6 @@ def test_heads_are_left_and_a_new_one_is_told(source):
     assert {name.split("/")[0] for name in report.unused} == {"mlm", "nsp"}
 
 
-def test_a_model_without_heads_does_not_start_a_pre_training_unsaid(source):
-    path, model = source("none", pooler=False)
-    wanted = abstract(PretrainingModel(model.config), 6)
-    with pytest.raises(UserError, match="lacks"):
-        convert.load_params(path, wanted)
-    _, report = convert.load_params(path, wanted, ignore="(mlm|nsp|pooler)/.*")
-    assert {name.split("/")[0] for name in report.new} == {"mlm", "nsp", "pooler"}
-
-
-def test_another_shape_is_refused(source):
-    path, model = source()
-    with pytest.raises(UserError, match="of another model"):
-        convert.load_params(path, abstract(PretrainingModel(model.config.replace(intermediate_size=24)), 6))
-
-
 def test_architecture_comes_without_the_weights(source):
     path, model = source()
     for file in path.glob("model*.safetensors"):
@@ -101,14 +80,13 @@ def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "bert_jax", "tensorflow"])
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_weights_that_are_not_finite_are_an_error_that_names_the_tensor(make_model, tmp_path, kind, value):
+def test_weights_that_are_not_finite_are_an_error_that_names_the_tensor(make_model, tmp_path, kind):
     if kind == "tensorflow":
         pytest.importorskip("tensorflow")
     model = make_model("masked_lm", pooler=False)
     name = "encoder/layers/stack/layer/query/bias"
     changed = {name: model.params[name].copy()}
-    changed[name][1, 0, 0] = value
+    changed[name][1, 0, 0] = np.nan
     formats.get(kind).write(model.replace(params=model.params | changed), tmp_path)
     wanted = {each: jax.ShapeDtypeStruct(x.shape, x.dtype) for each, x in model.params.items()}
     for read in (convert.load, lambda path: convert.load_params(path, nest(wanted))):
@@ -116,14 +94,3 @@ def test_weights_that_are_not_finite_are_an_error_that_names_the_tensor(make_mod
             UserError, match=r"(layer.1.attention.self.query.bias|layer/query/bias) .*not finite"
         ):
             read(tmp_path)
-
-
-def test_an_adapter_that_is_not_finite_is_an_error_that_names_the_tensor(tmp_path):
-    shutil.copytree(PEFT / "bert", tmp_path / "bert")
-    file = tmp_path / "bert" / "adapter" / "adapter_model.safetensors"
-    tensors = load_file(file)
-    name = next(name for name in tensors if name.endswith("query.lora_A.weight"))
-    tensors[name][0, 0] = np.nan
-    save_file(tensors, file)
-    with pytest.raises(UserError, match=f"{file}: {name} .*not finite"):
-        convert.load(file.parent, log=lambda line: None)

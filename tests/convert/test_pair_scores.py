@@ -34,8 +34,8 @@ def as_version_3(folder, activation):
 def converted(export, tmp_path):
     """converted(length, save, ...): a classifier with these settings after a way over a work directory."""
 
-    def make(length, save, *args, head="sequence_classification"):
-        folder, _ = export(head, classes=1)
+    def make(length, save, *args):
+        folder, _ = export("sequence_classification", classes=1)
         change(folder / "tokenizer_config.json", model_max_length=length)
         save(folder, *args)
         run, out = tmp_path / "run", tmp_path / "out"
@@ -61,10 +61,3 @@ def test_other_classifiers_are_as_they_were(converted, length):
     assert [model.scores for model in models] == [PairScores()] * 2
     assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 16
-
-
-@pytest.mark.long
-def test_models_without_a_classifier_have_no_scores(converted):
-    models, folder = converted(10, as_version_4, IDENTITY, head="masked_lm")
-    assert [model.scores for model in models] == [PairScores()] * 2
-    assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())

@@ -57,7 +57,6 @@ def test_a_released_folder(tmp_path):
     "modules, pooling, unsupported",
     [
         (["Transformer", "Pooling", "Dense"], None, "the module Dense"),
-        (["Transformer", "Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "its pooling"),
         (
             ["Transformer", "Pooling", "LayerNorm"],
             {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
@@ -76,52 +75,19 @@ def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
     [
         ({"sentence_bert_config": {"max_seq_length": 16}, "tokenizer_config": {"model_max_length": 32}}, 16),
         ({"sentence_bert_config": {"max_seq_length": 514}}, 64),
-        ({"sentence_bert_config": {}, "tokenizer_config": {"model_max_length": 12}}, 12),
         (
             {"sentence_bert_config": {"max_seq_length": None}, "tokenizer_config": {"model_max_length": 12}},
             12,
         ),
         ({"tokenizer_config": {"model_max_length": 1000000000000000019884624838656}}, 64),
-        ({"tokenizer_config": {"model_max_length": 1e30}}, 64),
-        ({"tokenizer_config": {"model_max_length": None}}, 0),
-        ({"tokenizer_config": {"model_max_length": -1}}, 0),
         ({}, 0),
         ({"sentence_roberta_config": {"max_seq_length": 16}}, 16),
-        ({"sentence_distilbert_config": {"max_seq_length": 16}}, 16),
-        ({"sentence_xlm-roberta_config": {"max_seq_length": 16}}, 16),
     ],
 )
 def test_the_length_is_that_of_sentence_transformers(tmp_path, files, expected):
     """Version 6 writes `model_max_length` only; both are at most the positions of the model."""
     folder = write(tmp_path, ["Transformer", "Pooling"], **files)
     assert sentences.read(folder, 64) == SentenceVectors(max_seq_length=expected)
-
-
-def test_a_folder_as_version_6_saves_it(export):
-    folder, _ = export("none")
-    for name in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json"):
-        (folder / name).unlink()
-    modules = [
-        ("", "base.modules.transformer.Transformer"),
-        ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
-    ]
-    text = {"method": "forward", "method_output_name": "last_hidden_state"}
-    contents = {
-        "modules.json": [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-            for i, (path, kind) in enumerate(modules)
-        ],
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": text},
-            "module_output_name": "token_embeddings",
-        },
-        "1_Pooling/config.json": {"embedding_dimension": 12, "pooling_mode": "cls", "include_prompt": True},
-        "tokenizer_config.json": {"model_max_length": 12, "tokenizer_class": "BertTokenizer"},
-    }
-    for name, content in contents.items():
-        (folder / name).write_text(json.dumps(content))
-    assert huggingface.FORMAT.read(folder).sentence == SentenceVectors("cls", max_seq_length=12)
 
 
 def as_an_old_version_wrote_it(folder, path="0_Transformer"):

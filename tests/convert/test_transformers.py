@@ -60,18 +60,6 @@ def test_outputs_are_those_of_the_check(make_model, tmp_path, head):
         assert np.max(np.abs(theirs - ours[name])) < 2e-5, name
 
 
-def test_their_folder_is_read(make_model, tmp_path):
-    """transformers writes it, and bert_jax reads the same weights."""
-    model = make_model()
-    huggingface_export.write(model, tmp_path)
-    load("pretraining", tmp_path).save_pretrained(tmp_path / "theirs")
-    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "theirs")
-    again = huggingface.FORMAT.read(tmp_path / "theirs")
-    assert again.config == model.config and again.head == model.head
-    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
-    assert again.tokenizer.tokens == model.tokenizer.tokens
-
-
 @pytest.mark.parametrize("vocabulary", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
 def test_exported_tokenizers_give_the_same_ids(make_model, tmp_path, shared_data, vocabulary):
     tokenizer = tokenization.load(shared_data / "vocab" / vocabulary)
@@ -83,14 +71,6 @@ def test_exported_tokenizers_give_the_same_ids(make_model, tmp_path, shared_data
         assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
     pair = theirs("one", "two")
     assert pair["token_type_ids"] == [0, 0, 0, 1, 1]
-
-
-def test_sentence_transformers_loads_it(make_model, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    model = make_model("none")
-    huggingface_export.write(model, tmp_path)
-    vector = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(["the cat sat"])
-    assert vector.shape == (1, model.config.hidden_size)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])

@@ -124,8 +124,8 @@ def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
         (None, "expected corpus.jsonl, queries.jsonl and qrels/test.tsv"),
         ("query-id\tcorpus-id\tscore\nq0\tq0\t1\n", "of the query 'q0' has the same id, and"),
         ("query-id\tcorpus-id\tscore\nq0\td0\tyes\n", "test.tsv:2: the score 'yes' is no whole number"),
-        ("query-id\tcorpus-id\tscore\nq0\te0\t1\n", "corpus.jsonl has no relevant document"),
-        ("query-id\tcorpus-id\tscore\nq9\td0\t1\n", "judges the query 'q9', which queries.jsonl lacks"),
+        ("query-id\tcorpus-id\tscore\nq0\te0\t1\n", "documents of corpus.jsonl"),
+        ("query-id\tcorpus-id\tscore\nq9\td0\t1\n", "queries of queries.jsonl"),
     ],
 )
 def test_mistakes_in_judgments(checkpoint, tmp_path, capsys, content, message):

@@ -242,7 +242,6 @@ class Family:
         return None
 
     def _pooling(self, config: EncoderConfig, head: str) -> str:
-        """Returns the pooling of the classifier of a head; "none" if it has none."""
         return self.classifiers.get(head, TOKENS).pooling_of(config)
 
     def tensorflow_fields(self, tensorflow: TensorFlowConfig, config: EncoderConfig) -> dict[str, Any]:
@@ -297,7 +296,6 @@ class Family:
         return param_mapping.from_files(tensors, table, expected, kind, config, others)
 
     def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
-        """Returns the first head whose own kernels are all among the tensors of a Hugging Face file."""
         for head in self.heads:
             own = [one.names.get(HUGGINGFACE, "") for one in table if head in one.heads]
             kernels = [name for name in own if name.endswith(".weight") or name.startswith("decoder")]
@@ -340,7 +338,6 @@ class Family:
 
 
 def _unwrapped(tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns tensors without the prefix of PyTorch's wrappers, if all their names have the same one."""
     found = {match[0] if (match := _WRAPPERS.match(name)) else "" for name in tensors}
     prefix = found.pop() if len(found) == 1 else ""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

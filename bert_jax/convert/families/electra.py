@@ -29,7 +29,6 @@ from bert_jax.tokenization.families import RECORDS
 
 
 def _of_both(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns entries with their TF1 names in the generator too, which shares the discriminator's tables."""
     names = [one.names[TENSORFLOW] for one in entries]
     others = [name if "/embeddings/" in name else name.replace("electra/", "generator/") for name in names]
     return [
@@ -39,7 +38,6 @@ def _of_both(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _of_generator(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns entries whose TF1 names are the generator's."""
     return [
         one._replace(names={HUGGINGFACE: one.names[HUGGINGFACE], GENERATOR: one.names[TENSORFLOW]})
         for one in entries

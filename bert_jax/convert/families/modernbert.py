@@ -10,7 +10,6 @@ from bert_jax.convert.families.base import Family, Translation
 from bert_jax.convert.param_mapping import LAYERS, head, modules, norm, table, vector
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
-from bert_jax.io.wording import counted
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead, MaskedLMHead, Rate
@@ -42,17 +41,17 @@ _SCHEMA = {
 
 
 def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the encoder that several fields of config.json describe."""
     json_files.check({name: fields[name] for name in _KEYS if name in fields}, _SCHEMA, "config.json")
     number = fields.get("num_hidden_layers", _BASE["num_hidden_layers"])
     every = fields.get("global_attn_every_n_layers", 3)
     kinds = fields.get("layer_types") or [_LOCAL if i % every else _GLOBAL for i in range(number)]
-    unknown = sorted(set(kinds) - {_GLOBAL, _LOCAL})
-    if unknown or len(kinds) != number:
-        entries = f"{counted(len(kinds), 'entry', 'entries')} for {counted(number, 'layer')}"
-        problem = f"{unknown[0]!r}" if unknown else entries
-        raise UserError(f"layer_types has {problem}; expected {_GLOBAL} or {_LOCAL} for each layer")
     is_local = [kind == _LOCAL for kind in kinds]
+    periods = [n for n in (every, *range(1, number + 1)) if is_local == [i % n > 0 for i in range(number)]]
+    if not periods or not {*kinds} <= {_GLOBAL, _LOCAL}:
+        raise UserError(
+            f"layer_types: expected {number} of {_GLOBAL} and {_LOCAL}, with a {_GLOBAL} layer at equal "
+            "distances from layer 0 on"
+        )
     theta = _theta(fields, _GLOBAL, "global_rope_theta", 160_000.0)
     found = {
         "rotary_theta": theta,
@@ -63,14 +62,11 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
         "local_window": 0,
         "global_every": 1,
     }
-    periods = [n for n in (every, *range(1, number + 1)) if is_local == [i % n > 0 for i in range(number)]]
-    if periods[:1] == [1]:
+    if periods[0] == 1:
         return found
     local_theta = _theta(fields, _LOCAL, "local_rope_theta", 10_000.0)
     found["local_rotary_theta"] = theta if local_theta is None else local_theta
     found["local_window"] = fields.get("local_attention", 128) // 2
-    if not periods:
-        raise UserError("layer_types: expected a full_attention layer at equal distances from layer 0 on")
     return found | {"global_every": periods[0]}
 
 
@@ -78,7 +74,6 @@ _KEYS = tuple(name.strip("?") for name in _SCHEMA)
 
 
 def _theta(fields: Mapping[str, Any], kind: str, old: str, default: float) -> Any:
-    """Returns the base of the rotary angles of a kind of layers, from the new or the old field."""
     rope = (fields.get("rope_parameters") or {}).get(kind) or {}
     json_files.check(
         rope, {"rope_type?": str, "rope_theta?": float}, "config.json", f"rope_parameters.{kind}"

@@ -124,10 +124,7 @@ FORMAT = HuggingFace()
 
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[str, Any]]:
-    """Returns the architecture, its family, and all fields of config.json."""
     file = os.path.join(folder, CONFIG)
-    if not files.exists(file):
-        raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
     fields = json_files.read(file, {"architectures?": ([str], None), "id2label?": (dict, None)})
     kind = fields.get("model_type", "bert")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -141,7 +138,6 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
 
 
 def _head_of(params: Collection[str], family: Family, named: str | None) -> str:
-    """Returns the head of a model; `named` is the head of the class that config.json names."""
     groups = {name.split("/")[0] for name in params}
     required = set(family.required(named or "none"))
     if named not in (None, "none") and required <= groups:
@@ -164,20 +160,15 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     if is_divided:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
         shards = set(index.values())
-        if not shards or any(os.path.basename(name) != name or name in ("", ".", "..") for name in shards):
-            raise UserError(f"{path}: expected a weight_map from tensors to files beside it")
+        if lost := shards.difference(there):
+            raise UserError(f"{path}: it names {min(lost)}, which is missing in the folder; copy it there")
     else:
-        shards = {WEIGHTS}
+        index, shards = {}, {WEIGHTS}
     tensors: dict[str, np.ndarray] = {}
     for name in sorted(shards):
-        file = os.path.join(folder, name)
-        if name not in there:
-            raise UserError(f"{folder}: {name} is missing, and {INDEX} names it; copy it there")
-        tensors |= load_safetensors(file)
-    if is_divided:
-        absent = [name for name in index if name not in tensors]
-        if absent:
-            raise UserError(f"{folder}: {INDEX} names {absent[0]}, which no file holds; get the folder anew")
+        tensors |= load_safetensors(os.path.join(folder, name))
+    if lost := index.keys() - tensors:
+        raise UserError(f"{path}: it names {min(lost)}, which no file holds; get the folder anew")
     return tensors
 
 

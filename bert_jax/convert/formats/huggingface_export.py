@@ -138,7 +138,6 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 
 
 def _text_length(model: Model) -> int:
-    """Returns the number of tokens at which the texts of a model are cut."""
     positions = model.config.max_seq_length
     if model.head == "sequence_classification":
         return model.scores.length(positions)
@@ -218,7 +217,6 @@ def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
 
 
 def _same_rows(one: templates.Template, other: templates.Template) -> bool:
-    """True if two templates have the same special tokens, whatever their token types."""
     ours, theirs = ([name for name, _ in template.places("pair")] for template in (one, other))
     return ours == theirs
 
@@ -243,7 +241,6 @@ def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folde
 
 
 def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
-    """Returns the tokenizer for tokenizer.json, built like transformers' fast BertTokenizer."""
     ids = {token: number for number, token in enumerate(tokenizer.tokens)}
     rust = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=100))
     rust.normalizer = normalizers.BertNormalizer(

@@ -188,7 +188,6 @@ FORMAT = Peft()
 
 
 def _read_fields(folder: str) -> dict[str, Any]:
-    """Returns adapter_config.json, checked for what cannot be read."""
     file = os.path.join(folder, CONFIG)
     fields = json_files.read(file)
     wrong = [name for name, value in fields.items() if name not in _READ and value]
@@ -224,8 +223,6 @@ def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
 
 def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model) -> LowRankAdapter:
     file = os.path.join(folder, WEIGHTS)
-    if not files.exists(file):
-        raise UserError(f"{folder}: there is no {WEIGHTS}")
     saved = huggingface.load_safetensors(file)
     with files.local_copy(file) as copy, safetensors.safe_open(copy, "numpy") as opened:
         digest = (opened.metadata() or {}).get(_DIGEST)
@@ -253,20 +250,18 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
             if factors is not None:
                 a, b = factors if one.stacked else (factors[0][0], factors[1][0])
                 updates[kernel] = Update(np.ascontiguousarray(a), np.ascontiguousarray(b), scale)
-    if not updates:
-        raise UserError(f"{file}: it has no update of a kernel of a {base.family.name}")
     # The head that the task names, because a file without the whole head does not tell which one it is.
     named = next((head for head, task in _TASKS.items() if task == fields.get("task_type")), None)
     found = base.family.from_files(tensors, base.config, HUGGINGFACE, named)
-    if unknown := [*untied, *found.unknown, *found.missing, *found.misshapen]:
-        raise UserError(f"{file}: {unknown[0]}: it cannot be read; expected updates of layers, and a head")
+    unknown = [*untied, *found.unknown, *found.missing, *found.misshapen]
+    if unknown or not updates:
+        raise UserError(f"{file}: expected updates of layers, and a head, not {', '.join(unknown[:1])}")
     return LowRankAdapter(path, updates, found.params, base.params)
 
 
 def _digest(
     folder: str, fields: Mapping[str, Any], described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> str:
-    """Returns the SHA-256 digest of an adapter's folder, except for the path of its base."""
     about = [{**fields, "base_model_name_or_path": ""}, {**described, "digest": ""}]
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for path in (os.path.join(folder, name) for name in _DIGESTED):
@@ -362,8 +357,6 @@ def _modules(model: Model, trained: Collection[str]) -> list[str]:
 
 
 class _Modules(NamedTuple):
-    """The dense layers of one kind in transformers, one for each layer."""
-
     names: tuple[str, ...]  # such as "model.layers.0.attn.Wqkv"
     kernels: list[str]  # the kernels here that each of them consists of, in order; in general one
     stacked: bool  # whether these have a layer axis
@@ -426,7 +419,6 @@ def _factors(
 
 
 def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str], int]:
-    """Returns the tensors of the updates by PEFT's names, the `target_modules`, and the rank."""
     pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     targets: list[str] = []
     others: list[str] = []

@@ -29,8 +29,8 @@ from bert_jax.objectives.replaced_tokens import generator_config
 PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
 # Fields that a released configuration does not have and that are not compared with their defaults when one is
-# written (`causal` is checked separately).
-_NOT_COMPARED = ("layer_norm_eps", "model_type", "causal", *START_FIELDS, *bert_config.DROPOUT_FIELDS)
+# written.
+_NOT_COMPARED = ("layer_norm_eps", "model_type", *START_FIELDS, *bert_config.DROPOUT_FIELDS)
 
 
 def find_prefix(path: files.PathLike) -> str | None:
@@ -102,9 +102,8 @@ class TensorFlow1(Format):
             StorageError: TensorFlow cannot write the files.
         """
         family = model.family
-        if family.tensorflow is None or model.config.causal:
-            kind = "left-to-right " if model.config.causal else ""
-            raise UserError(f"{model.source}: there are no TF1 checkpoints of {kind}{family.name}")
+        if family.tensorflow is None:
+            raise UserError(f"{model.source}: there are no TF1 checkpoints of {family.name}")
         fields = family.tensorflow_fields(family.tensorflow, model.config)
         if lost := family.lost_field(model.config, fields, _NOT_COMPARED, model.head, TENSORFLOW):
             raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {lost[0]}={lost[1]!r}")
@@ -141,7 +140,6 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 
 def _lost(model: Model) -> list[str]:
-    """Returns the names of what a checkpoint does not keep of a model."""
     lost = {
         "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
         "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
@@ -207,10 +205,7 @@ def from_variables(
 
 
 def _prefix(path: files.PathLike) -> str:
-    prefix = find_prefix(path)
-    if prefix is None:
-        raise UserError(f"{path}: no TF1 checkpoint; expected a prefix such as DIR/{PREFIX}")
-    return prefix
+    return find_prefix(path) or os.fspath(path)
 
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
@@ -238,8 +233,6 @@ def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None
 
 
 class _Variable:
-    """A variable that is read when it is converted to an array."""
-
     def __init__(self, prefix: str, reader, name: str, shape: tuple[int, ...]):
         self._prefix, self._reader, self._name, self.shape = prefix, reader, name, shape
 
@@ -250,8 +243,6 @@ class _Variable:
 
 
 class _Variables(dict):
-    """The variables of a checkpoint by name, each read only when its value is needed."""
-
     def __init__(self, prefix: str):
         tf = tensorflow()
         try:

@@ -29,7 +29,8 @@ from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, gen
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
-_OF_LSTM = re.compile(rf"({LSTM}|classifier)/(forward|backward)_")
+# Parameters of heads that no other program has: of a BiLSTM, and of late interaction.
+_ONLY_OF_RUNS = re.compile(rf"({LSTM}|classifier)/(forward|backward)_|{TOKEN_VECTORS.name}/")
 _TYPES_OF_TASKS = {
     "multilabel": "multi_label_classification",
     "regression": "regression",
@@ -78,7 +79,11 @@ class WorkDirectory(Format):
             # A classifier of pairs of vectors, and what restores texts from them.
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
-        _check_known(params, run["config"], source)
+        if any(map(_ONLY_OF_RUNS.match, params)):
+            raise UserError(
+                f"{source}: a model with a BiLSTM, or of late interaction, cannot be converted, exported or "
+                "distilled"
+            )
         if adapter := LowRankAdapter.from_stored("", trained, frozen):
             adapter = dataclasses.replace(adapter, base=_base_of_updates(path, run["config"]))
         params, generator = _networks(run, config, params, tokenizer, source)
@@ -145,21 +150,6 @@ class WorkDirectory(Format):
 
 
 FORMAT = WorkDirectory()
-
-
-def _check_known(params: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
-    """Raises UserError if a run with this configuration has parameters that no head of `HEADS` has."""
-    if any(_OF_LSTM.match(name) for name in params):
-        name, instead = ("head", "linear") if config.get("head") == "bilstm" else ("encoder", "transformer")
-        raise UserError(
-            f"{source}: its classifier is a BiLSTM ({name}={config.get(name, 'bilstm')}), which cannot be "
-            f"converted, exported or distilled; train a model with --config.{name}={instead}"
-        )
-    if any(name.startswith(f"{TOKEN_VECTORS.name}/") for name in params):
-        raise UserError(
-            f"{source}: a model of late interaction, with a vector for each token; it is for --rerank of "
-            "search, evaluate, predict and --config.init_from"
-        )
 
 
 def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:

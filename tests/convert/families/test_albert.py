@@ -13,7 +13,6 @@ from bert_jax.convert import parity
 from bert_jax.convert.families import albert
 from bert_jax.convert.formats import huggingface_export, tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
-from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, assembled, parameters
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "albert"
@@ -130,13 +129,6 @@ def test_a_tf1_checkpoint_is_read_back(tmp_path, fields):
     assert json.loads((tmp_path / "albert_config.json").read_text())["hidden_act"] == "gelu"
     again = tensorflow1.FORMAT.read(tmp_path)
     assert parity.check_same("it", model, again) == 0
-
-
-def test_embeddings_as_wide_as_the_layers_have_no_projection():
-    config = small(embedding_size=12)
-    assert not config.projects_embeddings
-    with pytest.raises(UserError, match="transformers' ALBERT projects its embeddings"):
-        FAMILY.write_config(config, "none")
 
 
 def test_transformers_gets_a_tokenizer_of_the_same_ids(tmp_path):

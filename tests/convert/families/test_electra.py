@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from support.conversions import check_equal, needs_tensorflow
+from support.conversions import check_equal
 
 from bert_jax import convert
 from bert_jax.convert import parity
@@ -101,9 +101,3 @@ def test_a_work_directory_holds_both_networks(both, tmp_path):
     check_equal(both, again)
     # What changes a model does not change its generator, which is left out.
     assert again.replace(params=dict(again.params)).generator is None
-
-
-@needs_tensorflow
-def test_a_tf1_checkpoint_is_read_back(both, tmp_path):
-    tensorflow1.FORMAT.write(both, tmp_path)
-    check_equal(both, tensorflow1.FORMAT.read(tmp_path))

@@ -34,7 +34,7 @@ def test_which_layers_are_local(fields, every):
 
 
 def test_layers_without_a_period_cannot_be_read():
-    with pytest.raises(UserError, match="layer_types: expected a full_attention layer at equal distances"):
+    with pytest.raises(UserError, match="a full_attention layer at equal distances"):
         FAMILY.read_config(LAYERS | {"layer_types": [GLOBAL, GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL]})
 
 

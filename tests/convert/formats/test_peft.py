@@ -91,8 +91,6 @@ def test_a_layer_without_an_update_is_that_of_the_base():
     "fields, message",
     [
         ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}"),
-        ({"use_dora": True}, "use_dora is True"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"r": 4}, "lora_A and lora_B of rank 4"),
         ({"base_model_name_or_path": "some/base"}, "its base model some/base is not here; get it"),
     ],
@@ -171,11 +169,10 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
     )
 
 
-@pytest.mark.parametrize("name", ["bert", "albert"])
-@pytest.mark.parametrize("head", ["token_classification", "question_answering", "none", "masked_lm"])
-def test_a_base_may_have_what_the_head_does_not_read(tmp_path, name, head):
+@pytest.mark.parametrize("head", ["question_answering", "none", "masked_lm"])
+def test_a_base_may_have_what_the_head_does_not_read(tmp_path, head):
     """Released checkpoints have a pooler, and often the heads of their pre-training."""
-    model = adapted(families.FAMILIES[name], tmp_path, head, "pretraining")
+    model = adapted(families.FAMILIES["bert"], tmp_path, head, "pretraining")
     assert "pooler" not in model.groups
     (tmp_path / "out").mkdir()
     formats.get("peft").write(model, tmp_path / "out")

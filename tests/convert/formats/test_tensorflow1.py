@@ -63,25 +63,3 @@ def test_every_variable_of_a_released_checkpoint_maps(shared_data):
     found = bert.FAMILY.from_files(zeros, config, TENSORFLOW)
     assert len(shapes) == 206 and found[1:] == ([], [], [], [])
     assert len(bert.FAMILY.to_files(found.params, config, TENSORFLOW)) == 206
-
-
-@needs_tensorflow
-def test_optimizer_state_stays_behind(make_model, tmp_path):
-    import tensorflow as tf
-
-    model = make_model()
-    tensors = bert.FAMILY.to_files(model.params, model.config, TENSORFLOW)
-    moments = {f"{name}/adam_{m}": x for name, x in tensors.items() for m in "mv"}
-    everything = tensors | moments | {"global_step": np.int64(7)}
-    tensorflow1.FORMAT.write(model, tmp_path)
-    prefix = str(tmp_path / "model.ckpt-7")
-    ordered = sorted(everything)
-    tf.raw_ops.SaveV2(
-        prefix=prefix + "-part",
-        tensor_names=ordered,
-        shape_and_slices=[""] * len(ordered),
-        tensors=[tf.constant(everything[name]) for name in ordered],
-    )
-    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[prefix + "-part"], destination_prefix=prefix)
-    again = convert.load(prefix)
-    assert again.params.keys() == model.params.keys()
