@@ -64,11 +64,7 @@ class Model:
     untied: str = ""
 
     def __post_init__(self):
-        """Raises UserError if a parameter is missing, misshapen, or not part of the head.
-
-        The same holds for a head that the family does not have, and for a vocabulary larger than the
-        embedding table.
-        """
+        """Raises UserError for a head, parameters or a vocabulary that do not fit the architecture."""
         family = self.family
         if self.head not in family.heads:
             raise UserError(

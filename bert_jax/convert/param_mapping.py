@@ -75,16 +75,7 @@ def _module(
     tensorflow: str | None = None,
     heads: tuple[str, ...] = (),
 ) -> list[Entry]:
-    """Returns the entries of the parameters of a module.
-
-    Args:
-        parameters: for each, the ends of its path and of its names in Hugging Face's and TF1's files, and its
-            layout.
-        ours: the path of the module.
-        huggingface: its name in Hugging Face's files.
-        tensorflow: its name in TF1 checkpoints; None if they do not have it.
-        heads: see `Entry`.
-    """
+    # `parameters` has the ends of each path and of its names in both kinds of files, and its layout.
     entries = []
     for end, huggingface_end, tensorflow_end, layout in parameters:
         names = {HUGGINGFACE: huggingface + huggingface_end}

@@ -237,23 +237,24 @@ def write(sentence: SentenceVectors, width: int, positions: int, folder: str) ->
         {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}.{kind}"}
         for i, (path, kind) in enumerate(names)
     ]
-    _write_json(folder, MODULES, modules)
+    write_json(folder, MODULES, modules)
     flag = next(flag for flag, name in _FLAGS.items() if name == sentence.pooling)
     chosen = (
         {flag: True}
         if flag == "pooling_mode_mean_tokens"
         else {"pooling_mode_mean_tokens": False, flag: True}
     )
-    _write_json(os.path.join(folder, POOLING), "config.json", {"word_embedding_dimension": width} | chosen)
-    _write_json(folder, SETTINGS, {"max_seq_length": sentence.max_seq_length or positions})
+    write_json(os.path.join(folder, POOLING), "config.json", {"word_embedding_dimension": width} | chosen)
+    write_json(folder, SETTINGS, {"max_seq_length": sentence.max_seq_length or positions})
     content: dict[str, Any] = {}
     if sentence.prompts:
         content = {"prompts": dict(sentence.prompts), "default_prompt_name": None}
     if sentence.similarity:
         content["similarity_fn_name"] = sentence.similarity
     if content:
-        _write_json(folder, PROMPTS, content)
+        write_json(folder, PROMPTS, content)
 
 
-def _write_json(folder: str, name: str, content: Any) -> None:
+def write_json(folder: str, name: str, content: Any) -> None:
+    """Writes a file of JSON in UTF-8, indented."""
     atomic.write_text(os.path.join(folder, name), json.dumps(content, indent=2, ensure_ascii=False) + "\n")

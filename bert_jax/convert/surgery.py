@@ -136,7 +136,11 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
         elif method == "tile":
             table = table[np.arange(positions) % old]
         else:
-            table = _interpolate(table, positions)
+            at = np.arange(positions) * (old - 1) / (positions - 1)
+            below = at.astype(int)
+            above, weight = np.minimum(below + 1, old - 1), (at - below)[:, None]
+            values = table.astype(np.float64)
+            table = ((1 - weight) * values[below] + weight * values[above]).astype(table.dtype)
         params[POSITIONS] = np.concatenate([before, table])
     config = model.config.replace(max_position_embeddings=positions + offset)
     sentence = model.sentence
@@ -146,15 +150,6 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
         cut = 0 if cut >= model.config.max_seq_length else min(cut, config.max_seq_length)
         sentence = dataclasses.replace(sentence, max_seq_length=cut)
     return model.replace(params=params, config=config, sentence=sentence)
-
-
-def _interpolate(table: np.ndarray, rows: int) -> np.ndarray:
-    at = np.arange(rows) * (len(table) - 1) / (rows - 1)
-    below = at.astype(int)
-    above = np.minimum(below + 1, len(table) - 1)
-    weight = (at - below)[:, None]
-    values = table.astype(np.float64)
-    return ((1 - weight) * values[below] + weight * values[above]).astype(table.dtype)
 
 
 def select_layers(model: Model, layers: Sequence[int]) -> Model:

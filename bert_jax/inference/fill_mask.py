@@ -111,9 +111,11 @@ class MaskFiller:
         config = model.config.for_inference(platform.target(), dtype)
         options = dict(types=self.tokenizer.layout.types, head=model.family.masked_lm)
 
+        @functools.partial(jax.jit, static_argnames="config")
         def compute(params, batch, config):
             lengths, positions = batch["lengths"][:, None], batch["positions"]
-            return probabilities(params, batch["input_ids"], lengths, positions, config=config, **options)
+            logits = logits_at(params, batch["input_ids"], lengths, positions, config=config, **options)
+            return jax.nn.softmax(logits, axis=-1)
 
         self._engine = Engine(
             model,
@@ -163,25 +165,6 @@ def problem_of(text: Text, row: Row, mask: str, limit: int) -> str:
     if row.cut:
         return f"{text!r:.60} has more tokens than the {limit} positions of the model; shorten it"
     return ""
-
-
-@functools.partial(jax.jit, static_argnames=("config", "types", "head"))
-def probabilities(
-    params,
-    ids: jax.Array,
-    lengths: jax.Array,
-    positions: jax.Array,
-    *,
-    config: EncoderConfig,
-    types: tuple[int, int] = TYPES,
-    head: MaskedLMHead = MASKED_LM,
-) -> jax.Array:
-    """Returns the probability of each token of the vocabulary at some positions: float32 [B, P, V].
-
-    The arguments are as in `logits_at`.
-    """
-    logits = logits_at(params, ids, lengths, positions, config=config, types=types, head=head)
-    return jax.nn.softmax(logits, axis=-1)
 
 
 def logits_at(

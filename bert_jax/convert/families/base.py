@@ -220,17 +220,9 @@ class Family:
         head: str,
         kind: str = HUGGINGFACE,
     ) -> tuple[str, Any, Any] | None:
-        """Returns the first field whose value is not read back from a configuration that was written.
+        """Returns the first field, except those in `ignored`, that is not read back from `fields` as written.
 
-        Args:
-            config: what was written.
-            fields: the written configuration.
-            ignored: the names of fields that are not compared.
-            head: the head of the model, which decides whether `classifier_pooling` changes what is computed.
-            kind: the kind of files.
-
-        Returns:
-            The name of the field, its value, and the value that is read; None if there is no such field.
+        The result is its name, its value, and the value that is read; None if there is no such field.
         """
         written, read = config.spelled_out(), self.read_config(fields, kind).spelled_out()
         for name in ENCODER_FIELDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -76,7 +75,7 @@ def write_description(model: Model, folder: str, card: str = "", pools_any: bool
         fields = _config(model)
     except UserError as error:
         raise UserError(f"{model.source}: {error}") from error
-    _write_json(folder, CONFIG, fields)
+    sentences.write_json(folder, CONFIG, fields)
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
     sentence = model.sentence or SentenceVectors()
@@ -96,12 +95,11 @@ def _config(model: Model) -> dict[str, Any]:
         fields |= {name: ids[role] for name, role in model.family.special_ids.items()}
     classes = model.classes
     # Without the field, transformers tells by the labels that it is trained with.
-    if model.head == "sequence_classification" and model.problem_type:
-        fields["problem_type"] = model.problem_type
-    if model.head == "sequence_classification":
+    is_classifier = model.head == "sequence_classification"
+    if is_classifier:
+        fields |= {"problem_type": model.problem_type} if model.problem_type else {}
         fields |= model.scores.fields()
-    unnamed = not model.labels and (classes == 1 or model.problem_type == "regression")
-    if model.head == "sequence_classification" and unnamed:
+    if is_classifier and not model.labels and (classes == 1 or model.problem_type == "regression"):
         fields["num_labels"] = classes  # transformers assumes 2 if there are no labels
     elif classes and HEADS[model.head].labeled:
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
@@ -128,7 +126,7 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
         _save(shard, os.path.join(folder, name))
         weight_map |= dict.fromkeys(shard, name)
     total = sum(tensor.nbytes for tensor in tensors.values())
-    _write_json(folder, INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    sentences.write_json(folder, INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _save(tensors: dict[str, np.ndarray], path: str) -> None:
@@ -176,8 +174,8 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     if name == "PreTrainedTokenizerFast":  # transformers 5 gives it no token types by default
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     settings |= fields
-    _write_json(folder, "tokenizer_config.json", settings | special)
-    _write_json(folder, "special_tokens_map.json", special)
+    sentences.write_json(folder, "tokenizer_config.json", settings | special)
+    sentences.write_json(folder, "special_tokens_map.json", special)
 
 
 def tokenizer_warning(model: Model) -> str:
@@ -300,8 +298,3 @@ def _template(tokenizer: tokenization.Tokenizer) -> processors.TemplateProcessin
         pair=tokenizer.template.spelled("pair", special),
         special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
     )
-
-
-def _write_json(folder: str, name: str, content: Any) -> None:
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    atomic.write_text(os.path.join(folder, name), text)

@@ -331,9 +331,7 @@ def _has_outputs_of(base: Model, head: str, params: Mapping[str, np.ndarray]) ->
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if partial := [name for name in params if name not in model.params]:
-        raise UserError(
-            f"{model.source}: {partial[0]} is trained in some layers only, which PEFT has no name for"
-        )
+        raise UserError(f"{model.source}: PEFT has no name for {partial[0]}, trained in some layers only")
     tensors = model.family.to_files(params, model.config, HUGGINGFACE, model.head)
     prefix = f"{model.family.base}." if model.head == "none" else ""
     return {name.removeprefix(prefix): x for name, x in tensors.items()}
@@ -350,9 +348,7 @@ def _modules(model: Model, trained: Collection[str]) -> list[str]:
                 modules.add(module)
                 break
         else:
-            raise UserError(
-                f"{model.source}: {name} is trained and the rest of its module is not, as in no PEFT file"
-            )
+            raise UserError(f"{model.source}: PEFT has no name for {name} without the rest of its module")
     return sorted(modules)
 
 
@@ -387,13 +383,7 @@ def _factors(
     They are 0 for a layer without an update. The kernels of a module share its A. What `_joined` and padding
     fill with zeros is dropped: columns of B that are 0 for a kernel, with their rows of A. A kernel of zeros
     alone has no update, unless all are, as before training.
-
-    Args:
-        where: the file and the first module, for messages.
-        pairs: `lora_A` and `lora_B` of each layer, None for a layer that has none.
-        rank: the rank of the updates.
-        shape: the shape of each kernel in one layer.
-        kernels: the number of kernels of a module.
+    `pairs` are `lora_A` and `lora_B` of each layer, None for a layer that has none.
     """
     given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
     for count in range(1, len(shape)):

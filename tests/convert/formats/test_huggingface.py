@@ -49,7 +49,7 @@ def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     again = huggingface.FORMAT.read(tmp_path)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     shards[1].unlink()
-    with pytest.raises(UserError, match=f"{shards[1].name} is missing in the folder"):
+    with pytest.raises(UserError, match=f"{shards[1].name}, which is missing"):
         huggingface.FORMAT.read(tmp_path)
 
 
