@@ -41,8 +41,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     if model.config.position in ("rotary", "alibi") or unlike:
         name = unlike[0] if unlike else "position"
         raise UserError(
-            "attention can only be plotted for models with the layers of BERT; this model has "
-            f"{name}={getattr(model.config, name)}"
+            f"{name}={getattr(model.config, name)}: attention is plotted for layers as BERT's only"
         )
     tokenizer = tokenizer_of(model)
     limit = model.config.max_seq_length

@@ -161,15 +161,13 @@ class Index:
         self.directory = directory
         path = os.path.join(directory, INDEX)
         self.settings = json_files.unsealed(json_files.read(path, _SCHEMA), path)
-        if self.settings["version"] != _VERSION:
-            raise UserError(f"{directory}: an index of another version of bert-jax; {ANEW}")
+        if self.settings["version"] != _VERSION or (approximate and GRAPH not in self.settings["digests"]):
+            raise UserError(f"{directory}: of another version, or made without --approximate; {ANEW}")
         mapped = functools.partial(np.load, mmap_mode="r")
         self.vectors, self._offsets = self._read(VECTORS, mapped), self._read(OFFSETS, mapped)
         self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
         self._graph: Any = None
         if approximate:
-            if GRAPH not in self.settings["digests"]:
-                raise UserError(f"{directory}: made without --approximate; {ANEW}")
             self._graph = self._read(GRAPH, functools.partial(usearch.Index.restore, view=True))
 
     def _read(self, name: str, read: Callable[[str], Any]) -> Any:

@@ -34,10 +34,9 @@ def check(path: str, flag: str, pairs: bool = False) -> None:
     """Raises UserError unless a path is a file of texts, or "-" for standard input; `flag` named it."""
     expected = "expected a file with one text per line, or .jsonl"
     tables = (".csv",) if pairs else (".csv", ".tsv")
-    if compression.strip_suffix(path).lower().endswith(tables):
-        raise UserError(f"{flag}={path}: {expected}")
-    if path != "-" and not files.is_file(path):
-        what = "a directory" if files.is_directory(path) else "no such file"
+    is_table = compression.strip_suffix(path).lower().endswith(tables)
+    if is_table or (path != "-" and not files.is_file(path)):
+        what = "a table" if is_table else "no such file"
         raise UserError(f"{flag}={path}: {what}; {expected}")
 
 
