@@ -106,18 +106,9 @@ def written(output: str) -> Iterator[str]:
 def check_model_directory(
     output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool], flag: str, what: str
 ) -> None:
-    """Checks that a directory for a model is free, or may be replaced.
+    """Raises UserError unless `output` is free, or holds only what may be replaced, and not the source.
 
-    Args:
-        output: the directory.
-        source: the path of the model that is read.
-        overwrite: whether an existing directory may be replaced.
-        may_be_replaced: True for a directory that the command has written.
-        flag: the flag that named `source`, for the message.
-        what: what the command may replace, for the message.
-
-    Raises:
-        UserError: the directory is not free, or holds the source, or something else.
+    `flag` is the flag that named `source`, and `what` is what the command may replace, for messages.
     """
     atomic.restore_directory(output)
     checks.check_free(output, overwrite)

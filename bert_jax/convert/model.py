@@ -172,14 +172,8 @@ def params_of_head(
     """Returns the parameters without the groups that only other heads of the family have.
 
     Files may hold such groups next to a head that does not use them, for example the pooler of XLM-R's
-    pre-training, or the masked LM head of a model that was fine-tuned.
-
-    Args:
-        params: the parameters by flat names.
-        head: the head of the model. If the family does not have it, nothing is dropped.
-        family: the family of the model.
-        source: the file, for the message.
-        log: called with one line that names the groups, if there are any.
+    pre-training, or the masked LM head of a model that was fine-tuned. `log` is called with a line that
+    names them. If the family does not have the head, nothing is dropped.
     """
     if head not in family.heads:
         return dict(params)
@@ -193,11 +187,7 @@ def params_of_head(
 def check_file_params(source: str, family: Family, found: FileParams, ignore: str = "") -> None:
     """Raises UserError unless every tensor of a file is known and has the right shape.
 
-    Args:
-        source: the file, for messages.
-        family: the family as which the file was read.
-        found: its tensors.
-        ignore: a regular expression; unknown tensors are skipped if it matches their full names.
+    Unknown tensors are skipped if the regular expression `ignore` matches their full names.
     """
     try:
         ignored = re.compile(ignore)

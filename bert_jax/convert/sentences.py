@@ -184,13 +184,7 @@ def read_length(folder: str, positions: int) -> int:
 
 
 def read_scores(folder: str, fields: Mapping[str, Any], positions: int) -> PairScores:
-    """Returns the settings of scores of the classifier in a Hugging Face folder.
-
-    Args:
-        folder: the directory.
-        fields: those of its config.json.
-        positions: number of the model's positions.
-    """
+    """Returns the settings of scores of the classifier in a Hugging Face folder with these `fields`."""
     named = _read_first(folder, (PROMPTS,), _ACTIVATION)
     config = os.path.join(encoder_folder(folder), "config.json")
     schema = {f"{_BEFORE_6}?": ({"activation_fn?": (str, None)}, None), f"{_BEFORE_4}?": (str, None)}
@@ -220,14 +214,7 @@ def _pooling(fields: Mapping[str, Any]) -> str:
 
 
 def write(sentence: SentenceVectors, width: int, positions: int, folder: str) -> None:
-    """Writes the files of sentence-transformers.
-
-    Args:
-        sentence: the settings.
-        width: number of dimensions of the vectors.
-        positions: number of the model's positions.
-        folder: an existing directory.
-    """
+    """Writes the files of sentence-transformers for vectors of `width` numbers into an existing directory."""
     os.makedirs(os.path.join(folder, POOLING), exist_ok=True)
     names = [("", "Transformer"), (POOLING, "Pooling")]
     if sentence.normalize:

@@ -155,14 +155,7 @@ class Family:
     def module(
         self, config: EncoderConfig, groups: Sequence[str], head: str, classes: int = 2
     ) -> AssembledModel:
-        """Returns the Flax module with some parameter groups of the family.
-
-        Args:
-            config: the architecture of the encoder.
-            groups: the names of the parameter groups.
-            head: the head whose classifier the module has, if any.
-            classes: the number of outputs of a classifier.
-        """
+        """Returns the Flax module with some parameter groups and the classifier of a head, if it has one."""
         classifier = self.classifiers.get(head, TOKENS)
         return AssembledModel(config, tuple(groups), classes or 2, classifier, self.masked_lm)
 
@@ -264,12 +257,8 @@ class Family:
     ) -> FileParams:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
 
-        Args:
-            tensors: the tensors of the file.
-            config: the architecture of the encoder.
-            kind: the kind of file.
-            head: the head that the file names, which decides where one name stands for different parameters;
-                None if it names no head of the family.
+        Where one name stands for different parameters, the head that the file names decides; None if it names
+        no head of the family.
         """
         table = [one for one in self.table if kind in one.names]
         head = head or self._head_of(tensors, table)

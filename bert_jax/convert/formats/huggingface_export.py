@@ -64,12 +64,8 @@ def write(
 def write_description(model: Model, folder: str, card: str = "", pools_any: bool = True) -> None:
     """Writes the files of a Hugging Face folder that are not weights; see `write`.
 
-    Args:
-        model: the model.
-        folder: an existing directory.
-        card: see `write`.
-        pools_any: whether a model that is no sentence encoder, too, has the files of sentence-transformers,
-            by which its vectors are the mean over the tokens.
+    If `pools_any`, a model that is no sentence encoder, too, has the files of sentence-transformers, by which
+    its vectors are the mean over the tokens.
     """
     try:
         fields = _config(model)

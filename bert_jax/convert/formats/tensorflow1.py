@@ -173,12 +173,8 @@ def from_variables(
 ) -> Model:
     """Returns the model with the variables of a checkpoint; see `TensorFlow1.read`.
 
-    Args:
-        variables: the variables by name; any objects with a shape that `numpy.asarray` accepts.
-        config: the architecture, of the discriminator if there are two networks.
-        tokenizer: the tokenizer.
-        source: the checkpoint, for messages.
-        ignore: see `Format.read`.
+    Variables are any objects with a shape that `numpy.asarray` accepts. Of two networks, `config` is the
+    architecture of the discriminator.
     """
     family = families.of(config)
 
