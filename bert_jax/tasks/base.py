@@ -93,6 +93,8 @@ class FinetuneTask(abc.ABC):
         Config: a frozen dataclass with exactly the configuration fields that this class uses.
         Lines: the reader of examples from a stream.
         title: the name of the class in messages.
+        file_formats: the format of each suffix of the files that the task reads; see `table.detect_format`.
+        fields_of_formats: the formats that use a field of `config.data`, where others ignore it.
         formats: the suffixes that a file of predictions may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
         next_command: what to do with a trained model, with {workdir} for the work directory.
@@ -110,6 +112,8 @@ class FinetuneTask(abc.ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     Lines: ClassVar[type[LineReader]]
     title: ClassVar[str]
+    file_formats: ClassVar[Mapping[str, str]] = table.FORMATS
+    fields_of_formats: ClassVar[Mapping[str, Collection[str]]] = {}
     formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
     export_head: ClassVar[str] = "sequence_classification"
     next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
@@ -263,6 +267,39 @@ class FinetuneTask(abc.ABC):
         """Yields (field, reason) for each field of this class that must keep its default in this run."""
         if config.head != BILSTM:
             yield "head_size", f"it is only used with head={BILSTM}"
+        data, found = config.data, set()
+        for path in (data.train, data.eval):
+            if path := path or (spec.file_name and config.data_dir):
+                is_folder = path == config.data_dir and not table.is_prepared(path)
+                path = spec.file_name if is_folder else path
+                # A name without a suffix stands for files of several formats.
+                known = path != spec.file_name or "." in path or "" in cls.file_formats
+                found.add(table.detect_format(cls.file_formats, path, data.format) if known else "")
+        if found and "" not in found:
+            yield from ((f"data.{name}", reason) for name, reason in cls.ignored_by(found))
+
+    @classmethod
+    def ignored_by(cls, formats: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yields (field of `config.data`, reason) for each field that files of these formats ignore."""
+        for name, users in cls.fields_of_formats.items():
+            if not {*users} & {*formats}:
+                reason = f"it is only used for {' and '.join(users)}"
+                yield name, f"{reason}, and the input is {', '.join(formats)}"
+
+    def unlabeled_format(self, path: str, format: str, given: Collection[str]) -> str:
+        """Returns the format of a file for `read_unlabeled`; see there.
+
+        Raises:
+            UserError: one of the `given` flags has no effect on files of this format.
+        """
+        given = {*given} | ({"format"} if format != "auto" else set())
+        format = self.config.data.format if format == "auto" else format
+        if given & {*self.fields_of_formats}:
+            kind = table.detect_format(self.file_formats, path, format, table.PREDICT_FLAGS)
+            for name, reason in self.ignored_by([kind]):
+                if name in given:
+                    raise UserError(f"--{name}: {reason}")
+        return format
 
     def batch_size_error(self, batch_size: int) -> str:
         """Returns an error message if global batches of this many groups of rows train nothing, or ""."""
@@ -333,6 +370,11 @@ class TableTask(FinetuneTask):
     Lines = TableLines
     Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
     label_may_be_empty: ClassVar[bool] = False
+    fields_of_formats: ClassVar = {
+        "format": ("tsv", "csv", "jsonl"),
+        "header": ("tsv", "csv"),
+        "quoting": ("tsv", "csv"),
+    }
 
     def set_up(self) -> None:
         """Checks the stride of windows."""
@@ -401,7 +443,7 @@ class TableTask(FinetuneTask):
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
         known = (self.spec.test_columns if test else None) or self.columns_in(path)
-        format = self.config.data.format if format == "auto" else format
+        format = self.unlabeled_format(path, format, columns)
         is_single = not (known.text_b or known.choices)
         if is_single and format == "auto" and not (columns or test):
             is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")

@@ -26,7 +26,8 @@ TRAINING_FLAGS, PREDICT_FLAGS = "--config.data.", "--"  # the prefixes of flags 
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
-COLUMNAR, LINES = "columnar", "lines"  # formats: Parquet and Arrow; one text per line, for prediction only
+# Formats: Parquet and Arrow; one text per line, for prediction only; prepared by tensorflow-datasets.
+COLUMNAR, LINES, PREPARED = "columnar", "lines", "a prepared data set"
 FORMATS: Mapping[str, str] = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl",
     **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
@@ -168,6 +169,8 @@ def detect_format(
 ) -> str:
     """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
 
+    A prepared data set and a directory of Parquet or Arrow files have their own format, whatever is given.
+
     Args:
         formats: the format of each suffix that the task reads; the suffix "" stands for any other.
         path: a file, or a directory of Parquet or Arrow files. The suffix of a compression is ignored.
@@ -178,13 +181,18 @@ def detect_format(
         UserError: the format is unknown, or the suffix does not determine it.
     """
     names = list(dict.fromkeys(formats.values()))
+    if is_prepared(path):
+        return PREPARED
+    in_folder = columnar.files_in(str(path)) if files.is_directory(path) else []
+    if in_folder and COLUMNAR in names:
+        return COLUMNAR
     if given in names:
         return given
     if given != "auto":
         raise UserError(f"{flags}format={given}: expected auto, {', '.join(names)}")
     name = compression.strip_suffix(str(path)).lower()
-    if files.is_directory(path) and (found := columnar.files_in(str(path))):
-        name = found[0].lower()
+    if in_folder:
+        name = in_folder[0].lower()
     known = next((formats[suffix] for suffix in formats if name.endswith(suffix)), "")
     if not known or (columnar.is_columnar(name) and COLUMNAR not in names):
         raise UserError(
@@ -310,7 +318,8 @@ def json_text(value: Any, field: str, key: str) -> Any:
             raise Malformed(f"{several!r} in {key!r} has a {LABEL_SEPARATOR!r}, which separates labels")
         joined = LABEL_SEPARATOR.join(labels)
         return json.dumps(labels) if joined.startswith("[") else joined  # a bracket would begin a JSON list
-    if field in ("label", "id") and isinstance(value, (bool, int, float)) and math.isfinite(value):
+    # Not `math.isfinite`, which raises OverflowError for an integer of hundreds of digits.
+    if field in ("label", "id") and isinstance(value, (bool, int, float)) and value - value == 0:
         return str(value).lower() if isinstance(value, bool) else str(value)
     kind = value if isinstance(value, float) else type(value).__name__
     raise Malformed(f"{key!r} is {kind}, expected a {'label' if field == 'label' else 'string'}")
@@ -531,14 +540,18 @@ def _delimited(
             raise UserError(f"{path}: the file is empty")
         header = [name.strip() for name in header]
     places = _places(path, wanted, header, flags)
-    width = len(header or ())
+    width, leading = len(header or ()), []  # the first row tells the width, and whether blank lines are rows
     for line, row in rows:
         if not row:
+            leading += [line] * (not width)
             # In a file of one column, a blank line is an empty text, and predictions have a row for each.
             if flags == TRAINING_FLAGS or width != 1:
                 continue
             row = [""]
-        width = width or len(row)
+        if not width:
+            width = len(row)
+            blank = leading if width == 1 and flags != TRAINING_FLAGS else []
+            yield from ((number, dict.fromkeys(places, "")) for number in blank)
         if len(row) != width or max(places.values()) >= width:
             expected = max(width, 1 + max(places.values()))
             yield line, Malformed(f"{counted(len(row), 'column')}, expected {expected}")

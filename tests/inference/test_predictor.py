@@ -126,7 +126,7 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
 @pytest.mark.long
 def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     text = 'the cat\n{"review": 3}\n{a dog}\n\n{"review": "red", "id": 5}\nbig'
-    code, answers, said = predict(text, f"--workdir={run_of('classification')}", "--output=-")
+    code, answers, said = predict(text, f"--workdir={run_of('classification')}")
     assert code == 0 and "6 lines, 3 of them not valid" in said
     assert [answer.get("id") for answer in answers] == ["0", None, None, None, "5", "5"]
     assert [answer["line"] for answer in answers if "error" in answer] == [2, 3, 4]

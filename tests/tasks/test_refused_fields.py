@@ -36,6 +36,13 @@ DISTILBERT = Path(__file__).parents[1] / "testdata" / "distilbert" / "masked_lm"
         ("mrpc", {"eval.every": 3, "data.train": "x.tsv"}, "eval.every=3: there is nothing to evaluate"),
         ("squad", {"null_score_diff_threshold": 1.0}, "=1.0: every question has an answer unless v2"),
         ("squad2", {"v2": False}, "v2=False: questions of the task squad2 may have no answer"),
+        ("classification", {"data.train": "x.jsonl", "data.header": False}, "data.header=False: it is only "
+         "used for tsv and csv, and the input is jsonl"),
+        ("regression", {"data.train": "x.parquet", "data.quoting": "csv"}, "and the input is columnar"),
+        ("regression", {"data.train": "x.parquet", "data.format": "columnar"}, "for tsv and csv and jsonl"),
+        ("mrpc", {"data_dir": "tfds:glue", "data.quoting": "csv"}, "the input is a prepared data set"),
+        ("squad", {"data_dir": "d", "data.text_a": "n"}, "only used for jsonl, and the input is json"),
+        ("conll", {"data_dir": "d", "data.id": "n"}, "only used for jsonl, and the input is conll"),
         ("mrpc", {"eval.batches": 3}, "eval.batches=3: a fine-tuning has no such field"),
         ("mrpc", {"optimizer.learnig_rate": 3.0}, "did you mean optimizer.learning_rate?"),
         ("mrpc", {"learning_rate": 3.0}, "did you mean optimizer.learning_rate?"),

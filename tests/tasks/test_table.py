@@ -284,6 +284,39 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path):
     assert task.read_unlabeled(path).texts_a == ["red"]
 
 
+def test_a_headerless_file_of_one_column_has_a_row_for_each_line(vocabulary, tmp_path):
+    path = write(tmp_path / "texts.tsv", "\n\nred\n\nbig\n")
+    task = fine_tuned.make_task(vocabulary, "classification", ("dog", "one"), label="label", text_a="text")
+    examples = task.read_unlabeled(path, text_a="0", header=False)
+    assert (examples.texts_a, examples.lines) == (["", "", "red", "", "big"], [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    "task, name, flags, ignored",
+    [
+        ("classification", "x.jsonl", {"header": False}, "--header: it is only used for tsv and csv"),
+        ("classification", "", {"format": "csv"}, "--format: it is only used for tsv and csv and jsonl"),
+        ("squad", "x.json", {"text_a": "q"}, "--text_a: it is only used for jsonl, and the input is json"),
+        ("tagging", "x.conll", {"id": "n"}, "--id: it is only used for jsonl, and the input is conll"),
+    ],
+)
+def test_a_flag_that_the_format_of_a_file_ignores_is_an_error(
+    vocabulary, tmp_path, task, name, flags, ignored
+):
+    write_data_set(tmp_path)
+    columns = dict(text_a="text", label="label") if task == "classification" else {}
+    options = {"max_query_length": 8, "doc_stride": 4} if task == "squad" else {}
+    found = fine_tuned.make_task(vocabulary, task, ("a", "b"), options, **columns)
+    with pytest.raises(UserError, match=ignored):
+        found.read_unlabeled(str(tmp_path / name), **flags)
+
+
+def test_integers_of_any_length_are_labels_and_ids(tmp_path):
+    path = write(tmp_path / "x.jsonl", '{"a": "x", "y": ' + "1" * 400 + ', "id": ' + "2" * 400 + "}")
+    examples = read_examples(path, Columns("a", label="y", id="id"))
+    assert (examples.labels, examples.ids) == (["1" * 400], ["2" * 400])
+
+
 def columns_of(task, **data):
     config = tasks.default_config()
     config.task = task

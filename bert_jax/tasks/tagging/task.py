@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import check_counts, list_counts, unknown_label
-from bert_jax.tasks.tagging import entities
+from bert_jax.tasks.tagging import entities, word_files
 from bert_jax.tasks.tagging.encoding import TaggedRows, encode
 from bert_jax.tasks.tagging.word_files import (
     DOCUMENT_START,
@@ -214,6 +214,8 @@ class TaggingTask(FinetuneTask):
     config: TaggingConfig
     Lines = WordLines
     title = "tagging (tagging, conll)"
+    file_formats = word_files.FORMATS
+    fields_of_formats: ClassVar = {"id": ("jsonl",)}
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
 
@@ -315,7 +317,7 @@ class TaggingTask(FinetuneTask):
         data = self.config.data
         if unknown := columns.keys() - {"text_a", "id"}:
             raise UserError(f"--{min(unknown)}: tagging has --text_a and --id alone")
-        format = data.format if format == "auto" else format
+        format = self.unlabeled_format(path, format, columns)
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
         most = 0 if "text_a" in columns else self.training_columns
         return self._with_context(

@@ -159,6 +159,8 @@ class Xnli(TextClassification):
         for name in self.metrics:
             if name in self.scorers:
                 scores[name] = float(self.scorers[name](predictions.predicted, predictions.targets))
+            elif name not in scores:
+                raise UserError(f"metrics={name}: {predictions.examples.path} has no row of this language")
         return {name: scores[name] for name in self.metrics}
 
 

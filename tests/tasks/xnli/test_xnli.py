@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.fine_tuned import make_config, make_task
 
+from bert_jax.errors import UserError
 from bert_jax.tasks import fields, setup
 
 HEADER = [
@@ -127,6 +128,9 @@ def test_scores_by_language(archive, vocabulary, tmp_path):
     assert [*scores] == ["average", "accuracy_zh", "accuracy", "f1_macro"]
     assert scores["average"] == pytest.approx((1 + 0.5 + 0.25) / 3) and scores["accuracy_zh"] == 0.25
     assert scores["accuracy"] == pytest.approx(39 / 60)
+    of_others = make_task(vocabulary, "xnli", LABELS, {"metrics": "accuracy_fr", "data_dir": str(archive)})
+    with pytest.raises(UserError, match=r"metrics=accuracy_fr: .*xnli.dev.tsv has no row of this language"):
+        of_others.score(predictions)
     assert predictions.breakdown() == {
         "en": {"accuracy": 1.0, "examples": 24},
         "de": {"accuracy": 0.5, "examples": 24},
