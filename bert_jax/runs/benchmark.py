@@ -291,13 +291,7 @@ def environment() -> dict[str, Any]:
 
 
 def _count(row_flops: RowFlops, batch: Batch, predicted: float) -> dict[str, float]:
-    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding.
-
-    Args:
-        row_flops: the FLOPs of a row of (tokens, predictions, sequences).
-        batch: the batch.
-        predicted: the fraction of the tokens that are predicted.
-    """
+    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
     each = [row_flops(int(n), max(1, round(predicted * n)), 1) for n in lengths]
     return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}

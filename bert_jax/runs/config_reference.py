@@ -46,12 +46,7 @@ def _tables() -> dict[str, str]:
 
 
 def _table(fields: Mapping[str, Field], of_finetuning: Mapping[str, Field] | None = None) -> str:
-    """Returns a table of fields.
-
-    Args:
-        fields: the fields by their dotted names.
-        of_finetuning: the same fields with the defaults of fine-tuning, where those differ.
-    """
+    """Returns a table of fields."""
     lines = ["| field | default | on resume | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
         default = _value(field.default)

@@ -171,18 +171,7 @@ def _best_checkpoint(
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> BestCheckpoint:
-    """Returns the evaluator of the evaluation file, which keeps the best checkpoint.
-
-    Args:
-        config: the configuration of the run.
-        task: the task that is trained.
-        objective: the training objective.
-        examples: the examples of the evaluation file.
-        data: their encoded rows.
-        mesh: the device mesh.
-        workdir: the work directory, held by the run.
-        log: called with the messages of the checkpointer.
-    """
+    """Returns the evaluator of the evaluation file, which keeps the best checkpoint."""
     every, size = config.eval.every, config.batch_size
     evaluations = max(1, config.steps // every) if every else 1
     costs = Costs.of_training(task.objective(), mesh, task.model_config.execution.dtype)
@@ -370,18 +359,7 @@ def _initial_params(
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> Callable[[Any], Any] | None:
-    """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing.
-
-    The function takes the abstract parameters and returns the arrays; see `train.fit`. It also writes what it
-    loaded to `REPORT_FILE` in the work directory, and logs it.
-
-    Args:
-        config: the configuration of the run.
-        objective: the training objective.
-        of_task: the objective of the task, which names the groups that no checkpoint has to have.
-        workdir: the work directory.
-        log: called with lines about what is loaded.
-    """
+    """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing."""
     new_groups = of_task.new_groups
     if not config.init_from or (config.from_scratch and not config.init_keep):
         return None
@@ -415,11 +393,7 @@ def _initial_params(
 
 
 def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of the parameters that `init_keep` matches; empty if it is not set.
-
-    Raises:
-        UserError: it matches no parameter, or only some layers of one.
-    """
+    """Returns the names of the parameters that `init_keep` matches; empty if it is not set."""
     if not config.init_keep:
         return ()
     pattern, boxed = re.compile(config.init_keep), objective.init_model_shapes

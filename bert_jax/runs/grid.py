@@ -134,7 +134,7 @@ def _typed(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    for convert in (int, float):
+    for convert in () if "_" in text else (int, float):  # Python reads 3_2 as 32
         with contextlib.suppress(ValueError):
             return convert(text)
     return {"true": True, "false": False}.get(text.lower(), text)

@@ -293,10 +293,7 @@ def open_training_set(data_dir: str, config: PretrainConfig, log: Callable[[str]
 def _open_splits(
     config: PretrainConfig, directory: str, vocab: str, index_dir: str
 ) -> tuple[Dataset, Dataset | None]:
-    """Returns the training set and the evaluation set, or None without evaluation.
-
-    Packed records have held-out documents by default. Google records, like the reference's, have none.
-    """
+    """Returns the training set and the evaluation set, or None without evaluation."""
     split = config.data.eval_split
     train = records.open_dataset(directory, TRAIN, vocab, index_dir)
     splits, optional = train.manifest["splits"], train.manifest["schema"] == google.SCHEMA
@@ -388,18 +385,13 @@ def adopt_architecture(
             layers = _student_layers(config, fields["num_hidden_layers"], theirs)
             fields["num_hidden_layers"] = len(layers)
             message = f"the model starts with layers {', '.join(map(str, layers))} of {path}"
-            _check_vocabulary(field, path, vocabulary, tokenizer)
         else:
             fields, vocabulary = convert.adopt_architecture(path, before, explicit)
             message = convert.describe_architecture(path, fields)
-            _check_vocabulary(field, path, vocabulary, tokenizer)
+        if message and tokenizer is not None:
+            vocabularies.check(field, path, vocabulary, tokenizer)
     adapter = config.adapter.model_fields(fields["hidden_size"])
     return dataclasses.replace(config, model=ModelConfig(**fields | adapter)), message
-
-
-def _check_vocabulary(field: str, path: str, theirs: Tokenizer, tokenizer: Tokenizer | None) -> None:
-    if tokenizer is not None:
-        vocabularies.check(field, path, theirs, tokenizer)
 
 
 def _recorded_model(workdir: os.PathLike | str, field: str, path: str) -> dict[str, Any] | None:
@@ -410,11 +402,7 @@ def _recorded_model(workdir: os.PathLike | str, field: str, path: str) -> dict[s
 
 
 def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
-    """Returns the configuration with the vocabulary size, the number of predictions and the dtype filled in.
-
-    Raises:
-        UserError: the model has too few positions for the records, or too small a vocabulary.
-    """
+    """Returns the configuration with the size of the vocabulary, the predictions and the dtype filled in."""
     model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
     positions = model.max_position_embeddings - model.position_offset
     if length > positions:
@@ -449,11 +437,7 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
 def _initial_params(
     config: PretrainConfig, objective: Objective, workdir: WorkDir, log: Callable[[str], None]
 ) -> Callable[[Any], Any] | None:
-    """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither.
-
-    The function takes the abstract parameters and returns the arrays. It also writes what it loaded to
-    `REPORT_FILE` in the work directory, and logs it.
-    """
+    """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither."""
     if not (config.init_from or config.distillation.init_layers):
         return None
 
@@ -668,13 +652,7 @@ class Sentences:
 
 
 def _fillable_sentences(config: PretrainConfig, objective: Objective, tokenizer: Tokenizer) -> Sentences:
-    """Returns the sentences of `eval.sentences` whose masks the model can fill.
-
-    A sentence most of whose words are [UNK] is skipped, and so is a default one that is too long.
-
-    Raises:
-        UserError: a sentence that the user gave has no mask, or more tokens than the model has positions.
-    """
+    """Returns the sentences of `eval.sentences` whose masks the model can fill."""
     text, limit = config.eval.sentences, config.model.encoder().max_seq_length
     found = Sentences(tokenizer, [], [], limit)
     has_no_head = isinstance(objective, Distillation) and not objective.uses_heads
@@ -696,14 +674,7 @@ def _fillable_sentences(config: PretrainConfig, objective: Objective, tokenizer:
 
 
 class _FillingEvaluator(RecordEvaluator):
-    """Evaluates on records, and also writes a table with the most likely tokens for the masks of sentences.
-
-    Args:
-        objective: the training objective, which predicts as `MaskedLM.predict` does.
-        sentences: at least one sentence.
-        mesh: the device mesh of the train state.
-        **options: the arguments of `RecordEvaluator`.
-    """
+    """Evaluates on records, and also writes a table with the most likely tokens for the masks."""
 
     def __init__(self, objective: Objective, sentences: Sentences, mesh: jax.sharding.Mesh, **options: Any):
         super().__init__(**options)

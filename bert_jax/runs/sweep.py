@@ -476,10 +476,6 @@ class Sweep:
         Args:
             arms: names of the arms to run; all by default. An arm that another one starts from has to be
                 among them, or to have run.
-
-        Raises:
-            UserError: an arm or a measure with results has other settings by now, an arm needs the model of
-                one that has not run, or another sweep holds the directory.
         """
         with self.held():
             self._check_settings()
@@ -508,11 +504,7 @@ class Sweep:
         json_files.write(os.path.join(self.directory, "results.json"), self.results)
 
     def model(self, arm: str, seed: int) -> str:
-        """Returns the model of an arm: a work directory, or --model.
-
-        Raises:
-            UserError: it has not been trained.
-        """
+        """Returns the model of an arm: a work directory, or --model."""
         chosen = self.experiment.arm(arm)
         if not chosen.pretrain:
             return self.model(chosen.start, seed) if chosen.start else self._inputs.checkpoint

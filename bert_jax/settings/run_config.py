@@ -265,11 +265,7 @@ class PretrainDistillationConfig(DistillationConfig):
 
 
 def _unused_distillation(config: Any) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of distillation that has no effect in a run.
-
-    Args:
-        config: the configuration of a run, as a config file has it or as a `RunConfig`.
-    """
+    """Yields (field, reason) for each field of distillation that has no effect in a run."""
     part = config.distillation
     declared = PretrainDistillationConfig if hasattr(config, "masking") else DistillationConfig
     every = [name for name, _ in config_fields.fields(declared())]

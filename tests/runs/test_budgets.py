@@ -5,7 +5,6 @@ import types
 import numpy as np
 import pytest
 from support import processes
-from support.processes import error_of
 
 from bert_jax import checkpoint
 from bert_jax.training import budget
@@ -73,8 +72,3 @@ def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch
     np.testing.assert_allclose(shares, np.array([*seconds, 6, *range(6, 21), 20, 20]) / 20, rtol=1e-6)
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     np.testing.assert_allclose(rates, np.interp(shares, [0, 0.25, 1], [0, 1e-3, 0]), rtol=1e-4, atol=1e-12)
-
-
-def test_a_schedule_of_a_budget_has_no_steps(pretrain):
-    error = error_of(pretrain(**TOKENS | {"optimizer.warmup_steps": 5}))
-    assert "optimizer.warmup_steps=5: with budget.tokens" in error

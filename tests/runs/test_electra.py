@@ -9,7 +9,6 @@ from support import lowering, processes
 
 from bert_jax import cli, convert
 from bert_jax.convert import HEADS, parity
-from bert_jax.errors import UserError
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training import flops
@@ -140,19 +139,3 @@ def test_the_configs_have_the_published_parameters(size, counts):
     row = flops.row_flops(objective)(128, 19, 1)
     alone = flops.RowFlops.of(MaskedLM(model, None, None, next_sentence_head=False))(128, 0, 0)
     assert 1.05 * alone < row < 1.5 * alone
-
-
-def test_mistakes(records, tmp_path, capsys):
-    config = config_files.load("pretrain/electra_tiny")
-    config.objective = "masked_lm"
-    with pytest.raises(UserError, match="generator_hidden_size=64: the objective masked_lm"):
-        pretrain_config.pretraining(config)
-    for fields, message in (
-        ({"model.model_type": "bert"}, "objective=replaced_tokens: a BERT has no such head; set"),
-        (
-            {"objective": "electra", "replaced_tokens.generator_hidden_size": 0},
-            "objective='electra': expected masked_lm, causal_lm or replaced_tokens",
-        ),
-    ):
-        assert cli.main(command(tmp_path / "run", records, **fields)) == 2
-        assert message in capsys.readouterr().err

@@ -49,14 +49,7 @@ def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pr
     "fields, message",
     [
         (["init_keep=embeddings"], "init_keep='embeddings' matches no parameter of the encoder"),
-        (["init_keep=("], "must be a regular expression"),
         (["init_keep=encoder/layers/0/.*"], "in some layers only"),
-        (["init_keep=classifier/.*"], "matches no parameter"),
-        (
-            ["init_keep=.*", "from_scratch=false"],
-            "without from_scratch, all parameters of init_from are kept",
-        ),
-        (["init_keep=.*", "init_ignore=x"], "from_scratch takes only the parameters in init_keep"),
     ],
 )
 def test_mistakes(files, pretrained, tmp_path, capsys, fields, message):

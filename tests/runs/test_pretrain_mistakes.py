@@ -12,13 +12,6 @@ from bert_jax.workdir import run_directory
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def test_no_config_and_no_workdir(capsys):
-    assert cli.main(["pretrain", "--workdir=x"]) == 2
-    assert "pretrain needs --config=" in capsys.readouterr().err
-    assert cli.main(["pretrain", f"--config={processes.CONFIG}"]) == 2
-    assert "pretrain needs --workdir=DIR" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "config, field",
     [
@@ -38,21 +31,15 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("data.dir", ""), ("data.dir", "/missing"), ("data.eval_split", "dev"), ("init_from", "/missing")),
+        *(("data.dir", "/missing"), ("data.eval_split", "dev"), ("init_from", "/missing")),
         *(("model.max_position_embeddings", 16), ("model.vocab_size", 50), ("model.num_attention_heads", 3)),
-        *(("model.causal", True), ("model.model_type", "elektra"), ("model.classifier_dropout", 0.2)),
-        *(("masking.replace", "nan, nan, nan"), ("masking.strategy", "words"), ("optimizer.name", "adamx")),
-        *(("batch_size", 12), ("batch_size", 0), ("log_every", 0), ("mesh.fsdp", 3), ("checkpoint.keep", 0)),
+        *(("model.model_type", "elektra"), ("model.norm", "batch"), ("masking.replace", "nan, nan, nan")),
+        *(("batch_size", 12), ("log_every", 0), ("mesh.fsdp", 3)),
     ],
 )
 def test_a_wrong_field_is_an_error_of_one_line(pretrain, field, value):
     error = error_of(pretrain(**{field: value}))
-    named = {
-        "data.dir": str(value) or field,
-        "init_from": value,
-        "model.max_position_embeddings": "positions",
-    }
-    assert named.get(field, field.rpartition(".")[2]) in error or str(value) in error
+    assert field.rpartition(".")[2] in error or str(value) in error
 
 
 def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
@@ -67,11 +54,6 @@ def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
     code, output, _ = pretrain(directory, more=["--allow_changes"], **changed)
     assert code == 0 and "resumed from step 6" in output
     assert run_directory.read_run(directory)["config"]["optimizer"]["clip_norm"] == 2
-
-
-def test_allowed_changes_do_not_reach_the_shapes(pretrain, trained):
-    error = error_of(pretrain(trained, more=["--allow_changes"], steps=6, **{"model.intermediate_size": 128}))
-    assert "is of another model: model.intermediate_size is 64 there and 128 here" in error
 
 
 @pytest.mark.parametrize(

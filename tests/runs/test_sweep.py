@@ -131,11 +131,8 @@ def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(run, tmp_path):
     "more, message",
     [
         (["--arms=smallest"], "--arms: 'smallest'"),
-        (["--measures=speed"], "--measures: 'speed'"),
-        (["--seeds=0"], "--seeds=0"),
         (["--steps=3", "--tokens=5"], "expected one of the three to be more than 0"),
         (["--data=glue"], "--data=glue: expected NAME=DIR"),
-        (["--experiment=masks.py"], "there is no such file"),
     ],
 )
 def test_mistakes_are_one_line(run, more, message):

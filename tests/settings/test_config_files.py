@@ -59,7 +59,6 @@ def test_every_config_that_a_page_names_is_there(page, monkeypatch):
     "content, message",
     [
         ("x = 1\n", "has to define get_config()"),
-        ("def get_config():\n    pass\n", "get_config() returned NoneType, expected ConfigDict"),
         ("def get_config():\n    return 3\n", "get_config() returned int"),
         ("def get_config(:\n", "mine.py, line 1: SyntaxError: invalid syntax\n"),
         ("import os\ndef get_config():\n    return os.get_config()\n", "has no attribute 'get_config'"),
@@ -78,16 +77,12 @@ def test_a_file_that_is_no_config_is_named(capsys, tmp_path, content, message):
     "command",
     [
         ["configs"],
-        ["configs", "--fields"],
         ["pretrain", "--workdir=run", "--config"],
-        ["finetune", "--workdir=run", "--config"],
-        ["estimate", "--topology=v5e:2x2", "--config"],
-        ["bench", "--config"],
         ["sweep", "--workdir=run", "--input=a.txt", "--experiment"],
     ],
     ids=lambda command: " ".join(command),
 )
-@pytest.mark.parametrize("scheme", ["memory", "http", "gs"])
+@pytest.mark.parametrize("scheme", ["memory", "gs"])
 def test_code_from_a_url_is_not_executed(capsys, monkeypatch, scheme, command):
     """A config is Python: what another machine sends is not run, and is not even fetched."""
     write_file("memory://config-files/mine.py", b"raise SystemExit('executed')")

@@ -20,12 +20,8 @@ def test_values_and_totals_by_step():
     "text, size, message",
     [
         ("4=8", 8, "steps that begin with 0 and ascend"),
-        ("0=4, 5=6, 5=8", 8, "steps that begin with 0 and ascend"),
         ("0=4, 9=6, 5=8", 8, "steps that begin with 0 and ascend"),
-        ("4, 8", 8, "'4' is not STEP=VALUE, with a value from 1 to"),
-        ("0=4,", 4, "'' is not STEP=VALUE"),
         ("0=0", 8, "'0=0' is not STEP=VALUE"),
-        ("0=4, -1=8", 8, "'-1=8' is not STEP=VALUE"),
         ("0=4, 5=6", 8, "ends with 6 rows, and batch_size is 8"),
     ],
 )
