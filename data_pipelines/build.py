@@ -67,7 +67,7 @@ def build(
     tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:
-        paths = readers.list_inputs(options.input, options.tfds_data_dir, options.output)
+        paths = readers.list_inputs(options.input, options.output)
         own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
         own_paths = set(map(readers.identity, own)).intersection(map(readers.identity, paths))
         if own_paths:
@@ -115,7 +115,7 @@ class _Build:
         self.cleaning = options.cleaning_settings()
         self.languages: list[languages.Language] = []
         if options.sampling_exponent is not None:
-            self.languages = languages.divide(options.input, options.tfds_data_dir, options.output)
+            self.languages = languages.divide(options.input, options.output)
         self.sentence_languages = options.sentence_languages(paths, self.languages)
         self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
         self.buckets: collections.Counter[str] = collections.Counter()  # the number of them in each split

@@ -48,7 +48,6 @@ def inspect_corpus(
     input_format: str = readers.AUTO,
     vocab: str | None = None,
     fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
-    tfds_data_dir: str = "",
 ) -> Report:
     """Reads text as `bert-jax data` does and reports what would harm a model.
 
@@ -57,13 +56,12 @@ def inspect_corpus(
         input_format: one of `readers.FORMATS`, or `readers.AUTO`.
         vocab: a vocabulary with which the fraction of unknown tokens is measured, or None.
         fields: the fields to read of JSON or TFDS records; see `readers.read_documents`.
-        tfds_data_dir: see `readers.list_inputs`.
 
     Raises:
         UserError: there is no text, the format is unknown, `vocab` is not a vocabulary, or `fields` has no
             effect.
     """
-    paths = readers.list_inputs(inputs, tfds_data_dir)
+    paths = readers.list_inputs(inputs)
     input_format = readers.resolve_format(paths, input_format, fields)
     ranges = readers.split_ranges(paths, _RANGE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)

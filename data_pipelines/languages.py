@@ -38,7 +38,7 @@ def is_exponent(exponent: float | None) -> bool:
     return exponent is None or 0 < exponent <= 1
 
 
-def divide(inputs: Sequence[str], tfds_data_dir: str = "", exclude: str = "") -> list[Language]:
+def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
     """Returns the languages of a corpus, one for each input; for the arguments see `readers.list_inputs`.
 
     Raises:
@@ -49,7 +49,7 @@ def divide(inputs: Sequence[str], tfds_data_dir: str = "", exclude: str = "") ->
     owners: dict[str, str] = {}
     languages = []
     for name, pattern in zip(_names(inputs), inputs, strict=True):
-        paths = readers.list_inputs([pattern], tfds_data_dir, exclude)
+        paths = readers.list_inputs([pattern], exclude)
         for path in paths:
             owner = owners.setdefault(readers.identity(path), pattern)
             if owner != pattern:

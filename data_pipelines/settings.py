@@ -33,8 +33,8 @@ class CorpusOptions:
 
     input: tuple[str, ...] = flag(
         REQUIRED,
-        "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a prepared data set. May be "
-        "repeated; commas separate several, unless a file has the comma in its name.",
+        "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a data set in "
+        "$TFDS_DATA_DIR. May be repeated; commas separate several, unless a file has the comma in its name.",
         required="'DIR/*', the text to read",
     )
     input_format: str = flag(
@@ -47,19 +47,11 @@ class CorpusOptions:
         "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
     )
     text_field: str = flag("text", "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text.")
-    id_field: str = flag(
-        "",
-        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document; those with the same "
-        "value are held out together. Default: its file and its position there.",
-    )
-    tfds_data_dir: str = flag(
-        "", "Directory of the tfds data sets. Default: $TFDS_DATA_DIR, or ~/tensorflow_datasets."
-    )
 
     @property
     def fields(self) -> readers.Fields:
         """The fields to read of text that has fields."""
-        return readers.Fields(self.text_field, self.id_field)
+        return readers.Fields(self.text_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +70,11 @@ class Options(CorpusOptions):
         "ones are finished; other records are replaced only with --overwrite.",
         required="DIR, a directory for the records",
     )
+    id_field: str = flag(
+        "",
+        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document; those with the same "
+        "value are held out together. Default: its file and its position there.",
+    )
     schema: str = flag(
         packed.SCHEMA,
         "packed: several sequences per row, without masks; google: one sequence per row with its masks, as "
@@ -85,9 +82,6 @@ class Options(CorpusOptions):
         choices=(packed.SCHEMA, google.SCHEMA),
     )
     max_seq_length: int = flag(128, "Maximum number of tokens in a row.")
-    max_sequences_per_row: int = flag(
-        0, "Maximum number of sequences packed into a row; 0: 8, or 16 if --max_seq_length is 256 or more."
-    )
     short_seq_prob: float = flag(
         0.1, "Fraction of documents whose sequences have a shorter, random target length."
     )
@@ -172,6 +166,11 @@ class Options(CorpusOptions):
         "it, else en.",
     )
 
+    @property
+    def fields(self) -> readers.Fields:
+        """The fields to read of text that has fields."""
+        return readers.Fields(self.text_field, self.id_field)
+
     def cleaning_settings(self) -> cleaning.Settings | None:
         """Returns how documents are cleaned, or None for no cleaning."""
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
@@ -241,7 +240,6 @@ class Options(CorpusOptions):
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
             ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
             ("max_seq_length", self.max_seq_length < 1 << 16, "under 65,536"),
-            ("max_sequences_per_row", 0 <= self.max_sequences_per_row <= 1 << 16, "0 to 65,536"),
             ("template", self.template in ("", *templates.NAMED), f"one of {', '.join(templates.NAMED)}"),
             ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
             ("dupe_factor", self.dupe_factor is None or self.dupe_factor >= 1, "at least 1"),
@@ -257,11 +255,7 @@ class Options(CorpusOptions):
             ("output", bool(self.output), "a directory"),
         ]  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        others = (
-            _GOOGLE_ONLY
-            if self.schema == packed.SCHEMA
-            else ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
-        )
+        others = _GOOGLE_ONLY if self.schema == packed.SCHEMA else ("nsp", *_SINGLE_SEGMENTS)
         rules += [
             (name, getattr(self, name) == defaults[name], f"no such flag with --schema={self.schema}")
             for name in others
@@ -271,9 +265,7 @@ class Options(CorpusOptions):
                 (chosen[0], len(chosen) == 1, f"no --{chosen[-1]} as well"),
                 (chosen[0], self.nsp == "none", "--nsp=none as well"),
                 ("short_seq_prob", self.short_seq_prob == Options.short_seq_prob, f"none with --{chosen[0]}"),
-                ("max_sequences_per_row", not self.fills_rows or self.max_sequences_per_row <= 1,
-                 f"none with --{chosen[0]}"),
-            ]  # fmt: skip
+            ]
         for name, valid, expected in rules:
             if not valid:
                 raise UserError(f"--{name}={str(getattr(self, name)).lower()}: expected {expected}")
@@ -311,7 +303,7 @@ def resolve(
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
         dupe_factor, eval_fraction = 1, 0.01
-        per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
+        per_row = packed.default_sequences_per_row(length)
         own: dict[str, Any] = {"full_sentences": options.full_sentences}
         own |= {name: True for name in ("doc_sentences", "full_rows") if getattr(options, name)}
     else:  # the defaults of the reference

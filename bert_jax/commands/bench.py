@@ -21,7 +21,6 @@ from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.io.wording import counted
-from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
@@ -46,13 +45,6 @@ def define_flags(define: Define) -> None:
         "Synthetic rows. full: one full sequence; padded: one short sequence and padding; packed: several "
         "short sequences.",
         "full",
-    )
-    define.number("dropout", "Both dropout rates. Default: the config's, or 0.1.")
-    define.choice(
-        "dtype",
-        DTYPES,
-        "Type of matrix products. Default: the config's; auto is bfloat16 on TPUs, on GPUs (NVIDIA's from "
-        "Ampere on) and on CPUs with AVX512_BF16 or AMX_BF16, and float32 elsewhere.",
     )
     define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
     define.json()
@@ -85,11 +77,6 @@ def _resolve(flags) -> pretrain_config.PretrainConfig:
         given.batch_size = 8
     if flags.batch_size is not None:
         given.batch_size, given.batch_ramp = flags.batch_size, ""
-    if flags.dtype is not None:
-        given.model.dtype = flags.dtype
-    if flags.dropout is not None:
-        given.model.hidden_dropout_prob = flags.dropout
-        given.model.attention_probs_dropout_prob = flags.dropout
     config = shared.pretraining_config(flags, given)
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     return dataclasses.replace(config, model=config.model.replace(dtype=dtype))

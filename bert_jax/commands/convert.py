@@ -18,7 +18,6 @@ with the model before the folder appears.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -91,10 +90,6 @@ def define_flags(define: Define) -> None:
     define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
     define.choice("head", PRETRAINED, "Which heads to keep.")
     define.string(
-        "max_shard_size",
-        "Maximum size of a file of weights in a Hugging Face folder; larger weights are split. Default: 5GB.",
-    )
-    define.string(
         "push_to",
         "Also upload the Hugging Face folder to the hub as USER/NAME, with the token of `hf auth login`.",
         "",
@@ -106,7 +101,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     to_huggingface = flags.to == "huggingface"
     for name, valid in (
         ("push_to", to_huggingface),
-        ("max_shard_size", to_huggingface),
         ("quantize", flags.to == "onnx"),
         ("ignore", flags.to not in EXPORTS),
     ):
@@ -123,8 +117,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     options: dict[str, Any] = {}
     if "card" in target.write_options:
         options["card"] = lambda model: model_card.make(model, flags.input, command)
-    if flags.max_shard_size:
-        options["max_shard_bytes"] = parse_size(flags.max_shard_size)
     conversion.convert(
         flags.input,
         flags.output,
@@ -137,19 +129,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.push_to:
         print(f"pushed to {model_card.push(flags.output, flags.push_to)}")
     return 0
-
-
-def parse_size(text: str) -> int:
-    """Returns the number of bytes of a size such as "500MB" or "5GB", in powers of 1000.
-
-    Raises:
-        UserError: the text is not a size.
-    """
-    match = re.fullmatch(r"(\d{1,20}(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
-    size = match and int(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()])
-    if not size:
-        raise UserError(f"--max_shard_size={text}: expected a size such as 500MB or 5GB")
-    return size
 
 
 def _check_no_changes(flags: absl_flags.FlagValues) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 
 from absl import flags as absl_flags
 from etils import epy
@@ -27,10 +28,6 @@ with epy.lazy_imports():
     from bert_jax.estimate import gpus, measure, program, report, tpus
 
 
-# Fraction of a GPU's memory that jax takes by default.
-_MEMORY_FRACTION = 0.75
-
-
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     config_flag.add(define, "estimate", "The run.")
@@ -41,11 +38,6 @@ def define_flags(define: Define) -> None:
         required="CHIP:SHAPE for TPUs, such as v5e:4x4, or GPU:NUMBER, such as h100:8",
     )
     define.integer("slices", "TPUs: number of slices of that shape.", 1)
-    define.number(
-        "memory_fraction",
-        "GPUs: fraction of the memory that the run may use, which the environment variable "
-        f"XLA_PYTHON_CLIENT_MEM_FRACTION sets. Default: {_MEMORY_FRACTION}.",
-    )
     define.integer(
         "seq_length",
         "Tokens per row, if there is no config.data.dir. Default: the number of positions of the model.",
@@ -61,11 +53,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     on_gpus = isinstance(slices, gpus.Hosts)
     if flags.price_per_chip_hour is not None and on_gpus:
         raise UserError("--price_per_chip_hour is for TPUs: the step time of GPUs is not estimated")
-    if flags.memory_fraction is not None and not on_gpus:
-        raise UserError("--memory_fraction is for GPUs: a run on TPUs takes all of their memory")
-    fraction = _MEMORY_FRACTION if flags.memory_fraction is None else flags.memory_fraction
-    if not 0 < fraction <= 1:
-        raise UserError(f"--memory_fraction={fraction}: expected more than 0 and at most 1")
     shared.at_least(flags, seq_length=1, price_per_chip_hour=0)
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
@@ -77,6 +64,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         rows = program.rows_of_records(config, progress.log)
     else:
         rows = program.synthetic_rows(config, flags.seq_length)
+    # On GPUs, jax takes this fraction of the memory; on TPUs, all of it.
+    fraction = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75))
     limit = fraction * slices.chip.hbm_bytes if on_gpus else None
     make = functools.partial(
         program.TrainStep,

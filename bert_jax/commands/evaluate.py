@@ -54,7 +54,7 @@ with epy.lazy_imports():
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
     "workdir": ("split", "input", "output", "overwrite", "step", "dtype", "null_score_diff_threshold"),
-    "records": ("model", "split", "masking_prob", "masking_replace", "rows", "batch_size", "seed", "dtype"),
+    "records": ("model", "split", "masking_prob", "rows", "seed", "dtype"),
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
     "similarity": ("model", "columns", "dtype"),
     "retrieval": ("model", "split", "rerank", "relevant", "dtype"),
@@ -94,14 +94,7 @@ def define_flags(define: Define) -> None:
         "Columns of --similarity, default sentence1,sentence2,score; of --clusters, default text,label.",
     )
     define.number("masking_prob", "Of --records: fraction of the tokens to predict.", 0.15)
-    define.string(
-        "masking_replace",
-        "Of --records: fractions of these that become [MASK], that become a random token, and that stay the "
-        "same.",
-        "0.8,0.1,0.1",
-    )
     define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
-    define.integer("batch_size", "Of --records: rows of a batch.", 32)
     define.integer("seed", "Seed of the masks of --records, or of --clusters.", 0)
     define.json()
 
@@ -115,7 +108,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             "--minimal_pairs, --similarity=FILE, --retrieval=DIR and --clusters=FILE"
         )
     (mode,) = modes
-    shared.at_least(flags, seed=0, rows=0, batch_size=1)
+    shared.at_least(flags, seed=0, rows=0)
     for name in {name for used in _USED.values() for name in used}:
         if flags[name].present and name not in _USED[mode]:
             raise UserError(f"--{name} is not for --{mode}; leave it out")
@@ -136,9 +129,7 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
             flags.records,
             split=split,
             prob=flags.masking_prob,
-            replace=flags.masking_replace,
             rows=flags.rows,
-            batch_size=flags.batch_size,
             seed=flags.seed,
             dtype=flags.dtype,
             log=progress.log,

@@ -41,7 +41,6 @@ with epy.lazy_imports():
 
 _KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
 _MOST_PROBLEMS = 20
-_OF_TEXT = ("text_field", "id_field", "tfds_data_dir")  # flags of the corpus
 _FORMS = {"seed": "{}", "sampling_exponent": "{:g}", "used": "{:.2f} times"}
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
@@ -52,12 +51,11 @@ ARGUMENTS = "PATH ..."
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.integer("examples", "Number of decoded rows to show of each split.", 3)
     define.json()
     define.string(
         "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
     )
-    define.options(pipeline_settings.CorpusOptions, *_OF_TEXT)
+    define.options(pipeline_settings.CorpusOptions, "text_field")
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
@@ -74,9 +72,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         if len(args) > 1 or flags.input_format:
             raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
         checks.check_output_file(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
-    for name in _OF_TEXT:
-        if flags[name].present and not flags.input_format:
-            raise UserError(f"--{name} is for text: give --input_format, or leave the flag out")
+    if flags["text_field"].present and not flags.input_format:
+        raise UserError("--text_field is for text: give --input_format, or leave the flag out")
     try:
         return 0 if _show(flags, args) else 1
     except OSError as error:
@@ -101,13 +98,11 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
 def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
     if flags.input_format:
-        fields = readers.Fields(flags.text_field, flags.id_field)
-        yield inspect_corpus.inspect_corpus(
-            paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir
-        )
+        fields = readers.Fields(flags.text_field)
+        yield inspect_corpus.inspect_corpus(paths, flags.input_format, flags.vocab, fields)
         return
     for path in paths:
-        yield inspect(path, flags.examples, flags.vocab)
+        yield inspect(path, vocab=flags.vocab)
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):

@@ -48,13 +48,6 @@ def define_flags(define: Define) -> None:
         "output",
         "File to write: .png, .pdf or .svg, or .html for a report. Default for curves: WORKDIR/curves.png.",
     )
-    define.string("title", "Text above the picture. Default: the directory's name, or the text itself.")
-    define.strings(
-        "reference",
-        "A dashed line to compare with, as METRIC:LABEL:VALUE, such as mlm_loss:unigram entropy:6.2. May be "
-        "repeated.",
-        [],
-    )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
@@ -63,12 +56,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         raise UserError(
             "plot needs --workdir=DIR for curves or a report, or --model=DIR and --text=TEXT for attention"
         )
-    others = ("reference",) if flags.model else _OF_ATTENTION
-    for name in others:
-        if flags[name].present:
-            raise UserError(f"--{name} is not for --{'model' if flags.model else 'workdir'}; leave it out")
     if flags.model:
         return _attention(flags)
+    for name in _OF_ATTENTION:
+        if flags[name].present:
+            raise UserError(f"--{name} is not for --workdir; leave it out")
     directories = shared.workdirs(flags)
     if len(directories) > 1 and not flags.output:
         raise UserError("plot needs --output=FILE.png for a picture of several runs")
@@ -76,8 +68,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     if files.suffix(output) == ".html":
         return _report(directories, output)
     runs = {name: _read_metrics(directory) for name, directory in _names(directories).items()}
-    title = ", ".join(runs) if flags.title is None else flags.title
-    curves.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
+    curves.plot_metrics(runs, output, ", ".join(runs))
     rows = [row for of_run in runs.values() for row in of_run]
     steps = [row["step"] for row in rows]
     print(f"wrote {output} ({counted(len(rows), 'row')}, steps {min(steps):,} to {max(steps):,})")
@@ -112,18 +103,6 @@ def _attention(flags: absl_flags.FlagValues) -> None:
     model = convert.load(flags.model, log=progress.log)
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
     whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"
-    title = textwrap.shorten(whole, 80, placeholder=" ...") if flags.title is None else flags.title
+    title = textwrap.shorten(whole, 80, placeholder=" ...")
     attention.plot_attention(maps, flags.output, flags.layer, flags.head, title)
     print(f"wrote {flags.output} ({len(maps.tokens)} tokens)")
-
-
-def _reference(text: str) -> tuple[str, tuple[str, float]]:
-    metric, _, rest = text.partition(":")
-    label, _, value = rest.rpartition(":")
-    try:
-        if metric in curves.METRICS:
-            return metric, (label, float(value))
-    except ValueError:
-        pass
-    known = ", ".join(curves.METRICS)
-    raise UserError(f"--reference={text}: expected METRIC:LABEL:VALUE with a metric of {known}")

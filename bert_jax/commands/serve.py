@@ -53,8 +53,6 @@ def define_flags(define: Define) -> None:
     define.string("host", "Address to listen on.", "127.0.0.1")
     define.integer("port", "Port to listen on; 0 for any that is free.", 8000)
     define.integer("batch_size", "Maximum number of items that are computed together.", 32)
-    define.integer("queue", "Maximum number of items that wait; further requests get 503.", 1024)
-    define.integer("body_bytes", "Maximum size of a request; larger ones get 413.", 1 << 20)
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -63,15 +61,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         check_installed(package, "serve")
     if not (flags.model or flags.workdir):
         raise UserError("serve needs --model=DIR, --workdir=DIR of a fine-tuned run, or both")
-    shared.at_least(flags, batch_size=1, queue=1, body_bytes=1, port=0)
+    shared.at_least(flags, batch_size=1, port=0)
     _check_address(flags.host, flags.port)
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
     programs = sum(_warm_up(service, flags.batch_size) for service in served)
     name = _model_name(flags.model or flags.workdir)
-    limits = dict(most=flags.batch_size, limit=flags.queue, body_bytes=flags.body_bytes)
-    server = http.Server(served, name, **limits)
+    server = http.Server(served, name, most=flags.batch_size)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
     return _serve(server.app, flags.host, flags.port, server.paths)
 

@@ -117,7 +117,7 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
         used = field.name in vocabulary.words.USED or (
             field.name == "lower_case" and files.is_file(options.add_to)
         )
-        if flags[field.name].present and not used:
+        if field.name in flags and flags[field.name].present and not used:
             raise UserError(f"--{field.name} has no effect with --add_to; leave it out")
     given: dict[str, Any] = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
     options = dataclasses.replace(options, **given)

@@ -190,8 +190,6 @@ class Demo:
             "plot",
             f"--workdir={self.root}/pretrain",
             f"--output={self.root}/curves.png",
-            "--title=Pre-training on the documentation of Python",
-            f"--reference=mlm_loss:frequency of words:{found['unigram']:.3f}",
         )
 
     def fill_masks(self) -> None:

@@ -43,7 +43,7 @@ def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
     if not path or getattr(info.file_format, "value", None) != "array_record":
         raise UserError(
             f"{pattern} is not prepared in {root(data_dir)}; make it there with tensorflow-datasets' "
-            "download_and_prepare (file_format='array_record'), or give --tfds_data_dir"
+            "download_and_prepare (file_format='array_record'), or set TFDS_DATA_DIR"
         )
     if split not in info.splits:
         raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(info.splits))}")

@@ -70,7 +70,6 @@ def plot_metrics(
     runs: Mapping[str, list[dict]],
     output: str,
     title: str = "",
-    references: Mapping[str, tuple[str, float]] | None = None,
 ) -> None:
     """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG file.
 
@@ -78,19 +77,17 @@ def plot_metrics(
         runs: the rows of each run's metrics.jsonl, by name; several runs have one color each.
         output: path of the plot; its suffix selects the format.
         title: title of the plot.
-        references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
 
     Raises:
         UserError: the runs have none of the metrics, or the format is not supported.
     """
     checks.check_output_file(output, checks.PICTURES)
-    atomic.save_figure(draw_metrics(runs, title, references), output, DPI)
+    atomic.save_figure(draw_metrics(runs, title), output, DPI)
 
 
 def draw_metrics(
     runs: Mapping[str, list[dict]],
     title: str = "",
-    references: Mapping[str, tuple[str, float]] | None = None,
 ) -> Any:
     """Returns the figure that `plot_metrics` writes, whose arguments these are.
 
@@ -110,7 +107,7 @@ def draw_metrics(
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, panel in zip(axes.flat, panels, strict=False):
-        _draw(axis, runs, panel, references or {})
+        _draw(axis, runs, panel)
     # Panels are compared step by step, and a metric may end early, as mfu does.
     lows, highs = zip(*(axis.get_xlim() for axis in figure.axes), strict=True)
     for axis in figure.axes:
@@ -120,17 +117,13 @@ def draw_metrics(
     return figure
 
 
-def _draw(axis, runs, panel, references):
+def _draw(axis, runs, panel):
     rows = [row for of_run in runs.values() for row in of_run]
     logged = [name for name in panel.metrics if any(name in row for row in rows)]
     if len(runs) > 1:
         _draw_runs(axis, runs, logged[0])
     else:
         _draw_run(axis, rows, panel, logged)
-    for name in logged:
-        if name in references:
-            label, value = references[name]
-            axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
     figures.describe(axis, panel.title, "step")
     figures.number(axis.xaxis, most=5, whole=True)
     figures.number(axis.yaxis)

@@ -62,7 +62,7 @@ class Define:
         absl_flags.DEFINE_enum(name, default, list(choices), text, flag_values=self.values)
 
     def options(self, options: type, *names: str) -> None:
-        """Adds a flag for each field of a dataclass, or for those with some names.
+        """Adds a flag for each field of a dataclass that has a help text, or for those with some names.
 
         Args:
             options: a dataclass with fields of the types bool, int, float, str and tuple[str, ...], or None.
@@ -72,7 +72,7 @@ class Define:
         """
         kinds = typing.get_type_hints(options)
         for field in dataclasses.fields(options):
-            if names and field.name not in names:
+            if "flag" not in field.metadata or (names and field.name not in names):
                 continue
             text, required = field.metadata["flag"], field.metadata.get("required", "")
             default = None if field.default in (dataclasses.MISSING, ()) else field.default
@@ -101,6 +101,8 @@ def read_options(values: absl_flags.FlagValues, options: type[Options]) -> Optio
     """Returns the options whose flags `Define.options` has added."""
     found = {}
     for field in dataclasses.fields(options):  # type: ignore[arg-type]  # it is a dataclass
+        if "flag" not in field.metadata:
+            continue
         value = values[field.name].value
         found[field.name] = tuple(value or ()) if isinstance(value, list) or field.default == () else value
     return options(**found)

@@ -23,14 +23,13 @@ _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and 
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
 
 
-def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "", exclude: str = "") -> list[str]:
+def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     """Returns the files that match the patterns, sorted and without duplicates.
 
     Args:
         globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
             folder stands for all files under it that are not hidden. A pattern is a local path or a URL
             (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
-        tfds_data_dir: the directory of these data sets; "" for the default of tensorflow-datasets.
         exclude: a file or a folder that the command writes, and whose files are not text.
 
     Raises:
@@ -40,7 +39,7 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "", exclude: st
     patterns = [path for text in patterns for path in comma_lists.paths(text, lambda path: bool(_glob(path)))]
     paths: dict[str, str] = {}  # by identity, since one file may be given by several spellings of its path
     for pattern in patterns:
-        for path in sorted(_find(pattern, tfds_data_dir, exclude)):
+        for path in sorted(_find(pattern, exclude)):
             paths.setdefault(identity(path), path)
     if not paths:
         raise UserError("no input; expected files or patterns such as --input='corpus/*.txt'")
@@ -52,9 +51,9 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "", exclude: st
     return sorted(paths.values())
 
 
-def _find(pattern: str, tfds_data_dir: str, exclude: str) -> list[str]:
+def _find(pattern: str, exclude: str) -> list[str]:
     if pattern.startswith(tfds.PREFIX):
-        return [tfds.find(pattern, tfds_data_dir)]
+        return [tfds.find(pattern)]
     try:
         if files.is_remote(pattern):
             paths = _remote_files(pattern)

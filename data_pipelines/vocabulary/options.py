@@ -39,11 +39,8 @@ class Options(CorpusOptions):
     lower_case: bool | None = flag(
         None, "Lower-case the text and strip accents. Default: true; BPE keeps all text."
     )
-    seed: int = flag(12345, "Seed of the sample.")
-    sample_bytes: int = flag(
-        0,
-        "Bytes of text to learn from, sampled from the whole corpus; 0: 200 MB, or 30 MB for SentencePiece.",
-    )
+    seed: int = 12345  # of the sample
+    sample_bytes: int = 0  # of text to learn from; 0: 200 MB, or 30 MB for SentencePiece
     sampling_exponent: float = flag(
         1.0,
         "For several languages, one --input each: the share of a language in the sample is proportional to "

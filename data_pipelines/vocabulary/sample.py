@@ -87,10 +87,10 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     """
     exponent = options.sampling_exponent
     if exponent == 1:
-        paths = readers.list_inputs(options.input, options.tfds_data_dir, options.output)
+        paths = readers.list_inputs(options.input, options.output)
         divided = [languages.Language(", ".join(options.input), tuple(paths))]
     else:
-        divided = languages.divide(options.input, options.tfds_data_dir, options.output)
+        divided = languages.divide(options.input, options.output)
     every = [path for one in divided for path in one.paths]
     format = readers.resolve_format(every, options.input_format, options.fields)
     options = dataclasses.replace(options, input_format=format)

@@ -24,8 +24,8 @@ _BATCH = 10_000  # words that are split together
 
 # The options that also hold for a list of words.
 USED = (
-    *("input", "input_format", "text_field", "id_field", "tfds_data_dir", "output", "overwrite", "add_to"),
-    *("size", "min_frequency", "seed", "sample_bytes"),
+    *("input", "input_format", "text_field", "output", "overwrite", "add_to"),
+    *("size", "min_frequency"),
 )
 
 

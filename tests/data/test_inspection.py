@@ -96,10 +96,10 @@ def test_the_text_for_people(records, capsys):
     directory = records(
         [row(([5, 6], [7], 0), ([8], [9, 10], 1)), *sound_rows(300, np.random.default_rng(0))]
     )
-    assert cli.main(["inspect", directory, "--examples=1"]) == 0
+    assert cli.main(["inspect", directory]) == 0
     text = capsys.readouterr().out
     assert "(next) [CLS] w0 w1 [SEP] w2 [SEP]\n  (random next) [CLS] w3 [SEP] w4 w5 [SEP]\n" in text
-    assert text.count("[CLS]") == 2
+    assert text.count("[CLS]") >= 4
     assert "rows 301" in text and "#####" in text and text.endswith("  sound\n")
 
 

@@ -159,7 +159,7 @@ def test_the_command_and_the_inspection_show_each_language(options, capsys):
     assert cli.main(["data", *flags, "--sampling_exponent=0.5", "--max_seq_length=48", "--seed=3"]) == 0
     shown = capsys.readouterr().out
     assert "cc: 77.51% of the text, used 1.00 times, is 58.96% of train: 106 rows" in shown
-    assert cli.main(["inspect", options.output, "--examples=0"]) == 0
+    assert cli.main(["inspect", options.output]) == 0
     shown = capsys.readouterr().out
     assert "ee: tokens 91, share_of_text 2.74%, used " in shown
     assert shown.count("ee: documents 6, rows ") == 1 and shown.endswith("sound\n")

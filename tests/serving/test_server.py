@@ -303,7 +303,7 @@ def test_sigterm_finishes_what_is_being_answered(folders):
     "flags, message",
     [
         ([], "--model=DIR"),
-        (["--model=x", "--queue=0"], "--queue"),
+        (["--model=x", "--batch_size=0"], "--batch_size"),
         (["--model=x", "--port=-1"], "--port"),
     ],
 )

@@ -92,8 +92,9 @@ def prepared_folder(tmp_path_factory):
     return folder
 
 
-def test_prepared_data_set(prepared_folder):
-    paths = readers.list_inputs("tfds:tiny_corpus", str(prepared_folder))
+def test_prepared_data_set(prepared_folder, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_folder))
+    paths = readers.list_inputs("tfds:tiny_corpus")
     assert readers.short_names(paths) == ["tiny_corpus/1.2.0"]
     assert digest(paths[0])["bytes"] == readers.file_size(paths[0])
     fields = readers.Fields("text", "title")
@@ -112,8 +113,9 @@ def test_prepared_data_set(prepared_folder):
         )
 
 
-def test_a_data_set_whose_fields_are_no_text_or_no_ids(prepared_folder):
-    (whole,) = readers.split_ranges(readers.list_inputs("tfds:tiny_corpus", str(prepared_folder)), 1 << 30)
+def test_a_data_set_whose_fields_are_no_text_or_no_ids(prepared_folder, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_folder))
+    (whole,) = readers.split_ranges(readers.list_inputs("tfds:tiny_corpus"), 1 << 30)
     for field, found in (("label", r"int\w*"), ("parts", "list|ndarray")):
         message = rf"--text_field={field}: in tiny_corpus/1\.2\.0 it holds values of type ({found}); expected"
         with pytest.raises(UserError, match=message):

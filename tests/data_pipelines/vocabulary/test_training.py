@@ -192,7 +192,7 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         *({"input": "none-*.txt"}, {"input": "blank.txt"}, {"input": "controls.txt"}, {"size": "20"}),
         *({"size": "100", "lower_case": "false", "input": "letters.txt"}, {"kind": "sentencepiece"}),
         *({"output": "folder"}, {"output": "there.txt"}, {"character_coverage": "0.5"}),
-        *({"id_field": "key"}, {"sampling_exponent": "0"}, {"compare": "none.txt"}),
+        *({"text_field": "key"}, {"sampling_exponent": "0"}, {"compare": "none.txt"}),
         *({"special_tokens": "bert"}, BPE | {"size": "260"}, BPE | {"lower_case": "true"}),
         {"kind": "sentencepiece", "output": "a.model", "size": "100", "input": "letters.txt"},
     ],
@@ -294,12 +294,14 @@ def test_the_exponent_levels_the_languages(two_languages):
 
 
 @pytest.mark.long
-def test_each_language_is_measured(two_languages, tmp_path, capsys):
+def test_each_language_is_measured(two_languages, tmp_path, capsys, monkeypatch):
+    trainer = training.TRAINERS["wordpiece"]._replace(sample_bytes=300_000)
+    monkeypatch.setitem(training.TRAINERS, "wordpiece", trainer)
     large, small = two_languages
     output = str(tmp_path / "vocab.txt")
     flags = [f"--input={large}", f"--input={small}", f"--output={output}", "--size=600"]
-    assert main(["vocab", *flags, "--sampling_exponent=0.5", "--sample_bytes=300000"]) == 0
-    assert main(["vocab", *flags, "--overwrite", f"--compare={output}", "--sample_bytes=300000"]) == 0
+    assert main(["vocab", *flags, "--sampling_exponent=0.5"]) == 0
+    assert main(["vocab", *flags, "--overwrite", f"--compare={output}"]) == 0
     first, second = capsys.readouterr().out.split(f"{output}: ")[1:]
     assert "from small: 9" in first and "from large:" in first and "1.00 times: " in first
     assert first.count("words held out of") == 2 and second.count("words held out:") == 2
