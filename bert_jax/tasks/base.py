@@ -294,6 +294,9 @@ class FinetuneTask(abc.ABC):
         """
         given = {*given} | ({"format"} if format != "auto" else set())
         format = self.config.data.format if format == "auto" else format
+        for name in given & {"text_b", "header"}:
+            if not hasattr(self.config.data, name):
+                raise UserError(f"--{name}: the task {self.spec.name} does not use it")
         if given & {*self.fields_of_formats}:
             kind = table.detect_format(self.file_formats, path, format, table.PREDICT_FLAGS)
             for name, reason in self.ignored_by([kind]):

@@ -483,11 +483,6 @@ def _add_row(
 
 
 def _listed(texts: list[Any], field: str, before: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the choices or negatives of a row: of several columns, or of a column of JSON lists.
-
-    Raises:
-        Malformed: their number differs from that of the first row, `before[0]`.
-    """
     if len(texts) == 1:
         in_cell = list_in_cell(texts[0], field) if isinstance(texts[0], str) else texts[0]
         texts = texts if in_cell is None else in_cell

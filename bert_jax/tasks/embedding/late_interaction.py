@@ -85,7 +85,6 @@ class LateInteractionTask(GroupsTask):
         return self.config.max_seq_length, self.markers[1]
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a group of rows for each example, of which the first one is filled up with [MASK]."""
         rows = super().encode(examples)
         lengths = rows.lengths.copy()
         lengths[:: rows.rows_per_example] = self.config.query_length

@@ -118,7 +118,6 @@ class RetrievalPredictions(TablePredictions):
         return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all pairs and the best other texts have the same score, up to 0.001."""
         highest = self._best[2]
         found = np.concatenate([self.outputs[:, 0], highest[np.isfinite(highest)]])
         return bool(np.ptp(found) < _SAME)

@@ -134,7 +134,6 @@ class GroupsTask(TableTask):
         return {field: getattr(self.eval_columns, field) for field in FIELDS}
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of texts of a group, if there are several."""
         return f"{rows.rows_per_example} texts in a group" if rows.rows_per_example > 1 else ""
 
     # Rows
@@ -312,7 +311,6 @@ class EmbeddingTask(GroupsTask):
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns a head without parameters, of which the pooling is that of the model."""
         return SENTENCE
 
     @property

@@ -72,7 +72,6 @@ class MultipleChoiceTask(TableTask):
             raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
 
     def read_training(self, path: str) -> Examples:
-        """Returns the questions; the labels are the numbers of their choices."""
         examples = self.read(path)
         self.labels = tuple(map(str, range(len(examples.choices[0]))))
         return examples
@@ -99,11 +98,6 @@ class MultipleChoiceTask(TableTask):
             ) from None
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a group of rows for each question, or one for each of its windows.
-
-        Raises:
-            UserError: the questions do not have as many choices as those of the training file.
-        """
         count = len(examples.choices[0])
         if count != len(self.labels):
             raise UserError(

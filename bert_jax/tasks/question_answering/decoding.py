@@ -224,7 +224,6 @@ class AnswerPredictions(Predictions):
         return squad_scores.matches(self.examples.answers, self.answers.texts, self.v2)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the answer of each question ("" for no answer) and its probability; in 2.0, null odds."""
         odds = [{"null_odds": round(one, DIGITS)} for one in self.answers.null_odds]
         odds = odds or [{}] * len(self.examples)
         columns = self.examples.ids, self.answers.texts, self.probabilities.tolist(), odds

@@ -13,7 +13,7 @@ from bert_jax.io.wording import counted
 from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
-from bert_jax.tasks.lines import FIELDS, SOURCE, LineReader, ids_of
+from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
 from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
 from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
@@ -101,9 +101,6 @@ class QuestionAnsweringTask(FinetuneTask):
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Questions:
         """Returns the questions of a file; test files have the same layout as the other splits."""
-        for name in columns:
-            if name not in FIELDS:
-                raise UserError(f"--{name} is for tables; questions are read from JSON")
         format = self.unlabeled_format(path, format, columns)
         return self._read(path, labeled=False, file_format=format, **columns)
 

@@ -112,7 +112,6 @@ class RerankingTask(TableTask):
         return examples
 
     def read(self, path: str) -> Examples:
-        """Returns the queries with their candidates, of which the first one is right."""
         examples = self.read_columns(path, self.columns)
         return dataclasses.replace(examples, labels=[0] * len(examples))
 

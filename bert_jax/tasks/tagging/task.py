@@ -105,7 +105,6 @@ class TagPredictions(Predictions):
             _write_columns(out, self.examples, self.tags, files.suffix(path) == ".tsv")
 
     def breakdown(self) -> dict[str, dict[str, float]]:
-        """Returns the scores and counts of each type of entity, or of each tag if tags encode no entities."""
         truth, guess = (
             [tags if self.of_entities else [f"S-{tag}" for tag in tags] for tags in side]
             for side in (self.examples.tags, self.tags)
@@ -127,7 +126,6 @@ class TagPredictions(Predictions):
             yield examples.lines[i][j], *tags, f"{confidence[word]:.4f}", sentence[j], " ".join(sentence)
 
     def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of the tags, with those that training lacks; None for more than 40."""
         sides = [list(itertools.chain.from_iterable(side)) for side in (self.examples.tags, self.tags)]
         names = [*self.labels, *sorted({*sides[0]}.difference(self.labels))]
         numbers = {tag: number for number, tag in enumerate(names)}
@@ -223,7 +221,6 @@ class TaggingTask(FinetuneTask):
         self.layers = _feature_layers(self.config, self.model_config)
 
     def read_training(self, path: str) -> TaggedSentences:
-        """Returns the sentences; the labels are all tags of the file."""
         examples = self._read(path)
         self.training_columns = examples.width
         counts = Counter(tag for tags in examples.tags for tag in tags)
@@ -248,7 +245,6 @@ class TaggingTask(FinetuneTask):
 
     @property
     def freeze(self) -> str:
-        """Returns a regular expression for the encoder's parameters, if the head alone is trained."""
         return "encoder/.*" if self.config.frozen else ""
 
     @property
@@ -300,7 +296,6 @@ class TaggingTask(FinetuneTask):
         return result
 
     def read(self, path: str) -> TaggedSentences:
-        """Returns the sentences of a file, with their tags, of which training may lack some."""
         examples = self._read(path)
         examples.note_unknown(examples.problems(self._unknown))
         return self._converted(examples)
@@ -315,8 +310,6 @@ class TaggingTask(FinetuneTask):
                 training file had.
         """
         data = self.config.data
-        if unknown := columns.keys() - {"text_a", "id"}:
-            raise UserError(f"--{min(unknown)}: tagging has --text_a and --id alone")
         format = self.unlabeled_format(path, format, columns)
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
         most = 0 if "text_a" in columns else self.training_columns
@@ -335,7 +328,6 @@ class TaggingTask(FinetuneTask):
 
     @property
     def stream_warning(self) -> str:
-        """Returns that the sentences of a stream have no context, if those of a file have."""
         if not self.config.document_context:
             return ""
         return f"document_context=true: in {SOURCE} and requests, a sentence is read without those around it"
@@ -364,7 +356,6 @@ class TaggingTask(FinetuneTask):
         return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
 
     def score(self, predictions: TagPredictions) -> dict[str, float]:
-        """Returns the metrics of the entities, or of the tags if they encode no entities."""
         truth, guess = (
             np.array([tag for tags in side for tag in tags])
             for side in (predictions.examples.tags, predictions.tags)

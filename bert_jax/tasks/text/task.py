@@ -205,7 +205,6 @@ class TextClassification(TextTask):
             yield "positive_label", "it is only used with f1 among the metrics"
 
     def read_training(self, path: str) -> Examples:
-        """Returns the examples; the labels are those of the task, or else all labels of the file."""
         self.labels = self.spec.labels or ()
         examples = super().read_training(path)
         names = [self.labels[number] for number in examples.labels] if self.labels else examples.labels
@@ -215,7 +214,6 @@ class TextClassification(TextTask):
         return examples
 
     def augmented(self, examples: Examples) -> Examples:
-        """Returns the examples that are trained on, which class weights are computed from."""
         self.class_weights = parse_class_weights(self.config.class_weights, self.labels, examples.labels)
         return super().augmented(examples)
 
@@ -224,7 +222,6 @@ class TextClassification(TextTask):
         return table.label_index(self.numbers, text) if self.labels else text
 
     def parse_any_label(self, text: str) -> int | str:
-        """Returns the number of a label, or its name if training, but not the task, may lack it."""
         may_lack = not self.spec.labels and text.strip() not in self.numbers
         return text.strip() if may_lack else self.parse_label(text)
 
@@ -249,12 +246,10 @@ class TextClassification(TextTask):
 
     @property
     def scorers(self) -> Mapping[str, Metric]:
-        """Returns the function of each metric; `f1` is that of the positive label."""
         return metrics.CLASSIFICATION | {"f1": functools.partial(metrics.f1, positive=self.positive)}
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Returns the names of the metrics; `f1` is only defined for two labels."""
         names = super().metrics
         if "f1" in names and len(self.labels) != 2:
             raise UserError(
@@ -263,7 +258,6 @@ class TextClassification(TextTask):
         return names
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        """Returns the number of examples of each label, and of which label the metric `f1` is."""
         if not examples.labels:
             return ""
         counts = Counter(examples.labels)
@@ -408,7 +402,6 @@ class MultiLabel(TextTask):
         return False
 
     def read_training(self, path: str) -> Examples:
-        """Returns the examples; the labels are all labels of the file, sorted."""
         examples = super().read_training(path)
         self.labels = tuple(sorted({label for labels in examples.labels for label in labels}))
         if not self.labels:

@@ -151,7 +151,6 @@ class Xnli(TextClassification):
         return ("average", *self.scorers, *(f"accuracy_{language}" for language in chosen(self.config)))
 
     def score(self, predictions: TablePredictions) -> dict[str, float]:
-        """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
         by_language = {name: one["accuracy"] for name, one in predictions.breakdown().items()}
         all_rows = metrics.accuracy(predictions.predicted, predictions.targets)
         scores = {f"accuracy_{name}": value for name, value in by_language.items()}
