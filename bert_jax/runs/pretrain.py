@@ -563,24 +563,20 @@ def make_objective(
     if name == "causal_lm":
         objective = CausalLM(task.config, task.token_types, task.head)
     elif name == "replaced_tokens":
-        objective = _replaced_tokens(config, task)
+        options, family = config.replaced_tokens, families.of(task.config)
+        if "replaced_tokens" not in family.heads:
+            raise UserError(
+                f"objective=replaced_tokens: a {family.name} has no such head; set "
+                "--config.model.model_type=electra"
+            )
+        small = generator_config(task.config, options.generator_hidden_size)
+        generator = dataclasses.replace(task, config=small, next_sentence_head=False)
+        objective = ReplacedTokens(task.config, generator, options.weight, options.temperature)
     elif config.causal_steps:
         objective = CausalThenMasked(task)
     return distillation.add_distillation(
         objective, config, HEAD, tokenizer=tokenizer, max_seq_length=max_seq_length, workdir=workdir
     )
-
-
-def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
-    options, family = config.replaced_tokens, families.of(task.config)
-    if "replaced_tokens" not in family.heads:
-        raise UserError(
-            f"objective=replaced_tokens: a {family.name} has no such head; set "
-            "--config.model.model_type=electra"
-        )
-    small = generator_config(task.config, options.generator_hidden_size)
-    generator = dataclasses.replace(task, config=small, next_sentence_head=False)
-    return ReplacedTokens(task.config, generator, options.weight, options.temperature)
 
 
 def trainable(config: PretrainConfig, learned: Objective) -> Objective:
@@ -594,17 +590,13 @@ def _flops_per_step(
     """Returns the function that maps a step, counted from 1, to its model FLOPs."""
     length = data.train.max_seq_length
     predictions = getattr(data.train, "max_predictions", 0) or task.masking.max_predictions
-    sequences = math.ceil(data.mean(_sequences_per_row))
+    sequences = math.ceil(data.mean(lambda x: Fraction(x.manifest["splits"][x.split]["sequences"], len(x))))
     of_row = [
         flops.row_flops(objective, left_to_right=phase)(length, predictions, sequences)
         for phase in ((False, True) if config.causal_steps else (False,))
     ]
     rows, phases = config.batch_sizes, config.left_to_right
     return lambda step: rows.at(step - 1) * of_row[phases.at(step - 1)]
-
-
-def _sequences_per_row(dataset: Dataset) -> Fraction:
-    return Fraction(dataset.manifest["splits"][dataset.split]["sequences"], len(dataset))
 
 
 # Evaluation

@@ -210,12 +210,9 @@ def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str
         fields: further fields to change, by their dotted names.
         name: name of the measure; "" for that of the task.
     """
-    common: dict[str, Any] = {
-        "optimizer.name": "adamw_bias_corrected",
-        "optimizer.schedule": "warmup_then_decay",
-    }
-    common |= {"optimizer.learning_rate": rate, "epochs": 3.0}
-    return _finetuning(task, _TASKS[task][0], {**common, **fields}, name)
+    common = {"optimizer.name": "adamw_bias_corrected", "optimizer.schedule": "warmup_then_decay"}
+    changed = {**common, "optimizer.learning_rate": rate, "epochs": 3.0, **fields}
+    return _finetuning(task, _TASKS[task][0], changed, name)
 
 
 def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
@@ -305,8 +302,7 @@ class Experiment:
             named = [name for name in (*arm.tune, *(arm.measures or ())) if name != EVERY]
             check_known(f"arm {arm.name!r}: measure", named, measures)
         for one in self.comparisons:
-            check_known(f"comparison {one.name!r}: arm", one.published, arms)
-            check_known(f"comparison {one.name!r}: measure", one.measures, measures)
+            check_known(f"comparison {one.name!r}:", [*one.published, *one.measures], [*arms, *measures])
         used = [arm.pretrain.records for arm in self.arms if arm.pretrain]
         used += [one.records for one in self.measures if isinstance(one, HeldOut)]
         check_known("records", used, list(self.records))
@@ -687,10 +683,8 @@ class Sweep:
             with contextlib.suppress(_NotTrainedError):  # it has a teacher
                 if arm.pretrain:
                     settings = self._settings(arm, PRETRAINING)
-                    if (
-                        self._recorded.get(arm.name, {}).get(TIMING) != settings
-                        or arm.name not in self._times
-                    ):
+                    timed = self._recorded.get(arm.name, {}).get(TIMING)
+                    if timed != settings or arm.name not in self._times:
                         due.append((arm, settings, self._pretraining_config(arm, seed, _TIMED_STEPS)))
         best: dict[str, dict[str, float]] = {}
         for _, (arm, _, config) in itertools.product(range(2), due):
@@ -847,10 +841,8 @@ def _tables(sweep: Sweep) -> Iterator[str]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    if not values:
-        return ""
     deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{deviation}"
+    return f"{np.mean(values):.4f}{deviation}" if values else ""
 
 
 def _runs(sweep: Sweep, comparison: Comparison) -> dict[str, list[float]]:

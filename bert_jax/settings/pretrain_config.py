@@ -343,31 +343,24 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):
-                hint = " and set optimizer.warmup_fraction" if name == "warmup_steps" else ""
                 raise UserError(
-                    f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
-                    f"has been spent and has no steps; set it to 0{hint}"
+                    f"optimizer.{name}={value}: with budget.{given[0]}, the schedule has no steps; set it to "
+                    "0, and for a warm-up optimizer.warmup_fraction"
                 )
         if typed.optimizer.schedule == "inverse_square_root" and not typed.optimizer.warmup_fraction:
             raise UserError(
                 f"optimizer.schedule=inverse_square_root: with budget.{given[0]}, the rate falls from the "
                 "end of the warm-up on, which is a share of the budget; set optimizer.warmup_fraction"
             )
-    _check_causal_steps(typed)
+    if typed.causal_steps >= typed.steps:
+        raise UserError(
+            f"causal_steps={typed.causal_steps} leaves none of steps={typed.steps} to masked LM; set fewer, "
+            "or --config.objective=causal_lm --config.model.causal=true"
+        )
+    if typed.causal_steps and typed.spikes.factor:
+        raise UserError(
+            f"causal_steps={typed.causal_steps} and spikes.factor={typed.spikes.factor:g}: the rule would "
+            "take the loss after these steps for a spike; set one of them to 0"
+        )
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed
-
-
-def _check_causal_steps(config: PretrainConfig) -> None:
-    """Raises UserError if masked LM has no steps, or if the change of the loss would be a spike."""
-    given = f"causal_steps={config.causal_steps}"
-    if config.causal_steps >= config.steps:
-        raise UserError(
-            f"{given} leaves none of steps={config.steps} to masked LM; set fewer, or --config.objective="
-            "causal_lm --config.model.causal=true"
-        )
-    if config.causal_steps and config.spikes.factor:
-        raise UserError(
-            f"{given} and spikes.factor={config.spikes.factor:g}: the loss after these steps is another one, "
-            "which the rule would take for a spike; set one of them to 0"
-        )

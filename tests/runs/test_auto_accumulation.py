@@ -1,7 +1,6 @@
 """`accumulate_steps=0`: the parts that fit into a given memory, in runs of pre-training and fine-tuning."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -55,13 +54,8 @@ def recorded(directory):
 
 @pytest.mark.long
 def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_path):
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match="does not fit into the devices in any number of microbatches"):
         run(1)
-    assert re.fullmatch(
-        r"accumulate_steps=0: a batch does not fit into the devices in any number of microbatches: 1 of 8 "
-        r"rows at a time on each device take 0.00 of 0.00 GiB of memory; try --config.model.remat=full, .*",
-        str(refused.value),
-    )
     assert recorded(tmp_path / "run") == 0 and not run_directory.has_started(tmp_path / "run")
     assert list(needed) == [8]  # the arguments alone are too large
     needed.clear()

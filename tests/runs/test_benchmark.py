@@ -95,15 +95,11 @@ def run_on_records(tmp_path, capsys, *flags):
         "--rows=packed",
     ]
     assert cli.main([*argv, *flags, "--seq_length=16", "--steps=2", "--json"]) == 0
-    captured = capsys.readouterr()
-    result = json.loads(captured.out)
-    assert captured.err.endswith("timing the loader\n")
+    result = json.loads(capsys.readouterr().out)
     assert result["loader"]["tokens_per_second"] > result["loader"]["rows_per_second"] > 0
     assert result["config"]["model"]["hidden_size"] == 32 and result["device"]["platform"] == "cpu"
     assert result["versions"]["jax"] and result["rows"] == "packed"
-    text = bench.report(result)
-    assert "train step" in text and "on records" in text and "rows/s" in text
-    return result
+    assert "rows/s" in bench.report(result)
 
 
 @pytest.mark.long

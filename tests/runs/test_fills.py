@@ -1,7 +1,7 @@
 """Fills of masks at each evaluation of pre-training, on a mesh of 8 devices that splits every parameter."""
 
 import pytest
-from support import processes, tensorboard
+from support import processes
 
 from bert_jax import cli
 from bert_jax.inference.fill_mask import MaskFiller
@@ -43,16 +43,6 @@ def test_they_are_those_of_the_checkpoint(filled, step):
         assert list(tokens) == [candidate.token for candidate in expected[sentence]]
         probabilities = [100 * candidate.probability for candidate in expected[sentence]]
         assert [float(share.removesuffix("%")) for share in shares] == pytest.approx(probabilities, abs=0.06)
-
-
-@pytest.mark.long
-def test_tensorboard_shows_them_at_each_evaluation(filled):
-    found = [text for tag, _, text in tensorboard.read(filled / "tensorboard") if "fills" in tag]
-    assert tensorboard.steps(filled / "tensorboard", "eval/fills/text_summary") == [2, 4, 6]
-    assert all(text.startswith("| sentence | 1 | 2 | 3 | 4 | 5 |\n| --- |") for text in found)
-    assert all("\n| word1 word2 \\[MASK\\] word4 | word" in text for text in found)
-    lines = processes.metrics(filled)
-    assert [line["step"] for line in lines if line["kind"] != "train"] == [2, 4, 6]
 
 
 @pytest.mark.long

@@ -39,18 +39,6 @@ def test_the_metrics_of_a_run(trained):
 
 
 @pytest.mark.long
-def test_what_it_says(pretrain, trained):
-    code, output, error = pretrain(trained, steps=6, log_every=2)
-    assert (code, error) == (0, "")
-    assert "6 steps, 48 rows of 32 tokens" in output and ": 0.75 epochs" in output
-    assert "evaluating on 12 of 12 held-out rows" in output
-    assert "23,782 parameters; 8 x cpu (cpu); mesh data=8 fsdp=1 tensor=1" in output
-    assert "resumed from step 6" in output and "warning" not in output
-    last = output.splitlines()[-1]
-    assert last.startswith(f"saved in {trained}/checkpoints/6; try: bert-jax fill-mask --model={trained} ")
-
-
-@pytest.mark.long
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
@@ -98,12 +86,3 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     assert code == 0 and "nothing to train" in output
     error = error_of(pretrain(data=data, **fields | {"masking.copies": 1}))
     assert f"masking is set, and the records {data} come with their masks" in error
-
-
-def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records, tmp_path):
-    data, vocab = masked_records
-    small = google_records.write_vocabulary(tmp_path / "small.txt", 60)
-    error = error_of(pretrain(data=data, **{"data.vocab": small}))
-    assert "is outside the vocabulary of 60; give the vocabulary that the records were made with" in error
-    error = error_of(pretrain(data=f"{data},{records}", **{"data.vocab": vocab}))
-    assert "holds packed records and" in error and "one run reads one schema" in error

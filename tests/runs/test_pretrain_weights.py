@@ -1,6 +1,5 @@
 """Pre-training that takes its weights and its architecture from another checkpoint."""
 
-import re
 import shutil
 
 import pytest
@@ -40,33 +39,18 @@ def continued(records, directory, *more):
 
 @pytest.mark.long
 def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, capsys):
-    """Through every mistake on the way, in one directory: each line names the whole remedy."""
     command = continued(records, tmp_path / "run", f"--config.init_from={encoder}")
-    heads = "--config.model.num_attention_heads=4"
-    assert cli.main([*command, heads]) == 2
-    error = capsys.readouterr().err
-    assert f"num_attention_heads is 2 there and 4 here; leave out {heads.partition('=')[0]}" in error
-    for given in ((), ("--config.init_ignore=mlm/.*",)):
-        assert cli.main([*command, *given]) == 2
-        error = capsys.readouterr().err
-        assert "and, if" not in error and " more" not in error and "nsp/kernel" in error
-        assert "--config.init_ignore='mlm/.*|nsp/.*'" in error and error.count("\n") == 1
+    assert cli.main([*command, "--config.model.num_attention_heads=4"]) == 2
+    assert "num_attention_heads is 2 there and 4 here" in capsys.readouterr().err
+    assert cli.main(command) == 2
+    assert "--config.init_ignore='mlm/.*|nsp/.*'" in capsys.readouterr().err
     # A run that made no step has no claim on its directory.
     assert (
         cli.main([*command, "--config.init_ignore=mlm/.*|nsp/.*", "--config.model.layer_norm_eps=1e-6"]) == 0
     )
-    said = capsys.readouterr().out
-    line = next(line for line in said.splitlines() if line.startswith(f"architecture of {encoder}: "))
-    assert {"num_hidden_layers 2", "hidden_size 32", "num_attention_heads 2"} <= set(
-        re.split(r"[:,;] ", line)
-    )
-    assert "started from the weights of " in said
     model = run_directory.read_run(tmp_path / "run")["config"]["model"]
-    assert [model[name] for name in ("hidden_size", "intermediate_size", "max_position_embeddings")] == [
-        32,
-        64,
-        32,
-    ]
+    names = ("hidden_size", "intermediate_size", "max_position_embeddings")
+    assert [model[name] for name in names] == [32, 64, 32]
     assert model["layer_norm_eps"] == 1e-6
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from support import google_records, processes
+from support import processes
 from support.processes import error_of
 
 from bert_jax import checkpoint
@@ -83,21 +83,6 @@ def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
     other = processes.write_records(tmp_path / "long", length=64)
     error = error_of(pretrain(**{"data.replay": other}))
     assert error.endswith(f"the records {records} and {other} differ in their max_seq_length: 32 and 64\n")
-
-
-@pytest.mark.long
-def test_records_of_others_with_masks(pretrain, tmp_path):
-    made = [google_records.example(masks=((1, n % 95 + 5), (4, 8))) for n in range(16)]
-    vocab = google_records.write_vocabulary(tmp_path / "others.txt", 100)
-    for name, examples in (("own", made), ("other", made[:8])):
-        google_records.write(tmp_path / name / "tf_examples.tfrecord-00000-of-00001", examples)
-    own, fields = tmp_path / "own", {"data.vocab": vocab, "data.replay": tmp_path / "other", "steps": 6}
-    code, output, error = pretrain(data=own, **fields | {"data.replay_share": 0.25})
-    assert (code, error) == (0, "")
-    assert "8 rows in" in output and ": 1.5 epochs" in output
-    packed = processes.write_records(tmp_path / "packed", words=95, length=12)
-    error = error_of(pretrain(data=own, **fields | {"data.replay": packed}))
-    assert f"data.dir={own} has google records and data.replay={packed} packed ones" in error
 
 
 def test_both_count_by_their_share(records, general, tmp_path):

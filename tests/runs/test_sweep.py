@@ -140,12 +140,8 @@ def test_mistakes_are_one_line(run, more, message):
     assert code == 2 and message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "old, new, message", [("dev.csv", "dev2.csv", "dev2.csv"), ("accuracy", "f1", "'f1'")]
-)
-def test_mistakes_of_fine_tunings_are_found_before_the_first_run(
-    experiment, run, tmp_path, old, new, message
-):
+@pytest.mark.parametrize("old, new", [("dev.csv", "dev2.csv"), ("accuracy", "f1")])
+def test_mistakes_of_fine_tunings_are_found_before_the_first_run(experiment, run, tmp_path, old, new):
     (tmp_path / "wrong.py").write_text((experiment / "batches.py").read_text().replace(old, new))
     code, _, error = run(f"--experiment={tmp_path / 'wrong.py'}")
     assert code == 2 and new in error
