@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import jax
@@ -301,15 +301,22 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
 def parameter_names(path: files.PathLike) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 
+    All processes have to call it, and process 0 reads them: others may see the checkpoint later.
+
     Args:
-        path: see `load_params`. If there is no checkpoint, the result is empty.
+        path: see `load_params`. If there is no intact checkpoint, the result is empty.
     """
-    if not (steps := _agreed_steps(path, required=False)):
-        return frozenset()
-    # Damaged steps are skipped in silence: whatever reads the arrays next reports them.
-    return _read_first(
-        path, steps, lambda step: frozenset(Step.open(step, alone=True).params), lambda line: None
-    )
+
+    def names() -> list[str]:
+        steps: list[str] = []
+        with contextlib.suppress(UserError):  # There are none.
+            steps = _find_steps(absolute(path))
+        for step in steps:
+            with contextlib.suppress(Damaged):  # Whatever reads the arrays next reports it.
+                return list(Step.open(step, alone=True).params)
+        return []
+
+    return frozenset(collective.call_in_primary(names))
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
@@ -454,27 +461,8 @@ def find_step(path: files.PathLike, number: int) -> str | None:
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:
-    return _read_first(path, _agreed_steps(path), read, log)
-
-
-def _agreed_steps(path: files.PathLike, required: bool = True) -> list[str]:
-    # Process 0 decides, because a run may save further steps meanwhile, of which some processes see more.
-    path = absolute(path)
-
-    def below_path() -> list[str]:  # as the copy of another host may have another path
-        try:
-            return [step.removeprefix(path) for step in _find_steps(path)]
-        except UserError:
-            if required:
-                raise
-            return []
-
-    return [f"{path}{step}" for step in collective.call_in_primary(below_path)]
-
-
-def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str], _Result], log) -> _Result:
     damaged = {}
-    for step in steps:
+    for step in _agreed_steps(path):
         try:
             found = agree(functools.partial(read, step))
         except Damaged as error:
@@ -485,6 +473,14 @@ def _read_first(path: files.PathLike, steps: Sequence[str], read: Callable[[str]
         return found
     causes = "; ".join(f"{files.name(step)}: {error}" for step, error in damaged.items())
     raise UserError(f"{path}: no checkpoint is intact ({causes}); restore one from a copy, or train again")
+
+
+def _agreed_steps(path: files.PathLike) -> list[str]:
+    """Returns the step directories that process 0 finds, newest first; all processes have to call it."""
+    # A run may save further steps meanwhile, and the copy of another host may have another path.
+    path = absolute(path)
+    steps = collective.call_in_primary(lambda: [step.removeprefix(path) for step in _find_steps(path)])
+    return [path + step for step in steps]
 
 
 def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:

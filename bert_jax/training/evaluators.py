@@ -84,19 +84,8 @@ class EvaluationContext:
     ) -> Any:
         """Returns `function(params, batch, *args)`, which is compiled if the batch has a new shape.
 
-        The watchdog is paused during the compilation, which may take longer than its limit. A request to stop
-        the run interrupts it.
-
-        Args:
-            function: the function.
-            params: its first argument.
-            batch: its second argument, a global batch.
-            *args: its other arguments.
-            compiled: the keys (`step.shape_key`) of the batches for which this function has been
-                compiled. The key of this batch is added.
-
-        Raises:
-            Interrupted: the run was requested to stop.
+        The watchdog is paused during the compilation, and a request to stop the run interrupts it. `compiled`
+        has the keys (`step.shape_key`) of the batches for which the function has been compiled.
         """
         if (key := shape_key(batch)) not in compiled:
             with self.watchdog.paused():
@@ -121,13 +110,8 @@ class Evaluator(Protocol):
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the metrics of a state.
 
-        The method is called in every process of the run. It must not keep references to the arrays of the
-        state, because the next train step donates them.
-
-        Args:
-            step: the number of steps done.
-            state: the train state after that step.
-            context: see `EvaluationContext`.
+        The method is called in every process of the run, after `step` steps. It must not keep references to
+        the arrays of the state, because the next train step donates them.
         """
         ...
 
@@ -140,13 +124,7 @@ class Evaluator(Protocol):
         return True
 
     def should_stop(self, step: int) -> bool:
-        """Returns whether the run should end before its last step.
-
-        The method is called after each evaluation, and when a run resumes.
-
-        Args:
-            step: the number of steps done.
-        """
+        """Returns whether the run should end now; called after each evaluation, and when a run resumes."""
         return False
 
 

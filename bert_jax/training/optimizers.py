@@ -69,12 +69,7 @@ class Layers:
         return None if layers is None else tuple(axis for axis in range(x.ndim) if axis != layers.axis)
 
     def by_name(self, params: Any, value: Callable[[str], float]) -> Any:
-        """Evaluates `value(name)` for each parameter.
-
-        Returns:
-            A tree of floats, and of float32 arrays such as [layers, 1, ...] for parameters that are stacked
-            over layers.
-        """
+        """Returns the tree of `value(name)`, float32 [layers, 1, ...] where layers are stacked."""
 
         def of_parameter(path, p):
             layers = self.at(path)
@@ -106,10 +101,6 @@ def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
 def freeze(objective: Objective, *patterns: str) -> Objective:
     """Returns the objective with those parameters frozen that a regular expression matches.
 
-    Args:
-        objective: a training objective.
-        patterns: regular expressions, of which empty ones are ignored.
-
     Raises:
         UserError: an expression matches no parameter, or all expressions match every parameter.
     """
@@ -128,14 +119,7 @@ def freeze(objective: Objective, *patterns: str) -> Objective:
 
 
 def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
-    """Parses a text like `encoder/embeddings/.*=0.1; classifier/.*=10`.
-
-    Returns:
-        The pairs of a regular expression and a factor.
-
-    Raises:
-        UserError: the text has another form.
-    """
+    """Parses a text like `encoder/embeddings/.*=0.1; classifier/.*=10` into expressions and factors."""
     groups = []
     for part in filter(None, (part.strip() for part in rates.split(";"))):
         pattern, _, factor = part.rpartition("=")

@@ -113,16 +113,10 @@ class PreemptionGuard:
             raise Interrupted
 
     def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Compiles a program, which may take minutes and is interrupted by a stop request.
+        """Compiles a program, or raises Interrupted if a stop is requested, except with several processes.
 
-        If interrupted, the compilation continues in its thread and its result is discarded. It is not
-        interrupted before `hold`, nor with several processes, which have to agree on a stop.
-
-        The program is lowered by the caller because the contexts of JAX, such as
-        `jax.default_matmul_precision`, hold in one thread only.
-
-        Raises:
-            Interrupted: a stop was requested before the program was compiled.
+        The compilation then continues in its thread. The program is lowered by the caller because the
+        contexts of JAX, such as `jax.default_matmul_precision`, hold in one thread only.
         """
         if self._worker is None:
             return lowered.compile()
@@ -135,12 +129,7 @@ class PreemptionGuard:
             self.check()
 
     def stop(self, message: str) -> None:
-        """Ends the run with `message`.
-
-        Raises:
-            KeyboardInterrupt: the process received SIGINT.
-            Preempted: the process received SIGTERM.
-        """
+        """Ends the run: raises KeyboardInterrupt after SIGINT, Preempted after SIGTERM."""
         self._stopped = True
         message = f"{message}; run the same command to resume"
         raise KeyboardInterrupt(message) if self._signal == signal.SIGINT else Preempted(message)

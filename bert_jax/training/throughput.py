@@ -50,21 +50,12 @@ class Goodput:
         self._begun = min(now, last.get("time", now)) - run_seconds
 
     def rewind(self, lines: Sequence[Mapping[str, float]]) -> None:
-        """Forgets the time spent on steps after `lines`, because the run goes back there; its age stays.
-
-        Args:
-            lines: the training lines of metrics.jsonl up to the step to which the run goes back.
-        """
+        """Forgets the time spent on steps after `lines`, because the run goes back there; its age stays."""
         last = lines[-1] if lines else {}
         self._productive = (last.get("run_seconds") or 0.0) * (last.get("goodput") or 0.0)
 
     def add(self, productive: float, now: float | None = None) -> dict[str, float]:
-        """Adds time spent on steps, and returns the fields of a line of metrics.
-
-        Args:
-            productive: seconds spent on steps since the previous call.
-            now: the current time in seconds since 1970.
-        """
+        """Adds seconds spent on steps since the previous call, and returns the fields of a line."""
         now = time.time() if now is None else now
         self._productive += productive
         seconds = max(now - self._begun, self._productive, 1e-9)
@@ -130,12 +121,7 @@ class StepMetrics:
                 value.copy_to_host_async()
 
     def write(self, writer: MetricsWriter, before: int | None = None) -> None:
-        """Writes the means over the closed interval, if there is one.
-
-        Args:
-            writer: writes the line.
-            before: if given, the interval is written only if it ends before this step.
-        """
+        """Writes the means over the closed interval, if there is one, and if it ends before `before`."""
         if not self._closed or (before is not None and self._closed[-1][0] >= before):
             return
         steps, self._closed = self._closed, []
@@ -210,10 +196,7 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
     A metric of such a step is NaN if nothing in its batch has it, and is left out. `skipped` and `spike` are
-    counts over all steps, `learning_rate` and `budget` are those of the last step.
-
-    Args:
-        values: the metrics of each step.
+    counts over all steps, `learning_rate` and `budget` are from the last step.
     """
     accepted = [
         {name: x for name, x in value.items() if not math.isnan(x)}
@@ -232,11 +215,7 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
 
 
 def parse_profile_steps(text: str) -> tuple[int, int] | None:
-    """Parses `A:B` into (A, B), the first and the last step of a trace; "" into None.
-
-    Raises:
-        UserError: the text has another form.
-    """
+    """Parses `A:B` into (A, B), the first and the last step of a trace; "" into None."""
     if not text:
         return None
     first, _, last = text.partition(":")
@@ -246,13 +225,7 @@ def parse_profile_steps(text: str) -> tuple[int, int] | None:
 
 
 class Profiler:
-    """Traces some steps on every process and writes the traces to `directory`.
-
-    Args:
-        directory: the log directory of xprof.
-        steps: the first and the last step of the trace; None for no trace.
-        log: called with a line when the trace has been written, or if none of its steps was trained.
-    """
+    """Traces the steps from the first to the last of `steps` in every process, for xprof in `directory`."""
 
     def __init__(
         self, directory: os.PathLike | str, steps: tuple[int, int] | None, log: Callable[[str], None]
@@ -275,10 +248,7 @@ class Profiler:
             )
 
     def before(self, step: int) -> None:
-        """Starts the trace if it begins with this step. Call it before each step.
-
-        A run that goes back to a checkpoint comes to this step again; the trace is of the first time.
-        """
+        """Starts the trace if it begins with this step, for the first time. Call it before each step."""
         if step == self._first and not self._has_traced:
             if files.is_remote(self._directory):  # xprof reads local files only.
                 self._local = self._cleanup.enter_context(scratch.directory())

@@ -303,11 +303,6 @@ class _Run:
     # The initial state: resumed, from another run, from given weights, or from scratch
 
     def _restore(self) -> None:
-        """Sets the step and the state, from the first of the four sources that applies.
-
-        Raises:
-            UserError: a source does not fit the run, or the state of the other run is gone.
-        """
         start = self._recovery.step if self._recovery else None
         with self.watchdog.paused():
             self._check_frozen()
@@ -320,12 +315,7 @@ class _Run:
                 self.step, self.state = 0, self._new_state()
 
     def _resume_from(self, start: int | None) -> str:
-        """Returns the path of the other run's state, or "" if the run starts from none.
-
-        Args:
-            start: the step at which this run started, if it goes back there: the other run may have saved
-                further steps since. None for the newest.
-        """
+        # A run that goes back to its start needs the step `start`: the other run may have saved further ones.
         other = self.config.resume_from
         if not other or start is None:
             return other
@@ -372,11 +362,8 @@ class _Run:
         return init_state(self.objective, setup.optimizer, self._mesh, seed, setup.abstract_state, params)
 
     def _saved_form(self, saved: Mapping[str, checkpoint.Leaf]) -> TrainState:
-        """Returns the abstract state with the counts of a saved one, which `_with_own_counts` then replaces.
-
-        The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`.
-        Earlier versions saved no `skipped`.
-        """
+        # The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`.
+        # Earlier versions saved no `skipped`. `_with_own_counts` replaces those of the saved state.
         abstract = self.setup.abstract_state
         counts = dict.fromkeys(initial_counts(abstract))
         leaves = {
@@ -394,7 +381,6 @@ class _Run:
         return state
 
     def _check_frozen(self) -> None:
-        """Raises UserError if the objective's frozen parameters differ from those that the run has saved."""
         frozen, without = self.setup.abstract_state.frozen, without_values(self.objective)
         if len(without) == len(jax.tree.leaves(frozen)) or not self.checkpointer.agreed_steps():
             return
@@ -404,7 +390,6 @@ class _Run:
         jax.tree.map(lambda x: x.delete(), placed)  # The saved ones are restored in their place.
 
     def _check_scale(self, state: TrainState) -> None:
-        """Raises UserError if the low-rank updates of another run have another scale than this run's."""
         if not isinstance(self.objective, LowRank):
             return
         saved, own = flatten(state.frozen), self.objective.scale

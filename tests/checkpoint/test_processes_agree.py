@@ -52,6 +52,8 @@ def test_all_read_the_same_step_while_another_run_saves(monkeypatch, views, seen
 def test_none_reads_if_process_0_sees_no_step(monkeypatch, views):
     first, second = views("", "246")
     assert read_in_all(monkeypatch, checkpoint.parameter_names, first, second) == [frozenset()] * 2
+    here, there = read_in_all(monkeypatch, checkpoint.parameter_names, second, first)
+    assert here == there != frozenset()
     for error in read_in_all(monkeypatch, checkpoint.read_stored, first, second):
         assert isinstance(error, UserError) and f"{first}: no checkpoint in it" in str(error)
 
