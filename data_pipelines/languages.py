@@ -51,9 +51,10 @@ def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
     for name, pattern in zip(_names(inputs), inputs, strict=True):
         paths = readers.list_inputs([pattern], exclude)
         for path in paths:
-            owner = owners.setdefault(readers.identity(path), pattern)
-            if owner != pattern:
-                raise UserError(f"{path} is in --input={owner} and in --input={pattern}; expected one")
+            one = readers.identity(path)
+            if one in owners:
+                raise UserError(f"{path} is in --input={owners[one]} and in --input={pattern}; expected one")
+            owners[one] = pattern
         languages.append(Language(name, tuple(paths)))
     return languages
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import hashlib
 import itertools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -161,7 +162,10 @@ def _read_range(
         for size in (*(4 * count for count in words), dtype.itemsize * tokens):
             places.append(places[-1] + size)
         if magic != _MAGIC or file.seek(0, 2) != places[-1]:
-            raise UserError(f"{path} is truncated, as after a power failure: run the same command again")
+            raise UserError(
+                f"{path} is truncated, as after a power failure: delete {os.path.dirname(path)} and run the "
+                "same command again"
+            )
 
         def read(part: int, start: int, end: int, kind: np.dtype) -> np.ndarray:
             file.seek(places[part] + start * kind.itemsize)

@@ -16,6 +16,7 @@ from bert_jax.tokenization import byte_bpe_files, templates
 from bert_jax.tokenization.families import RECORDS, TokenizerRecord
 from bert_jax.tokenization.interface import Tokenizer
 from bert_jax.tokenization.kinds import KINDS, find, load_file, of_file
+from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
 ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
@@ -44,13 +45,14 @@ _WORD_PIECES = {
     "normalizer": "BertNormalizer",
     "pre_tokenizer": "BertPreTokenizer",
     "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": MAX_WORD_CHARACTERS,
 }
 
 _TEXT, _BOOL = (str, None), (bool, None)
 _TOKENIZER_CONFIG = {
     **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
     **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
-    "truncation_side?": _TEXT,
+    **dict.fromkeys(("truncation_side?", "padding_side?"), _TEXT),
     **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
     **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
 }
@@ -63,10 +65,14 @@ _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
     "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
     "model?": (
-        dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
+        {
+            **dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
+            "max_input_chars_per_word?": (range(0, 1 << 31), None),
+        },
         None,
     ),
     "post_processor?": byte_bpe_files.POST_PROCESSOR,
+    **dict.fromkeys(("truncation?", "padding?"), ({"direction?": str}, None)),
     "added_tokens?": (
         [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
         None,
@@ -220,10 +226,17 @@ class _Stated:
         return path
 
     def check(self, path: str) -> None:
-        """Raises UserError if transformers cuts texts at the left, keeps spaces, or has other WordPieces."""
-        for name, expected in (("truncation_side", "right"), ("remove_space", True)):
-            if self.settings.get(name) not in (None, expected):
-                raise UserError(f"{self.folder}: its tokenizer has another {name}; expected {expected}")
+        """Raises UserError for settings that give a text other ids or positions than those of bert_jax."""
+        directions = {
+            f"{name}_side": self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction")
+            for name in ("truncation", "padding")
+        }
+        for name, value in (*directions.items(), ("remove_space", self.settings.get("remove_space"))):
+            if value not in (None, "right", "Right", True):
+                raise UserError(
+                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}; expected "
+                    f"{'true' if name == 'remove_space' else 'right'}"
+                )
         if of_file(path) is not KINDS["wordpiece"]:
             return
         model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
@@ -234,7 +247,8 @@ class _Stated:
             given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
         if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
             given["clean_text"] = normalizer.get("clean_text")
-            given["continuing_subword_prefix"] = model.get("continuing_subword_prefix")
+            for name in ("continuing_subword_prefix", "max_input_chars_per_word"):
+                given[name] = model.get(name)
             for name in {"normalizer", "pre_tokenizer"} & self.rust.keys():
                 given[name] = _type(self.rust[name])
         for name, value in given.items():

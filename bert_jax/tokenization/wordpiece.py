@@ -13,14 +13,15 @@ from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
 
 CONTINUATION = "##"
-MAX_WORD_CHARACTERS = 200  # longer words are [UNK], as in google-research/bert; in transformers over 100
+MAX_WORD_CHARACTERS = 100  # longer words are [UNK], as in transformers
+GOOGLE_MAX_WORD_CHARACTERS = 200  # as in google-research/bert
 
 
 class WordPieceTokenizer(Tokenizer):
     """A tokenizer with a vocab.txt, which has one token per line; "##" marks a token that continues a word.
 
     The id of a token is the number of its line, from 0. The tokens equal those of transformers' BertTokenizer
-    on any text, except for words of 101 to 200 characters. Lone surrogates are dropped.
+    on any text. Lone surrogates are dropped.
 
     Raises:
         UserError: the file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
@@ -29,6 +30,7 @@ class WordPieceTokenizer(Tokenizer):
 
     kind = "wordpiece"
     continuation = CONTINUATION
+    max_word_characters = MAX_WORD_CHARACTERS
 
     def _parse(self, data: bytes) -> None:
         self.tokens = tokens = parse_vocabulary(data, self.path)
@@ -47,7 +49,7 @@ class WordPieceTokenizer(Tokenizer):
                 vocab=ids,
                 unk_token="[UNK]",
                 continuing_subword_prefix=CONTINUATION,
-                max_input_chars_per_word=MAX_WORD_CHARACTERS,
+                max_input_chars_per_word=self.max_word_characters,
             )
         )
         self._rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -91,6 +93,8 @@ class GoogleWordPieceTokenizer(WordPieceTokenizer):
     Text is normalized by the Unicode tables of the running Python. U+166D and U+111C9 are punctuation in the
     older tables of the Rust library: words that contain them are [UNK].
     """
+
+    max_word_characters = GOOGLE_MAX_WORD_CHARACTERS
 
     @functools.cached_property
     def _pipeline(self) -> tokenizers.Tokenizer:

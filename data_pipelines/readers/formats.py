@@ -116,7 +116,7 @@ def resolve_format(paths: Sequence[str], name: str, fields: Fields) -> str:
     """Returns the format in which the inputs are read: `name`, or for AUTO the one that the suffixes imply.
 
     Raises:
-        UserError: the suffixes do not imply one format, or `fields` has no effect on the inputs.
+        UserError: the suffixes do not imply one format, or a setting has no effect on the inputs.
     """
     if name == AUTO:
         others = [path for path in paths if not (path.startswith(tfds.PREFIX) or columnar.is_columnar(path))]

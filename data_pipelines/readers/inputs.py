@@ -58,6 +58,7 @@ def _find(pattern: str, exclude: str) -> list[str]:
         if files.is_remote(pattern):
             paths = _remote_files(pattern)
         else:
+            _check_readable(pattern)
             paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
     except OSError as error:
         raise file_error(f"--input={pattern}: cannot be read ({error.strerror or error})", error) from error
@@ -69,11 +70,29 @@ def _find(pattern: str, exclude: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-    """Returns the local paths that match a pattern; its longest beginning that exists is taken literally."""
+    """Returns the local paths that match a pattern."""
+    return glob.glob("".join(_escaped(pattern)), recursive=True)
+
+
+def _escaped(pattern: str) -> tuple[str, str]:
+    """Returns the longest beginning of a pattern that exists, which is taken literally, and the rest."""
     beginning = pattern
     while beginning and not os.path.exists(beginning):
         beginning = os.path.dirname(beginning)
-    return glob.glob(glob.escape(beginning) + pattern[len(beginning) :], recursive=True)
+    return glob.escape(beginning), pattern[len(beginning) :]
+
+
+def _check_readable(pattern: str) -> None:
+    """Raises OSError for a folder that `glob` would skip because it cannot be read."""
+    beginning, rest = _escaped(pattern)
+    names = rest.split("/")
+    for i, name in enumerate(names):
+        above = beginning + "/".join(names[:i])
+        for folder in glob.glob(above, recursive=True) if above else ["."]:
+            if name and os.path.isdir(folder):
+                os.stat(os.path.join(folder, "."))
+                if glob.has_magic(name):
+                    os.scandir(folder).close()
 
 
 def _files_under(path: str) -> list[str]:

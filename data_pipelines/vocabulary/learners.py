@@ -22,12 +22,12 @@ from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
 from bert_jax.tokenization import albert_text, byte_bpe_files, interface, normalization, templates
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
-from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+from bert_jax.tokenization.wordpiece import CONTINUATION, GOOGLE_MAX_WORD_CHARACTERS
 from data_pipelines import readers, sentences
 from data_pipelines.vocabulary.options import BPE_FAMILIES, LEAST_COVERAGE, Options
 
 _BATCH = 1000  # texts
-_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
+_LONG_WORD = re.compile(rf"\S{{{GOOGLE_MAX_WORD_CHARACTERS + 1},}}")
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:

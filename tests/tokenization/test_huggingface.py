@@ -101,6 +101,24 @@ def test_text_that_is_split_otherwise_is_refused(tmp_path):
         tokenization.load(folder)
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"tokenizer_config": {"padding_side": "left"}},
+        {"tokenizer_config": {"truncation_side": "left"}},
+        {"tokenizer_config": {"remove_space": False}},
+        {"tokenizer": vocabularies.wordpiece_json(truncation={"direction": "Left"})},
+        {"tokenizer": vocabularies.wordpiece_json(padding={"direction": "Left"})},
+        {"tokenizer": {"model": {"type": "WordPiece", "max_input_chars_per_word": 200}}},
+    ],
+)
+def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
+    folder = write(tmp_path / "folder", **stated)
+    (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
+    with pytest.raises(UserError, match=r"side|remove_space|max_input_chars_per_word"):
+        tokenization.load(folder)
+
+
 def test_differences_from_the_text_of_transformers_are_logged(tmp_path):
     content = vocabularies.wordpiece_json()
     size = len(vocabularies.WORDPIECES)

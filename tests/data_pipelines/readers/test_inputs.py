@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import gzip
+import os
 
 import fsspec
 import pytest
@@ -147,6 +148,23 @@ def test_urls_with_a_host_or_a_root_are_kept(tmp_path):
     fsspec.filesystem("hosted").pipe("/folder/a.txt", TEXT)
     for pattern in ("folder", "folder/*.txt", "folder/a.txt"):
         assert readers.list_inputs(f"hosted://host/{pattern}") == ["hosted://host/folder/a.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "**", "*"])
+def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch, pattern):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_bytes(TEXT)
+    scandir = os.scandir
+
+    def denied(path):
+        if str(path).rstrip("/").endswith("/b"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(UserError, match=r"--input=.*Permission denied"):
+        readers.list_inputs(f"{tmp_path}/{pattern}")
 
 
 def test_results_beside_a_data_set_are_not_read(tmp_path):
