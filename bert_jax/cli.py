@@ -50,21 +50,6 @@ COMMANDS = (
     "predict", "fill-mask", "embed", "search", "serve", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
-# What earlier versions had, and what does the same now.
-RENAMED_COMMANDS = {
-    "mine": "bert-jax search --input=PAIRS --output=FILE",
-    "export": "bert-jax convert --input=MODEL --to=onnx or stablehlo",
-    "report": "bert-jax plot --output=FILE.html",
-}
-RENAMED_FLAGS = {
-    "checkpoint": "--model, or --step=best|last|N of a run",
-    "output_dir": "--output",
-    "meet_timeout": "--initialization_timeout",
-    "compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
-    "packed": "--rows=packed",
-    "padded": "--rows=padded",
-}
-
 _TRAINING = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
@@ -170,8 +155,6 @@ def _dispatch(argv: list[str]) -> int:
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     name, *rest = argv
-    if name in RENAMED_COMMANDS:
-        raise UserError(f"{name} is now {RENAMED_COMMANDS[name]}")
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
@@ -248,8 +231,6 @@ def _with_home(arg: str) -> str:
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     """Returns the message for a flag that a command does not have."""
     names = list(define.values)
-    if unknown in RENAMED_FLAGS:
-        return f"{command} has no flag --{unknown}; it is now {RENAMED_FLAGS[unknown]}"
     if "config" in names:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)

@@ -41,8 +41,8 @@ INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
 
 _COLUMNS = ("text_a", "text_b", "id")
 # Flags that a .zip does not use, and flags that --input=- does not use.
-_NOT_FOR_ZIP = (*_COLUMNS, "input", "header", "format", "step", "adapter", "null_score_diff_threshold")
-_NOT_FOR_LINES = ("output", "header", "overwrite")
+_NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "adapter", "null_score_diff_threshold")
+_NOT_FOR_LINES = ("output", "overwrite")
 
 
 def define_flags(define: Define) -> None:
@@ -61,9 +61,6 @@ def define_flags(define: Define) -> None:
     define.string("split", "Instead of --input: the file SPLIT.tsv of the run's data_dir, such as test.")
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
         define.string(name, f"Column of {what}. Default: that of the training file.")
-    define.boolean(
-        "header", "Whether the first row names the columns. Default: as in the training file.", None
-    )
     define.strings(
         "adapter",
         "NAME=DIR, of --input=-: the work directory of another run with an adapter over the same base, for "
@@ -110,7 +107,7 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     """Returns the examples to predict, after checking --output."""
     shared.check_predictions_file(flags, model.task)
     path = shared.input_file(flags, model)
-    options = _present(flags, *_COLUMNS, "header")
+    options = _present(flags, *_COLUMNS)
     examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
     examples.check(0)  # the predictions have a row for each
     return examples

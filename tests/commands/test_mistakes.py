@@ -13,11 +13,6 @@ PAIRS = ["--input=pairs.tsv", "--text_a=a", "--text_b=b", "--output=out.jsonl", 
 MISTAKES = [
     (["nonsense"], "'nonsense' is not a command"),
     (["benhc"], "did you mean bench?"),
-    (["mine"], "bert-jax search --input=PAIRS"),
-    (["export"], "--to=onnx"),
-    (["report"], "bert-jax plot --output=FILE.html"),
-    (["embed", "--checkpoint=x"], "it is now --model"),
-    (["data", "--output_dir=x"], "it is now --output"),
     (["bench", "--stepz=3"], "did you mean --steps?"),
     (["bench", "--steps=many"], "--steps=many"),
     (["bench", "--steps=0"], "--steps=0"),
@@ -83,7 +78,6 @@ MISTAKES = [
     (["sweep", "--experiment=none", "--workdir=x"], "none"),
     (["sweep", "--experiment=hour", "--workdir=x", "--seeds=0"], "--seeds=0"),
     (["demo", "--workdir=gs://x"], "--workdir=gs://x"),
-    (["doctor", "--checkpoint=x"], "it is now --model"),
 ]
 
 
