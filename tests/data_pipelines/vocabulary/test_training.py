@@ -306,4 +306,4 @@ def test_each_language_is_measured(two_languages, tmp_path, capsys, monkeypatch)
     assert "from small: 9" in first and "from large:" in first and "1.00 times: " in first
     assert first.count("words held out of") == 2 and second.count("words held out:") == 2
     assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
-    assert f"{small} is in --input={small} and in --input={small}; give it once" in capsys.readouterr().err
+    assert f"{small} is in --input={small} and in --input={small}; expected one" in capsys.readouterr().err
