@@ -50,6 +50,17 @@ COMMANDS = (
     "predict", "fill-mask", "embed", "search", "serve", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
+# What earlier versions had, and what does the same now.
+RENAMED = {
+    "mine": "bert-jax search --input=PAIRS --output=FILE",
+    "export": "bert-jax convert --input=MODEL --to=onnx or stablehlo",
+    "report": "bert-jax plot --output=FILE.html",
+    "--checkpoint": "--model, or --step=best|last|N of a run",
+    "--output_dir": "--output",
+    "--meet_timeout": "--initialization_timeout",
+    "--compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
+}
+
 _TRAINING = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
@@ -155,6 +166,8 @@ def _dispatch(argv: list[str]) -> int:
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     name, *rest = argv
+    if name in RENAMED:
+        raise UserError(f"{name} is now {RENAMED[name]}")
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
@@ -231,6 +244,8 @@ def _with_home(arg: str) -> str:
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     """Returns the message for a flag that a command does not have."""
     names = list(define.values)
+    if f"--{unknown}" in RENAMED:
+        return f"{command} has no flag --{unknown}; it is now {RENAMED[f'--{unknown}']}"
     if "config" in names:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)

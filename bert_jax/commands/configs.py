@@ -46,9 +46,9 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
+    if len(args) > 1 or (flags.fields and flags.output) or (not args and (flags.fields or flags.output)):
+        raise UserError("configs takes one NAME, with --fields or --output; `bert-jax configs` lists them")
     if not args:
-        if flags.fields or flags.output:
-            raise UserError("--fields and --output need the NAME of a config; `bert-jax configs` lists them")
         names = config_files.names()
         width = max(map(len, names))
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
