@@ -34,17 +34,10 @@ def test_tokens_beyond_32_bits():
     assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
 
 
-@pytest.mark.parametrize(
-    "field, hint",
-    [
-        ("warmup_steps", "set it to 0 and set optimizer.warmup_fraction"),
-        ("cooldown_steps", "set it to 0$"),
-        ("decay_steps", "set it to 0$"),
-    ],
-)
-def test_a_schedule_of_a_budget_has_no_steps(field, hint):
+@pytest.mark.parametrize("field", ["warmup_steps", "cooldown_steps", "decay_steps"])
+def test_a_schedule_of_a_budget_has_no_steps(field):
     fields = {"budget.tokens": 100, "optimizer.schedule": "wsd", f"optimizer.{field}": 7}
-    with pytest.raises(UserError, match=f"optimizer.{field}=7: with budget.tokens, .*{hint}"):
+    with pytest.raises(UserError, match=f"optimizer.{field}=7: with budget.tokens"):
         config(**fields)
 
 
