@@ -106,11 +106,3 @@ def test_damage_of_a_remote_step_is_told_from_an_error_of_the_network(copy, mesh
     monkeypatch.setattr(reading.ocp.PyTreeCheckpointHandler, "restore", fail)
     with pytest.raises(StorageError, match="check the network"):
         reading.read_state(str(copy / "4"), abstract(make_state(mesh)))
-
-
-def test_a_step_of_an_older_version_is_read(copy, mesh):
-    """It has `files.json` with checksums of its files, which are not needed any more."""
-    (copy / "6" / "files.json").write_text('{"_METADATA": [3, 5]}')
-    (step, state), lines = restore_latest(copy, abstract(make_state(mesh)))
-    assert (step, lines) == (6, []) and checkpoint.verify(copy / "6")
-    assert_same(state, make_state(mesh, 6))

@@ -64,13 +64,6 @@ def test_load_params_merges_an_update_of_a_rank_that_no_mesh_divides(tmp_path, m
     np.testing.assert_allclose(kernel, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["missing", "empty"])
-def test_load_params_where_there_is_no_checkpoint(tmp_path, name):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=f"{name}: no .*expected a work directory"):
-        checkpoint.load_params(tmp_path / name, {"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
-
-
 def test_load_state_of_another_run(copy, mesh):
     source, state = checkpoint.load_state(copy.parent, abstract(make_state(mesh)))
     assert source == str(copy / "6")

@@ -74,17 +74,3 @@ def test_what_one_process_finds_damaged_is_read_by_none(monkeypatch, views, proc
     found = read_in_all(monkeypatch, functools.partial(checkpoint.read_stored, log=said.append), *both)
     assert [path for path, _, _ in found] == [str(view / "4") for view in both]
     assert len(said) == 2 and all("cannot be read" in line for line in said)
-
-
-@pytest.mark.parametrize("process", [0, 1])
-def test_what_one_process_may_not_read_ends_all(monkeypatch, process):
-    def read(number):
-        if number == process:
-            raise UserError(f"{number}: cannot be read")
-        if number == 2:
-            raise reading.Damaged("it is empty")
-
-    calls = [functools.partial(reading.agree, functools.partial(read, number)) for number in range(3)]
-    errors = together.run(monkeypatch, *calls)
-    assert [type(error) for error in errors] == [UserError] * 3
-    assert {str(error) for error in errors} == {f"{process}: cannot be read"}

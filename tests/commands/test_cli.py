@@ -8,7 +8,7 @@ import types
 import pytest
 
 from bert_jax import cli
-from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, file_error
+from bert_jax.errors import ClusterError, Preempted, StorageError, UserError
 from bert_jax.settings import config_flag
 
 
@@ -110,13 +110,6 @@ def test_output_that_cannot_be_written_is_named(use, capsys, monkeypatch, words)
     assert capsys.readouterr().err == "bert-jax: error: the output: No space left on device\n"
 
 
-def test_help_of_a_command_shows_flags_and_defaults(use, capsys):
-    use("bench", command(lambda flags, args: pytest.fail("help must not run the command")))
-    assert cli.main(["bench", "--steps=3", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "Do a thing." in out and "--steps" in out and "(default: 7)" in out and "--[no]json" in out
-
-
 def test_config_with_argument_and_overrides(use, config_file):
     seen = []
     use("pretrain", config_command(seen))
@@ -125,14 +118,6 @@ def test_config_with_argument_and_overrides(use, config_file):
     assert seen[0].to_dict() == dict(
         size="mini", steps=5, rate=0.1, optimizer=dict(name="lamb", warmup_steps=1)
     )
-
-
-def test_the_home_directory_in_a_flag(use, config_file, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    seen = []
-    use("pretrain", config_command(seen))
-    assert cli.main(["pretrain", f"--config={config_file}", "--config.size=~/runs", "--config.steps=3"]) == 0
-    assert (seen[0].size, seen[0].steps) == ("/home/me/runs", 3)
 
 
 def test_every_command_has_a_help_line_and_can_show_its_help(capsys):
@@ -156,28 +141,3 @@ def test_the_help_of_every_command_and_the_pipelines_need_no_jax():
         "assert not {'jax', 'flax', 'tensorflow'} & set(sys.modules), 'jax came in'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("argument, code", [("--version", 0), ("nonsense", 2)])
-def test_a_stream_that_is_closed_changes_no_exit_code(closed, argument, code):
-    command = f"{sys.executable} -m bert_jax {argument} {closed}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.returncode == code and "Traceback" not in done.stderr
-    assert (not done.stdout) == (code == 2 or ">&-" in closed.split())
-
-
-@pytest.mark.parametrize(
-    "error, expected",
-    [
-        (FileNotFoundError("no errno, as of fsspec"), UserError),
-        (OSError(errno.ENOTDIR, ""), UserError),
-        (OSError(errno.ENAMETOOLONG, ""), UserError),
-        (OSError(errno.ENOSPC, ""), StorageError),
-        (OSError(errno.EIO, ""), StorageError),
-        (OSError("a bucket's own words"), StorageError),
-        (TimeoutError(), StorageError),
-    ],
-)
-def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
-    assert type(file_error("line", error)) is expected

@@ -149,28 +149,3 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     path, said = embed(content=content, code=2)
     assert "line 4 of" in said.err and "is not UTF-8" in said.err
     assert [file.name for file in path.parent.iterdir()] == ["texts.txt"]
-
-
-def test_objects_have_the_texts_of_pairs_and_of_states(embed):
-    path, _ = embed("--pairs", content="a dog\tred cat\nblue\tone\n", output="x.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(row["index"], row["text_a"], row["text_b"]) for row in rows] == [
-        (0, "a dog", "red cat"),
-        (1, "blue", "one"),
-    ]
-    path, _ = embed("--pooling=none", output="states.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [list(row) for row in rows] == 6 * [["index", "text", "features"]]
-    assert [row["text"] for row in rows] == USED
-
-
-@pytest.mark.long
-def test_an_output_that_exists_is_replaced_only_when_asked(embed):
-    path, _ = embed()
-    before = path.read_bytes()
-    _, said = embed(content="a dog\n", code=2)
-    assert "exists already; --overwrite replaces it" in said.err and path.read_bytes() == before
-    embed("--overwrite", content="a dog\n")
-    assert np.load(path).shape == (1, 16)
-    _, said = embed("--jsonl_format=google", output="y.npy", code=2)
-    assert "--jsonl_format=google is for .jsonl" in said.err

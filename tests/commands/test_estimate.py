@@ -41,19 +41,3 @@ def test_tiny_on_four_chips():
     assert 0 < result["seconds"]["roofline"] < result["seconds"]["step"] < 0.1
     assert {tuple(entry["axes"]) for entry in result["collectives"]} == {("data",)}
     assert result["operations_without_estimate"].get("tpu_custom_call") is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        (["--topology=v4:8x8x8", "--slices=2", "--config.mesh.data=1", "--config.mesh.tensor=-1"],
-         "make data, or else fsdp, a multiple of 2"),
-        (["--topology=v4:8x8x8", "--config.batch_size=100"], "batch_size=100 must be a multiple"),
-        (["--topology=v4:4x4x4", "--config.mesh.fsdp=32"], "cannot be laid along the torus"),
-    ],
-    ids=["slices", "batch", "torus"],
-)  # fmt: skip
-def test_mistakes_that_need_the_devices(argv, words):
-    done = run(TINY, *argv)
-    assert done.returncode == 2 and words in done.stderr

@@ -106,30 +106,6 @@ def test_every_prediction_is_computed_in_the_dtype_of_the_flag(more, monkeypatch
     assert "computed in bfloat16" in error
 
 
-def test_mistakes_in_files_are_told_before_the_parameters_are_read(tmp_path, records, capsys):
-    run = fine_tuned.make_run(
-        tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], text_a="a", label="b"
-    )
-    for step in (run / "checkpoints").iterdir():
-        (step / "_METADATA").write_text("damaged")
-    wrong, good = tmp_path / "wrong.tsv", tmp_path / "good.tsv"
-    wrong.write_text("a\tc\nword1\tyes\n")
-    good.write_text("a\tb\nword1\tyes\n")
-    output = f"--output={tmp_path}/found.tsv"
-    for command, message in (
-        (["evaluate"], "--split=dev: the run has no such file; give --input=FILE"),
-        (["evaluate", f"--input={tmp_path}/none.tsv"], "none.tsv"),
-        (["evaluate", f"--input={wrong}"], "no column 'b'"),
-        (["evaluate", f"--input={good}", "--output=found.xyz"], "expected a name ending in"),
-        (["evaluate", f"--input={good}"], "checkpoint"),
-        (["predict", "--split=test", output], "--split=test: the run has no such file"),
-        (["predict", f"--input={tmp_path}/none.tsv", output], "none.tsv"),
-        (["predict", f"--input={good}", "--output=found.xyz"], "expected a name ending in"),
-        (["predict", f"--input={good}", output], "checkpoint"),
-    ):
-        assert message in fine_tuned.mistake([*command, f"--workdir={run}"], capsys)
-
-
 def test_the_step_of_a_run(tmp_path, records):
     run = fine_tuned.make_run(
         tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], text_a="a", label="b"

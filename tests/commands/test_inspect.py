@@ -57,11 +57,6 @@ def test_the_best_checkpoint_is_verified_too(workdir, capsys):
     assert code == 1 and "best/5" in report["problems"][0] and "5" in report["facts"]
 
 
-def test_one_step(workdir, capsys):
-    code, report = inspect(capsys, workdir / "checkpoints" / "10")
-    assert code == 0 and report["kind"] == "checkpoint" and report["facts"]["10"]["leaves"] == 3
-
-
 def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
     damage(workdir / "checkpoints" / "5")
     code, report = inspect(capsys, workdir)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import LAUNCH
 from support.pretrained import pretrained, vocabulary  # noqa: F401
 
 # In one process, since each command fails before it computes anything.
@@ -60,12 +59,3 @@ def test_every_command_that_computes_says_so(tmp_path, pretrained, platform):  #
     assert done.returncode == 0, done.stderr
     for command, (code, shown) in json.loads(done.stdout.splitlines()[-1]).items():
         assert code == 2 and "JAX_PLATFORMS" in shown and shown.count("\n") == 1, (command, shown)
-
-
-@pytest.mark.long
-def test_a_restart_on_missing_hardware_ends(tmp_path):
-    run = ["bert-jax", "pretrain", "--config=pretrain/tiny", "--workdir=run", "--config.data.dir=records"]
-    command = [LAUNCH / "restart.sh", "--pause_seconds=0", "--", sys.executable, "-m", "bert_jax", *run[1:]]
-    done = subprocess.run(command, cwd=tmp_path, env=environment("cuda"), capture_output=True, text=True)
-    assert done.returncode == 2 and "JAX_PLATFORMS is 'cuda'" in done.stderr
-    assert "starting again" not in done.stderr and done.stderr.count("bert-jax: error") == 1

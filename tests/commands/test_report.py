@@ -70,34 +70,6 @@ def test_a_report_has_what_the_run_has(run, tmp_path, monkeypatch):
     assert "svg" in parsed.tags and "a <run>" in parsed.texts and "optimizer.name" in parsed.texts
 
 
-@pytest.mark.long
-def test_fills_of_masks_by_step(run):
-    lines = [
-        {"step": step, "tag": "eval/fills", "header": ["sentence", "1", "2"],
-         "rows": [["a <b> [MASK]", f"cat{step} 50.0%", "dog 1.0%"], ["[MASK]", "the 3.0%", ""]]}
-        for step in range(10, 1010, 10)
-    ]  # fmt: skip
-    (run / "tables.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert cli.main(["plot", f"--workdir={run}", f"--output={run}/report.html"]) == 0
-    texts = Parsed((run / "report.html").read_text()).texts
-    assert "Fills of masks" in texts and "12 of 100 evaluations." in texts and "a <b> [MASK]" in texts
-    shown = [text for text in texts if text.startswith("cat")]
-    assert len(shown) == 12 and (shown[0], shown[-1]) == ("cat10 50.0%", "cat1000 50.0%")
-    assert texts.count("the 3.0%") == 12 and "1,000" in texts
-
-
-def test_a_run_of_little(run, tmp_path):
-    for name in ("best.json", "errors-dev.tsv"):
-        (run / name).unlink()
-    (run / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "other": 1.0}\n')
-    assert cli.main(["plot", f"--workdir={run}", f"--output={tmp_path / 'x.html'}"]) == 0
-    parsed = Parsed((tmp_path / "x.html").read_text())
-    assert "Configuration" in parsed.texts and "Curves" not in parsed.texts
-    (run / "errors-dev.tsv").write_text("line\ttext\n1\t" + "a long text " * 20_000 + "\n")
-    assert cli.main(["plot", f"--workdir={run}", f"--output={tmp_path / 'new' / 'x.html'}"]) == 0
-    assert (tmp_path / "new" / "x.html").stat().st_size > 200_000
-
-
 def test_a_report_has_no_secret_of_the_config_or_the_command(run):
     path = run / "config.json"
     recorded = json.loads(path.read_text())

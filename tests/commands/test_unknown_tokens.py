@@ -6,10 +6,7 @@ from support import fine_tuned
 from support.pretrained import pretrained, vocabulary  # noqa: F401
 
 from bert_jax import cli, tokenization
-from bert_jax.inference.fill_mask import MaskFiller
-from bert_jax.inference.predictor import Predictor
 from bert_jax.runs import finetune
-from bert_jax.serving import server as services
 from bert_jax.tasks.rows.assembly import UnknownTokens
 
 THAI = ["ภาษาไทย", "ประเทศอียิปต์"]
@@ -44,19 +41,6 @@ def test_the_fraction_without_special_tokens(vocabulary, count, warned):  # noqa
     unknown.add(tokenizer.layout.row([]))
     assert str(unknown) == f"; {count}.0% of the tokens are [UNK]"
     assert len(warnings_of(said)) == len(said) == warned
-
-
-@pytest.mark.long
-def test_a_server_warns_once(run, pretrained):  # noqa: F811
-    for make in (
-        lambda log: services.Prediction(Predictor(str(run), log=log)),
-        lambda log: services.FillMask(MaskFiller(str(pretrained), log)),
-    ):
-        said = []
-        service = make(said.append)
-        for text in ("a red [MASK]", f"{THAI[0]} [MASK]", f"{THAI[1]} [MASK]"):
-            service.compute([service.parse(text)])
-        assert len(warnings_of(said)) == 1
 
 
 def test_finetune(files, pretrained, tmp_path, capsys, monkeypatch):  # noqa: F811

@@ -22,13 +22,3 @@ def test_repeats_are_exact_until_there_are_too_many(numbers, most):
         assert sample.repeated_share_of_bytes() == pytest.approx(in_repeats)
     else:
         assert sample.halvings > 0
-
-
-def test_repeats_are_estimated_in_little_memory():
-    sample = DistinctSample(1000)
-    for number in range(40_000):
-        sample.add(b"%d" % (number % 30_000))
-    assert sample.halvings >= 4 and sample.repeated_share() == pytest.approx(0.25, abs=0.05)
-    assert sample.repeated_share_of_bytes() == pytest.approx(0.25, abs=0.08)
-    assert sample.repeats() == pytest.approx(10_000, rel=0.2)
-    assert sample.how_estimated() == f"from one in {2**sample.halvings} of the distinct ones"

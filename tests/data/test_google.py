@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -167,19 +166,6 @@ def test_rows_that_cannot_be(foreign, fields, message):
         foreign(example(), example(**fields), example())
     assert message in str(caught.value) and "tf_examples.tfrecord" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_what_cannot_be_opened(foreign, tmp_path):
-    folder = str(tmp_path / "records")
-    with pytest.raises(UserError, match=r"name their vocabulary in data.vocab"):
-        foreign(example(), vocab="")
-    with pytest.raises(UserError, match="have no split 'dev', only 'train'"):
-        foreign(example(), split="dev")
-    shutil.rmtree(folder)
-    with pytest.raises(UserError, match="are empty"):
-        foreign()
-    with pytest.raises(UserError, match="there is no record directory"):
-        records.open_dataset(str(tmp_path / "missing"), "train", "vocab.txt")
 
 
 def inspect(capsys, *arguments):

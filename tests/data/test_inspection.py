@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax import cli, tokenization
-from bert_jax.data import inspection, manifests, packed, tfrecord
+from bert_jax.data import manifests, packed, tfrecord
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
@@ -92,23 +92,6 @@ def test_sound_records(records, capsys):
     assert sum(n * count for n, count in enumerate(train["sequence_lengths"])) == train["tokens"]
 
 
-def test_the_text_for_people(records, capsys):
-    directory = records(
-        [row(([5, 6], [7], 0), ([8], [9, 10], 1)), *sound_rows(300, np.random.default_rng(0))]
-    )
-    assert cli.main(["inspect", directory]) == 0
-    text = capsys.readouterr().out
-    assert "(next) [CLS] w0 w1 [SEP] w2 [SEP]\n  (random next) [CLS] w3 [SEP] w4 w5 [SEP]\n" in text
-    assert text.count("[CLS]") >= 4
-    assert "rows 301" in text and "#####" in text and text.endswith("  sound\n")
-
-
-def test_one_file_of_a_directory(records, capsys):
-    directory = records()
-    code, report = inspect(capsys, os.path.join(directory, "train-00001-of-00002.tfrecord"))
-    assert code == 0 and report["facts"]["train"]["rows"] == 150
-
-
 def problem(capsys, path):
     code, report = inspect(capsys, path)
     assert code == 1 and report["problems"]
@@ -134,35 +117,6 @@ def test_damage_is_told_with_file_and_offset_and_the_rest_is_read(records, capsy
     assert f"{path} at byte {offsets[120]}: the file ends inside" in report["problems"][0]
 
 
-def test_labels_out_of_balance(records, capsys):
-    rng = np.random.default_rng(0)
-    one_document = [row(([5, i % 90 + 6], [int(rng.integers(5, 100)), i // 90 + 5], 1)) for i in range(300)]
-    assert "train: 100.0% of the next sentences are random" in problem(capsys, records(one_document))
-
-
-def test_duplicate_rows(records, capsys):
-    rows = sound_rows(300, np.random.default_rng(0))
-    assert "train: 50 rows are duplicates" in problem(capsys, records(rows[:250] + rows[:50]))
-
-
-def test_another_vocabulary(records, capsys):
-    directory = records()
-    path = os.path.join(directory, "vocab.txt")
-    with open(path, "a") as file:
-        file.write("one_more\n")
-    assert f"{path} is not the vocabulary" in problem(capsys, directory)
-    os.unlink(path)
-    assert "vocab.txt" in problem(capsys, directory)
-    with open(path, "w") as file:
-        file.write("[PAD]\n[UNK]\n")
-    assert "[CLS]" in problem(capsys, directory)
-
-
-def test_counts_that_are_not_the_manifests(records, capsys):
-    text = problem(capsys, records(train={"tokens": 5}))
-    assert "tokens, and the manifest says 5" in text and text.count("\n") == 0
-
-
 def test_record_files_of_others(tmp_path, capsys):
     # An int64 list [1, 300], packed, as TensorFlow writes it.
     values = b"\x0a\x03\x01\xac\x02"
@@ -176,25 +130,6 @@ def test_record_files_of_others(tmp_path, capsys):
     assert f"{path} at byte {16 + len(example)}: not a tf.train.Example" in problem(capsys, path)
     tfrecord.write_records(path, [])
     assert "is empty" in problem(capsys, path)
-
-
-def test_vocabularies(records, tmp_path, capsys):
-    code, report = inspect(capsys, os.path.join(records(), "vocab.txt"))
-    assert code == 0 and report["facts"]["size"] == 100 and report["facts"]["lower_case"] is True
-    (tmp_path / "bad.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
-    assert "[MASK]" in problem(capsys, str(tmp_path / "bad.txt"))
-
-
-def test_histogram():
-    counts = [0] * 33
-    counts[32], counts[1], counts[9] = 6, 2, 4
-    lines = inspection.text_histogram(counts, bins=4, width=6)
-    assert lines == [
-        " 1-8  ##      16.7%",
-        " 9-16 ####    33.3%",
-        "17-24          0.0%",
-        "25-32 ######  50.0%",
-    ]
 
 
 def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):

@@ -11,13 +11,6 @@ from bert_jax.data import cache, manifests, records
 from bert_jax.errors import UserError
 
 
-def test_labels_of_some_directories_are_labels_of_all():
-    base = {"max_sequences_per_row": 4, "sources": [], "fingerprint": "x", "splits": {}, "max_seq_length": 32}
-    of = [base | {"nsp": nsp} for nsp in ("none", "sop", "none")]
-    assert manifests.merge(of)["nsp"] == "sop" == manifests.merge(of[1:])["nsp"]
-    assert manifests.merge([of[0], of[2]])["nsp"] == "none"
-
-
 def test_the_counts_of_parts_are_summed():
     counts = ("documents", "rows", "sequences", "tokens", "random_next", "labeled")
     languages = {"en": {"documents": 2, "rows": 4, "sequences": 10, "tokens": 100}}

@@ -51,12 +51,6 @@ def test_batches_hold_the_rows(make_records, vocab_size):
     assert_equal(batch, expected_batch([rows["eval"][3], [], rows["eval"][10], []], 32))
 
 
-def test_the_pad_id_is_the_vocabularys(make_records):
-    directory, _ = make_records(special_ids={"pad": 77, "unk": 1, "cls": 2, "sep": 3, "mask": 4})
-    batch = records.open_dataset(directory, "eval").batch(np.array([-1]))
-    assert (batch["input_ids"] == 77).all()
-
-
 def test_several_directories_are_one_dataset(make_records):
     first, first_rows = make_records("first")
     second, second_rows = make_records("second", seed=1, splits=(("train", (5,)),), max_sequences_per_row=6)
@@ -83,15 +77,6 @@ def change_manifest(directory, **changes):
         manifest[name] = manifest[name] | value if merges else value
     with open(path, "w") as file:
         json.dump(manifest, file)
-
-
-def test_directories_that_do_not_go_together(make_records):
-    first, second, third = make_records("a")[0], make_records("b")[0], make_records("c", length=40)[0]
-    change_manifest(second, vocabulary={"digest": "other"})
-    with pytest.raises(UserError, match=r"a and .*b differ in their vocabulary"):
-        records.open_dataset(f"{first},{second}", "train")
-    with pytest.raises(UserError, match="max_seq_length: 32 and 40"):
-        records.open_dataset(f"{first},{third}", "train")
 
 
 def test_files_that_are_not_the_manifests(make_records):
@@ -188,29 +173,6 @@ def test_rows_that_cannot_be(make_records, change, message):
     with pytest.raises(tfrecord.CorruptRecordError, match=message) as caught:
         dataset.batch(np.array([2, -1, 1, 0]))
     assert (caught.value.path, caught.value.offset) == dataset.locate(1)
-
-
-def test_a_record_that_is_no_example(make_records):
-    directory, _ = make_records(splits=(("train", (3,)),))
-    path = os.path.join(directory, "train-00000-of-00001.tfrecord")
-    _, size = tfrecord.write_records(path, [b"\xff\xff"])
-    entry = {"name": os.path.basename(path), "rows": 1, "bytes": size}
-    change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
-    with pytest.raises(tfrecord.CorruptRecordError, match="not a packed row"):
-        records.open_dataset(directory, "train").batch(np.array([0]))
-
-
-OPEN = """
-import resource, sys
-from bert_jax.data import records
-from bert_jax.errors import UserError
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
-try:
-    dataset = records.open_dataset(sys.argv[1], "train")
-    print(len(dataset), len(dataset.batch(range(len(dataset)))["lengths"]))
-except UserError as error:
-    print(error)
-"""
 
 
 def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_records, tmp_path, monkeypatch):

@@ -73,16 +73,6 @@ def test_a_file_is_checked_once(make_records, monkeypatch):
     assert len(read) == 4
 
 
-def check_twice(make_records):
-    """A file that passed is read again, and refused once it is another one."""
-    directory, _ = make_records()
-    path = with_digests(directory)
-    records.open_dataset(directory, "train")
-    rewrite(path, list.reverse)
-    with pytest.raises(UserError, match="is not the file"):
-        records.open_dataset(directory, "train")
-
-
 def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
     directory, _ = make_records()
     path = with_digests(directory)

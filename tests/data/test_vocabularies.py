@@ -37,13 +37,6 @@ def test_records_of_another_text_are_an_error(theirs, ours, said, load):
     assert said in str(refused.value)
 
 
-def test_another_normalizer_is_an_error(load):
-    theirs, ours = load(), load()
-    theirs.normalizer = "albert"
-    with pytest.raises(UserError, match=r"normalizer=albert, .*--normalizer=albert`"):
-        vocabularies.check("init_from", "run", theirs, ours)
-
-
 @pytest.mark.parametrize("theirs", [{}, {"strip_accents": False}])
 def test_records_of_the_same_text_are_accepted(theirs, load):
     vocabularies.check("init_from", "run", load(**theirs), load())

@@ -104,13 +104,6 @@ def test_bytes_are_text_where_they_are_utf8(tmp_path):
     assert len(list(columnar.Table(tmp_path / "b.parquet").rows(end=3))) == 3
 
 
-def test_the_files_of_a_directory(tmp_path):
-    for name in ("b.parquet", "a.arrow", "dataset_info.json"):
-        (tmp_path / name).write_bytes(b"")
-    assert columnar.files_in(str(tmp_path)) == [f"{tmp_path}/a.arrow", f"{tmp_path}/b.parquet"]
-    assert columnar.is_columnar("x.PARQUET") and not columnar.is_columnar("x.parquet.txt")
-
-
 @pytest.mark.parametrize("different", [400, 3], ids=["each-its-own", "three-that-repeat"])
 def test_few_long_texts_are_in_memory_at_a_time(tmp_path, different):
     long = 100_000

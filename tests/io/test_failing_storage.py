@@ -52,14 +52,3 @@ def test_only_a_wrong_path_is_a_mistake(monkeypatch, what, error, refusal):
     assert caught.type is refusal and "\n" not in str(caught.value)
     if refusal is StorageError:
         assert "the bucket is gone" in str(caught.value)
-
-
-def test_a_file_breaks_off_while_it_is_read():
-    class File:
-        def __iter__(self):
-            raise OSError(errno.EIO, "Input/output error")
-
-        __enter__ = __exit__ = close = lambda self, *error: None
-
-    with pytest.raises(StorageError, match=r"^rows.tsv: cannot be read \(Input/output error\)$"):
-        list(table.read_lines("rows.tsv", File()))

@@ -74,31 +74,11 @@ def test_what_is_missing_has_its_path_in_the_error(root):
     assert caught.value.filename == f"{root}/none" and caught.value.strerror == "No such file or directory"
 
 
-@pytest.mark.parametrize(
-    "path, parent, name, suffix",
-    [
-        ("gs://bucket/run/best.json", "gs://bucket/run", "best.json", ".json"),
-        ("gs://bucket/run/", "gs://bucket", "run", ""),
-        ("gs://bucket", "gs://bucket", "bucket", ""),
-        ("/data/x.TSV", "/data", "x.TSV", ".tsv"),
-        ("/", "/", "", ""),
-    ],
-)
-def test_parts_of_a_path(path, parent, name, suffix):
-    assert (files.parent(path), files.name(path), files.suffix(path)) == (parent, name, suffix)
-
-
 @pytest.mark.parametrize("path", ["gs:/bucket/x", Path("gs://bucket/x"), "memory:/x", "s3:/x"])
 def test_a_url_that_lost_a_slash_is_refused(path):
     """Else it is the name of a local folder."""
     with pytest.raises(UserError, match=r"expected two slashes after .*:, as in .*://"):
         files.make_directory(path)
-
-
-@pytest.mark.parametrize("path", ["nothing://x/y", "oss://bucket/y"])
-def test_a_file_system_that_is_not_there_is_told(path):
-    with pytest.raises(UserError, match=f"can't open {path}"):
-        files.exists(path)
 
 
 class Failing:

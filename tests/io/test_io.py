@@ -3,19 +3,14 @@
 import bz2
 import errno
 import gzip
-import io
 import lzma
 import os
-import pty
-import re
-import select
 import subprocess
 import sys
 
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import pytest
 
 from bert_jax.errors import UserError
@@ -27,13 +22,9 @@ from bert_jax.io import (
     compression,
     files,
     json_files,
-    markdown,
     owners,
-    progress,
     scratch,
-    wording,
 )
-from bert_jax.training.metrics import MetricsWriter
 
 
 def files_under(path):
@@ -220,23 +211,6 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     assert os.listdir(tmp_path) == ["file.npy"]
 
 
-def test_a_missing_file_gets_the_nearest_one_or_what_is_expected(tmp_path):
-    (tmp_path / "train.csv").touch()
-    for name, hint in (
-        ("train.cvs", f"did you mean {tmp_path}/train.csv?"),
-        ("x.tsv", "expected a CSV file"),
-    ):
-        with pytest.raises(UserError, match=re.escape(f"{name}: no such file; {hint}")):
-            checks.check_input(tmp_path / name, "CSV")
-
-
-def test_places_of_checkpoints(tmp_path):
-    for path in ("ftp://host/run", str(tmp_path / os.fsdecode(b"caf\xe9"))):
-        with pytest.raises(UserError, match="where checkpoints can be stored"):
-            checks.check_checkpoint_place(path)
-    checks.check_checkpoint_place("räume")
-
-
 def test_lists_with_commas(tmp_path):
     for name in ("a", "size=8,rate=0.1"):
         (tmp_path / name).touch()
@@ -322,65 +296,3 @@ def test_a_sealed_object_that_was_changed_is_an_error():
     assert json_files.unsealed({"step": 3}, "best.json") == {"step": 3}  # of an older version
     with pytest.raises(UserError, match="its content differs"):
         json_files.unsealed(sealed | {"step": 4}, "best.json")
-
-
-def test_wording():
-    assert [wording.counted(n, "file") for n in (0, 1, 1234)] == ["0 files", "1 file", "1,234 files"]
-    assert [wording.rate(x) for x in (3 / 7.8, 119.9, 999.6)] == ["0.385", "120", "1,000"]
-    assert [wording.size(n) for n in (999, 1000, 73_800_000)] == ["999 bytes", "1.0 kB", "73.8 MB"]
-    assert wording.alternatives("abc") == "a, b, or c" and wording.some("abcde") == "a, b, c and 2 more"
-    assert wording.did_you_mean("bnch", ["bench"], "--") == "; did you mean --bench?"
-    assert markdown.table_of_texts(["a|b"], [["[x]"]]) == "| a\\|b |\n| --- |\n| \\[x\\] |"
-
-
-def test_lines_are_rare_where_there_is_no_terminal(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    with progress.Progress(stream) as bar:
-        bar.start("making rows", 100, "buckets")
-        for _ in range(100):
-            now[0] += 1.0
-            bar.advance(1)
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 10 and lines[2] == "making rows: 30 of 100 buckets, 1 buckets/s, 1:10 left"
-
-
-def shown_on_a_terminal(use):
-    """What appears on a terminal while `use` writes to it."""
-    parent, child = pty.openpty()
-    with open(child, "w") as terminal:
-        use(terminal)
-        shown = b""
-        while select.select([parent], [], [], 0.5)[0]:
-            shown += os.read(parent, 1 << 16)
-    os.close(parent)
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-
-
-def test_a_terminal_gets_bars(tmp_path, monkeypatch):
-    def use(terminal):
-        with progress.Progress(terminal) as bar:
-            bar.start("tokenizing", 10e6, "MB", 1e-6)
-            bar.advance(10e6)
-        monkeypatch.setattr("sys.stdout", terminal)
-        writer = MetricsWriter(tmp_path, total_steps=1000)
-        writer.rewind(0)
-        with writer.stage("evaluation", 64, "batches") as at:
-            at(2)
-            writer._bars.refresh()
-        writer.message("eval 3  loss 1.0")
-        writer.close()
-
-    shown = shown_on_a_terminal(use)
-    for part in ("tokenizing", "10/10 MB", "steps", "2/64", "eval 3  loss 1.0\r\n"):
-        assert part in shown, part
-
-
-def test_a_picture_has_text_in_any_script(tmp_path):
-    figure, axis = plt.subplots(figsize=(2, 1))
-    axis.set_title("猫 $5")
-    atomic.save_figure(figure, tmp_path / "new" / "picture.svg", 50)
-    plt.close(figure)
-    assert axis.title.get_fontfamily()[0] == "sans-serif" and not axis.title.get_parse_math()
-    assert (tmp_path / "new" / "picture.svg").stat().st_size > 1000

@@ -172,7 +172,3 @@ def test_conversion_both_ways_and_embedding(bucket, pretrained, run):
     assert vectors[0].shape == (2, 32)
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert "cat" in run("fill-mask", f"--model={bucket}/native", "the [MASK] is big", "--top=60")
-
-
-def test_other_outputs(bucket, run):
-    run("doctor", f"--workdir={bucket}/doctor")

@@ -5,14 +5,11 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
-from support import processes
 
-from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.kernels import check, dispatch, platform
 from bert_jax.kernels.tpu import blocks, residual, whole_rows
 from bert_jax.models import sizes
-from bert_jax.workdir import run_directory
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 MODERN = MODEL.replace(
@@ -119,34 +116,3 @@ def test_processes_decide_together(monkeypatch):
     _, lines = problems(MODEL)
     assert len(lines) == 1 and PALLAS in lines[0] and "another process" in lines[0]
     assert chosen() == "xla"
-
-
-def test_only_what_a_model_may_use_is_checked(monkeypatch):
-    def names(**changes):
-        return [kernel.name for kernel in check.candidates(MODEL.replace(**changes))]
-
-    assert names(attention="xla") == []
-    assert names(attention="splash", attention_probs_dropout_prob=0.0) == [SPLASH, RESIDUAL]
-    assert names(hidden_size=312, num_attention_heads=12) == [SPLASH]
-    monkeypatch.setattr(platform, "target", lambda: dispatch.Target("gpu", "9.0"))
-    assert names(dtype="auto") == ["attention=cudnn"]
-    assert names(dtype="float32") == []
-    monkeypatch.setattr(platform, "target", lambda: dispatch.Target("cpu"))
-    assert names() == []
-
-
-@pytest.mark.long
-def test_a_run_warns_once_and_uses_the_xla_form(monkeypatch, tmp_path, capsys):
-    def differences(kernel, config):
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(check, "_attention_differences", differences)
-    monkeypatch.setattr(check, "_residual_differences", lambda *_: [0.0])
-    records = processes.write_records(tmp_path / "records")
-    command = processes.command(tmp_path / "run", records, steps=6)
-    with processes.quick_compilation():
-        assert cli.main([*command, "--config.data.eval_split="]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.count(f"warning: {PALLAS} failed its check on this device") == 1
-    # By the platform, recorded as what it became.
-    assert run_directory.read_run(tmp_path / "run")["config"]["model"]["dtype"] == "bfloat16"

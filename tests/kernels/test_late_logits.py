@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from support.models import packed_batch, tiny_task
 
 from bert_jax.kernels import late_logits, tied_table
-from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
+from bert_jax.kernels.late_logits import LateLogits
 from bert_jax.objectives import losses
 from bert_jax.objectives.causal_lm import CausalLM
-from bert_jax.parallel import sharding
 
 VOCAB, HIDDEN = 50, 8
 
@@ -74,15 +73,6 @@ def test_products_have_the_dtype_of_the_states(small_chunks):
     (expected, _), (_, exact, _) = gradients(whole, arguments)
     np.testing.assert_allclose(loss, expected, rtol=2e-3)
     assert float(jnp.max(jnp.abs(dtable - exact))) < 0.02 * float(jnp.max(jnp.abs(exact)))
-
-
-def test_the_number_of_chunks():
-    assert number_of_chunks(1280, 128) == 10
-    assert number_of_chunks(640, 256) == 5
-    assert number_of_chunks(160, 768) == 1, "the table would be read several times for few rows"
-    assert number_of_chunks(100, 8) == 1
-    with sharding.on_mesh(sharding.make_mesh(8, 1, 1)):
-        assert number_of_chunks(1280, 128) == 1, "rows of a chunk would be those of one device"
 
 
 @pytest.mark.long

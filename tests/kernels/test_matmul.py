@@ -88,21 +88,6 @@ def test_products_of_bfloat16_stay_so(summed):
     jax.block_until_ready(jax.jit(function)(x, x))
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_einsum_of_bfloat16_stays_so(spec):
-    names = re.split(",|->", spec)
-    left, right, cotangent = (
-        drawn(i, *({"b": 2, "c": 3, "n": 4}.get(x, 32) for x in each)) for i, each in enumerate(names)
-    )
-
-    def function(left, right, cotangent):
-        found, backward = jax.vjp(lambda *x: matmul.einsum(spec, *x, jnp.bfloat16), left, right)
-        return found, backward(cotangent)
-
-    assert operands_of_dots(function, left, right, cotangent) == ["bf16"] * 3
-    jax.block_until_ready(jax.jit(function)(left, right, cotangent))
-
-
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("name", ["cpu", "gpu", "tpu"])
 def test_values_and_gradients_are_those_of_one_product(monkeypatch, name, has_bias):

@@ -1,7 +1,5 @@
 """The platform that a model is traced for is that of the mesh, not of this machine."""
 
-import types
-
 import flax.linen as nn
 import jax
 import pytest
@@ -60,19 +58,3 @@ def test_the_vector_memory_is_that_of_the_chip(kind, cores, mebibytes):
     tpu = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
         assert vector_memory() == mebibytes * 2**20
-
-
-@pytest.mark.parametrize("kind, capability", [(None, "8.6"), ("NVIDIA A10", "8.6"), ("Tesla V100", "7.0")])
-def test_a_gpu_that_is_attached_tells_its_own_capability(monkeypatch, kind, capability):
-    here = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA A10", compute_capability="8.6")
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "local_devices", lambda: [here])
-    if kind is None:
-        assert target() == Target("gpu", capability)
-        # One that is compiled for, and does not tell.
-        unknown = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4")
-        assert platform.target_of(unknown) == Target("gpu", "7.5")
-        return
-    gpu = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
-        assert target() == Target("gpu", capability)

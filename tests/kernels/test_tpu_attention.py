@@ -7,7 +7,6 @@ import pytest
 
 from bert_jax.kernels import attention, xla_attention
 from bert_jax.kernels.dropout import dropout, row_ids
-from bert_jax.kernels.tpu import blocks
 from bert_jax.parallel import sharding
 
 pallas = functools.partial(attention.attention, implementation="pallas")
@@ -143,17 +142,6 @@ def test_devices_that_split_heads_have_their_slopes():
             *(jnp.concatenate([x, x]) for x in (query, key, value, ids))
         )
     np.testing.assert_allclose(split[2:], expected, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    "batch, length, heads, rows",
-    [
-        *((32, 512, 2, 1), (32, 384, 2, 1), (32, 256, 2, 4), (6, 256, 2, 3), (32, 256, 8, 1)),
-        *((32, 128, 2, 8), (32, 128, 8, 4), (32, 128, 1, 8), (12, 128, 2, 6), (11, 128, 2, 1)),
-    ],
-)
-def test_rows_of_a_step_divide_the_batch(batch, length, heads, rows):
-    assert blocks.rows_a_step(batch, length, heads) == rows
 
 
 @pytest.mark.long

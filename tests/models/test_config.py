@@ -1,10 +1,7 @@
-import re
-
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models import PretrainingModel, config, parameters, sizes
+from bert_jax.models import PretrainingModel, parameters, sizes
 
 # Published counts of encoder and pooler, and with both heads where known.
 COUNTS = [
@@ -27,30 +24,6 @@ def test_parameter_counts(size, encoder, with_heads):
     assert parameters.count({name: params[name] for name in ("encoder", "pooler")}) == encoder
     if with_heads:
         assert parameters.count(params) == with_heads
-
-
-@pytest.mark.parametrize("size, expected", [("bse", "; did you mean base?"), ("zzz", "; the sizes are tiny")])
-def test_an_unknown_size_gets_the_nearest_one_or_all(size, expected):
-    with pytest.raises(UserError, match=f"model size '{size}' is unknown{re.escape(expected)}"):
-        sizes.named(size)
-
-
-@pytest.mark.parametrize(
-    "fields,said",
-    [
-        (dict(hidden_size=100), "multiple of num_attention_heads"),
-        (dict(hidden_act="swish"), "gelu_tanh"),
-        (dict(vocab_size=0), "at least 1"),
-        (dict(hidden_dropout_prob=1.0), "less than 1"),
-        (dict(dtype="float64"), "bfloat16"),
-        (dict(scan_unroll=-1), "scan_unroll"),
-        (dict(layers=3), "no field layers"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(fields, said):
-    with pytest.raises(UserError) as error:
-        config.from_dict(fields)
-    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target("gpu", "7.5")
@@ -83,9 +56,3 @@ def test_inference_chooses_the_kernels_of_its_own_device():
     assert (used.attention, used.remat, used.dtype) == ("auto", "none", "float32")
     plain = sizes.named("tiny", attention="xla").for_inference(TPU).execution
     assert plain.attention == "xla"
-
-
-def test_auto_becomes_the_dtype_of_the_device():
-    found = [sizes.named("tiny").resolve(one).execution.dtype for one in (CPU, NEW_CPU, TPU, H100, T4)]
-    assert found == ["float32", "bfloat16", "bfloat16", "bfloat16", "float32"]
-    assert sizes.named("tiny", dtype="float32").resolve(TPU).execution.dtype == "float32"

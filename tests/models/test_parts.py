@@ -9,7 +9,6 @@ import pytest
 from support import encoder_oracle, lowering
 
 from bert_jax.checkpoint.leaves import flatten, nest
-from bert_jax.errors import UserError
 from bert_jax.models import Encoder, config, parameters
 from bert_jax.parallel.sharding import unbox
 
@@ -158,26 +157,6 @@ def test_it_is_lowered_for_tpus(name):
         return jax.grad(sums)(params)
 
     assert "tpu_custom_call" in lowering.lower(step, "tpu", params, ids).as_text()
-
-
-@pytest.mark.parametrize(
-    "fields, problem",
-    [
-        (dict(position="rotary", hidden_size=18, num_attention_heads=6), "heads of an even size, not 3"),
-        (dict(position="rotary", position_offset=2), "needs position=learned"),
-        (dict(rotary_theta=160_000.0), "needs position=rotary"),
-        (dict(local_window=64), "a global layer every 2 layers or more"),
-        (dict(first_attention_norm=False), "needs norm_placement=pre"),
-        (dict(layer_groups=4), "at most num_hidden_layers=3"),
-        (dict(layer_groups=1, local_window=2, global_every=2), "can have no local_window"),
-        (dict(feed_forward="geglu"), "must be one of mlp, glu"),
-        (dict(rotary_theta=0.0), "more than 0"),
-    ],
-)
-def test_fields_that_contradict_each_other_are_an_error_in_one_line(fields, problem):
-    with pytest.raises(UserError, match=problem) as error:
-        config.from_dict(TINY | fields)
-    assert "\n" not in str(error.value)
 
 
 def test_one_type_is_every_tokens():

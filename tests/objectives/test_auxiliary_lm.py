@@ -7,9 +7,6 @@ from support.numpy_lstm import drawn
 
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.baselines import ClassificationAndLM
-from bert_jax.objectives.classification import Classification
-from bert_jax.training import flops
-from bert_jax.training.flops import RowFlops
 
 CONFIG = tiny_config(
     hidden_size=16, num_attention_heads=2, intermediate_size=16, causal=True, hidden_dropout_prob=0.0
@@ -57,9 +54,3 @@ def test_the_loss_is_that_of_the_task_and_half_that_of_the_next_token(params):
         for place in range(length - 1):
             per_token.append(-log_probabilities[row, place, alone["input_ids"][row, place + 1]])
     assert total(params, alone) == pytest.approx(of_task + 0.5 * np.mean(per_token), rel=1e-5)
-
-
-def test_flops_count_the_next_token_of_every_position():
-    without, found = (flops.row_flops(objective)(10) for objective in (Classification(CONFIG, 3), OBJECTIVE))
-    assert found - without == 6 * 10 * (16 * 16 + 16 * CONFIG.vocab_size)
-    assert RowFlops.of(OBJECTIVE)(10) == without

@@ -12,7 +12,6 @@ from support.tiny_model import draw_parameters
 
 from bert_jax.data import records
 from bert_jax.models.row_inputs import INPUTS
-from bert_jax.objectives import causal_lm
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
@@ -57,11 +56,6 @@ def test_labels_of_a_row_by_hand():
     assert prepared["next_weights"].tolist() == [[1, 1, 1, 1, 0, 1, 1, 0, 0, 0]]
     assert prepared["next_labels"][0, :8].tolist() == [7, 3, 8, 3, 2, 9, 3, 0]
     assert (prepared["tokens"].tolist(), prepared["sequences"].tolist()) == ([8], [2])
-
-
-def test_a_sequence_that_fills_the_row_has_no_label_at_its_end():
-    labels, weights = causal_lm.next_tokens(np.array([[5, 6, 7]]), np.array([[1, 1, 1]]))
-    assert (labels.tolist(), weights.tolist()) == ([[6, 7, 0]], [[1, 1, 0]])
 
 
 def test_masked_records_get_their_tokens_back(tmp_path):

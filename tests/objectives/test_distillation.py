@@ -13,18 +13,13 @@ from support.tiny_model import draw_parameters
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.errors import UserError
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import (
     DISTILLATION,
-    PAIRS,
     TEACHER,
     Distillation,
-    Models,
-    check,
     divergence,
-    parse_scales,
 )
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
 from bert_jax.objectives.spans import Spans
@@ -110,13 +105,6 @@ def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
     np.testing.assert_allclose(query.reshape(of_query.shape), of_query, atol=2e-5)
 
 
-def test_all_comparisons_have_gradients_in_bfloat16():
-    """As on TPUs and GPUs, where several losses read logits and states of this dtype."""
-    found = distilled(dict.fromkeys(["task", "logits", *PAIRS], 1.0), dtype="bfloat16")
-    (total, _), gradient = compute(found, batch(), run=jax.eval_shape)
-    assert {x.dtype for x in jax.tree.leaves((total, gradient))} == {jnp.dtype("float32")}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "names, options",
@@ -179,15 +167,6 @@ def test_only_the_student_has_dropout():
     assert np.all(np.array(first) != second)
 
 
-def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
-    factors = dict.fromkeys(("logits", "cosine", "hidden", "scores", "attention", "values"), 1.0)
-    teacher, params = objective("teacher"), nest(model("teacher").params)
-    found, rows = Distillation(teacher, teacher, factors), batch()
-    pairs = jax.jit(lambda params: found.loss({"student": params, TEACHER: params}, rows, None)[0])(params)
-    assert set(pairs) == set(factors)
-    assert all(abs(float(total / weight)) < 1e-5 for total, weight in pairs.values())
-
-
 def test_the_divergence_and_its_gradient():
     rng = np.random.default_rng(0)
     logits, targets = (4 * rng.normal(size=(3, 7)).astype(np.float32) for _ in range(2))
@@ -228,29 +207,3 @@ def test_windows_and_answers_are_compared_as_in_their_own_losses():
             expected += float(jnp.sum(jnp.sum(jnp.exp(p) * (p - q), axis=-1) * weights)) / len(pairs)
         assert float(found._compare_logits(*given, batch)) == pytest.approx(expected, rel=1e-5), name
         assert float(found.weights(batch)["logits"]) == 2, name
-
-
-@pytest.mark.parametrize(
-    "text", ["logit=5", "logits", "logits=0", "logits=1,logits=2", "logits=nan", "task=1"]
-)
-def test_wrong_comparisons(text):
-    assert parse_scales("logits=5, task=2,cosine=1") == TRIPLE
-    with pytest.raises(UserError, match="expected NAME=SCALE with commas between"):
-        parse_scales(text)
-
-
-@pytest.mark.parametrize(
-    "name, student, fields, options, message",
-    [
-        ("cosine", "narrow", {}, {}, "the student's hidden_size is 4 and the teacher's 8"),
-        ("scores", "student", {}, {"layer_numbers": (1, 4)}, "one layer of the teacher, 0 to 3, for each"),
-        ("hidden", "student", {"num_hidden_layers": 3}, {}, "set distillation.layers"),
-        ("values", "student", {}, {"relation_layer": 4}, "distillation.relation_layer=4"),
-        ("attention", "student", {"num_attention_heads": 4}, {}, "2 attention heads and the teacher 4"),
-        ("attention", "student", {"position": "alibi"}, {}, "attention that is causal, local or has a bias"),
-    ],
-)
-def test_models_that_cannot_be_compared(name, student, fields, options, message):
-    models = Models(model(student).config, model("teacher").config.replace(**fields), **options)
-    with pytest.raises(UserError, match=message):
-        check([name], models)

@@ -1,7 +1,5 @@
-import jax
-
 from bert_jax.parallel import sharding
-from bert_jax.parallel.compiler_options import enable_compilation_cache, for_mesh, options
+from bert_jax.parallel.compiler_options import for_mesh, options
 
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
@@ -30,19 +28,3 @@ def test_options_of_each_chip():
     for axis in ONE:
         assert list(options("gpu", ONE | {axis: 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
     assert for_mesh(sharding.make_mesh(fsdp=2)) == {}
-
-
-def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        enable_compilation_cache()
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
-        enable_compilation_cache("/given")
-        enable_compilation_cache()
-        assert jax.config.jax_compilation_cache_dir == "/given"
-        enable_compilation_cache("")
-        assert jax.config.jax_compilation_cache_dir is None
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)

@@ -6,7 +6,6 @@ import socket
 import time
 
 import pytest
-from jax._src import clusters
 from support import processes
 
 from bert_jax.errors import ClusterError, UserError
@@ -33,10 +32,6 @@ def slurm(monkeypatch):
     return start
 
 
-def test_a_laptop_is_alone():
-    assert distributed.process_info(environ={}) is None
-
-
 def test_flags_come_before_the_environment(slurm):
     slurm()
     assert distributed.process_info("host:1234", 4, 2) == ProcessInfo("host:1234", 4, 2)
@@ -61,34 +56,6 @@ def test_slurm_tells(slurm, environ, devices):
     assert 61440 <= int(port) < 65536
 
 
-def test_one_task_of_slurm_is_alone(slurm):
-    assert distributed.process_info(environ=slurm(tasks=1, task=0, local=0)) is None
-
-
-def test_a_detection_that_fails_lets_a_single_process_run_with_a_warning(monkeypatch, capfd):
-    def detect(*unused):
-        raise RuntimeError("no permission to list pods")
-
-    monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detect)
-    assert distributed.process_info(environ={}) is None
-    printed = capfd.readouterr().err
-    assert "no permission to list pods" in printed and "--distributed=off" in printed
-
-
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        ((None, 2, 1), "every process of a run needs --coordinator_address"),
-        (("a", 2, 1), "--coordinator_address=a: expected HOST:PORT"),
-        (("a:99999", 2, 1), "expected HOST:PORT"),
-        (("a:1", 2, 2), "--process_id=2 of --num_processes=2: expected a number from 0 to 1"),
-    ],
-)
-def test_places_that_cannot_be(given, message):
-    with pytest.raises(UserError, match=message):
-        distributed.process_info(*given)
-
-
 def addresses(monkeypatch, found):
     monkeypatch.setattr(distributed.socket, "getaddrinfo", lambda *a, **k: [(0, 0, 0, "", (found, 0))])
 
@@ -99,34 +66,6 @@ def test_process_0_listens_on_the_coordinators_address_alone(monkeypatch):
     assert distributed.bind_host("node1:1") == "10.1.2.3"
     addresses(monkeypatch, "fd00::1")
     assert distributed.bind_host("[fd00::1]:1") == "fd00::1"
-
-
-def test_a_name_that_its_own_machine_takes_for_loopback(monkeypatch):
-    addresses(monkeypatch, "127.0.1.1")  # as Debian's /etc/hosts has it
-    monkeypatch.setattr(distributed.socket, "socket", lambda *a: _Route("10.1.2.3"))
-    assert distributed.bind_host("node1:1") == "10.1.2.3"
-
-
-class _Route:
-    def __init__(self, own):
-        self._own = own
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        pass
-
-    def connect(self, address):
-        pass
-
-    def getsockname(self):
-        return self._own, 0
-
-
-def test_one_process_returns_as_ever():
-    assert not distributed.is_one_of_several()
-    distributed.exit_process(1)
 
 
 @pytest.fixture
@@ -186,41 +125,3 @@ def test_the_port_is_taken(port, monkeypatch):
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}"):
             meet(port, 0, 2)
-
-
-def test_a_port_that_is_given_up_in_time(port):
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        with socket.create_server(("127.0.0.1", port)):
-            host = pool.submit(meet, port, 0, 2)
-            time.sleep(0.5)
-        meet(port, 1, 2)
-        host.result()
-
-
-def connect(port):
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port), 5)
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"[1, 2]\n",
-    ],
-    ids=["nothing", "http", "list"],
-)
-def test_foreign_programs_are_ignored(port, sent):
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        host = pool.submit(meet, port, 0, 2)
-        with connect(port) as foreign:
-            if sent:
-                foreign.sendall(sent)
-            meet(port, 1, 2)
-            host.result()

@@ -69,16 +69,3 @@ def test_a_process_may_see_the_work_directory_late(tmp_path, make):
     assert list_steps(together / "checkpoints")[-1] == 8
     assert_same()
     assert not list((together / "checkpoints").glob("bad-*"))
-
-
-def test_an_error_of_one_process_ends_all_with_one_line(tmp_path):
-    inputs = tmp_path / "inputs"
-    inputs.mkdir()
-    command = fine_tuning(inputs)
-    with processes.Processes(command(tmp_path / "run"), 2, late={1: (inputs / "rows.csv", 300)}) as started:
-        assert started.wait() == [2, 2], started.transcript()
-    for lines in started.output:
-        (error,) = [line for line in lines if line.startswith("bert-jax: error: ")]
-        assert "rows.csv" in error, started.transcript()
-        assert not any("Traceback" in line for line in lines), started.transcript()
-    assert not (tmp_path / "run" / "config.json").exists()

@@ -27,17 +27,6 @@ def mesh_of(*sizes):
     return sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
 
 
-def parts(rows, *lengths, sizes=(1, 1, 1)):
-    batch = {"input_ids": jax.ShapeDtypeStruct((rows, *lengths), jnp.int32)}
-    return microbatches.for_forward_pass(batch, mesh_of(*sizes))
-
-
-def test_a_cpu_computes_about_1024_tokens_at_a_time():
-    assert parts(32, 128) == 4 and parts(128, 128) == 16 and parts(8, 128) == 1
-    assert parts(32, 512) == 16 and parts(4, 2048) == 4
-    assert parts(32, 4, 64) == 8  # four rows a group
-
-
 def test_rows_split_by_strides_and_join_in_their_order():
     batch = {"x": np.arange(12).reshape(6, 2)}
     split = microbatches.split_rows(batch, 3)

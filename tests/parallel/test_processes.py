@@ -173,31 +173,3 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
         said = "\n".join(started.output[number])
         assert "another task died" in said or "Traceback" in said, said
         assert said.count('File "') < 60  # no stacks of all threads
-
-
-def test_a_missing_process_is_named(records, tmp_path):
-    arguments = [*command(tmp_path / "run", records), "--initialization_timeout=5", "--num_processes=3"]
-    address = f"--coordinator_address=127.0.0.1:{processes.free_port()}"
-    started = [processes.start([*arguments, address, f"--process_id={n}"]) for n in (0, 2)]
-    for process in started:
-        output, _ = process.communicate(timeout=100)
-        assert process.returncode == 1
-        errors = [line for line in output.splitlines() if "error" in line]
-        assert len(errors) == 1 and "process 1 of 3 did not connect within 5 s" in errors[0], output
-
-
-def test_a_work_directory_that_one_process_does_not_see_is_refused_in_all(records, tmp_path):
-    port = processes.free_port()
-    common = [f"--coordinator_address=127.0.0.1:{port}", "--num_processes=2"]
-    workdirs = [tmp_path / host / "run" for host in ("a", "b")]
-    started = [
-        processes.start([*command(workdir, records), *common, f"--process_id={n}"])
-        for n, workdir in enumerate(workdirs)
-    ]
-    for process, workdir in zip(started, workdirs, strict=True):
-        output, _ = process.communicate(timeout=100)
-        errors = [line for line in output.splitlines() if "error" in line]
-        assert process.returncode == 2 and "Traceback" not in output, output
-        assert len(errors) == 1 and f"{workdir}, as process 0 on " in errors[0], output
-        assert "is not seen by process 1 on " in errors[0] and "--workdir" in errors[0], output
-        assert not (workdir / "config.json").exists()

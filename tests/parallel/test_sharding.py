@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 from support import states
 from support.models import packed_batch, tiny_task
 
-from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_numbers
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import OptimizerConfig
@@ -209,17 +208,3 @@ def test_a_process_has_its_rows_in_their_order():
     assert np.array_equal(sharding.local_rows(mesh, 1600), np.arange(1600))
     some = jax.sharding.Mesh(devices[:4].reshape(2, 1, 2), sharding.AXES)
     assert np.array_equal(sharding.local_rows(some, 6), np.arange(6))
-
-
-@pytest.mark.parametrize(
-    "sizes,said",
-    [
-        ((3, 1, 1), "product is 8"),
-        ((-1, -1, 1), "at most one"),
-        ((0, 1, 1), "product is 8"),
-        ((-1, 3, 1), "product is 8"),
-    ],
-)
-def test_a_mesh_that_does_not_fit(sizes, said):
-    with pytest.raises(UserError, match=said):
-        sharding.make_mesh(*sizes)

@@ -97,13 +97,6 @@ def test_the_updates_are_exported_to_peft_and_read_again(adapted, tmp_path):
     )
 
 
-@pytest.fixture(scope="module")
-def peft(tmp_path_factory, adapted):
-    folder = tmp_path_factory.mktemp("peft") / "out"
-    assert cli.main(["convert", f"--input={adapted}", f"--output={folder}", "--to=peft"]) == 0
-    return folder
-
-
 @pytest.mark.long
 def test_a_run_resumes_to_the_same_end(adapted, files, pretrained, tmp_path, capsys):
     fine_tuned.assert_resumes_to_the_same_end(

@@ -82,15 +82,6 @@ def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_p
 
 
 @pytest.mark.long
-def test_the_number_does_not_change_the_run(run, needed, tmp_path):
-    run(10**12, tmp_path / "one")
-    run(needed[1] - 1, tmp_path / "several")
-    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "several")]
-    for one, several in zip(*lines, strict=True):
-        assert json.loads(one)["mlm_loss"] == pytest.approx(json.loads(several)["mlm_loss"], rel=1e-6)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("pack", [True, False])
 def test_fine_tuning(files, pretrained, tmp_path, capsys, monkeypatch, pack, needed):
     """Packed or not, the batch that decides has the largest shape of those that are trained."""

@@ -53,15 +53,6 @@ def test_synthetic_batches_are_valid_rows(rows, length):
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
 
 
-def test_sequence_lengths_of_a_known_batch():
-    batch = {
-        "lengths": np.array([10, 7, 0]),
-        "starts": np.array([[0, 4, 9], [0, 12, 12], [12, 12, 12]]),
-        "first_lengths": np.array([[2, 2, 1], [3, 0, 0], [0, 0, 0]]),
-    }
-    assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
-
-
 @pytest.mark.slow
 def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
@@ -123,30 +114,3 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
     run_on_records(tmp_path, capsys, f"--config.masking.copies={copies}")
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
-
-
-def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
-    timed = []
-
-    def time_train_step(task, *rest, objective, **settings):
-        row = flops.row_flops(objective)(128, 19, 1)
-        timed.append((type(objective).__name__, row > flops.RowFlops.of(task)(128, 19)))
-        return {}
-
-    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    assert cli.main(["bench", "--config=pretrain/electra_tiny", "--batch_size=2", "--json"]) == 0
-    assert timed == [("ReplacedTokens", True)] and capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        (["--rows=half"], "--rows"),
-        (["--size=tiny", "--seq_length=1024"], "512"),
-        (["--config=pretrain/tiny", "--config.data.dir=nowhere"], "nowhere"),
-    ],
-)
-def test_mistakes_are_one_line(argv, expected, capsys):
-    assert cli.main(["bench", *argv]) == 2
-    error = capsys.readouterr().err
-    assert expected in error and error.count("\n") == 1

@@ -1,13 +1,10 @@
 """Runs that end with a budget of tokens or time: their rates, and how they resume."""
 
-import types
-
 import numpy as np
 import pytest
 from support import processes
 
 from bert_jax import checkpoint
-from bert_jax.training import budget
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -53,22 +50,3 @@ def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tm
     assert [line["step"] for line in lines(tmp_path / "parts", "eval")] == [6, end]
     code, output, _ = pretrain(tmp_path / "parts", more=["--allow_changes"], steps=1000, **TOKENS)
     assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
-
-
-@pytest.mark.slow
-def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch):
-    """A clock on which a second passes whenever it is read."""
-    fields = TOKENS | {"budget.tokens": 0, "budget.hours": 20 / 3600}
-    clock = iter(range(10**6))
-    monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    code, _, _ = pretrain(steps=6, **fields)
-    first = lines(tmp_path / "run")
-    # The clock starts again after the compilation, which does not count.
-    seconds = [1, 1, 2, 3, 4, 5]
-    np.testing.assert_allclose([line["budget"] for line in first], np.array(seconds) / 20, rtol=1e-6)
-    code, output, _ = pretrain(more=["--allow_changes"], steps=1000, **fields)
-    assert code == 0 and "resumed from step 6" in output
-    shares = [line["budget"] for line in lines(tmp_path / "run")]
-    np.testing.assert_allclose(shares, np.array([*seconds, 6, *range(6, 21), 20, 20]) / 20, rtol=1e-6)
-    rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
-    np.testing.assert_allclose(rates, np.interp(shares, [0, 0.25, 1], [0, 1e-3, 0]), rtol=1e-4, atol=1e-12)

@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from support import processes
-from support.processes import error_of
 
 from bert_jax import checkpoint, cli, convert
 
@@ -36,17 +35,6 @@ def test_a_run_left_to_right(causal):
     assert first["loss"] == pytest.approx(math.log(100), rel=0.05)
     assert last["kind"] == "eval" and {"clm_loss", "clm_accuracy"} <= last.keys()
     assert not any("mlm" in name or "nsp" in name for line in processes.metrics(causal) for name in line)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"model.causal": False}, "objective=causal_lm and model.causal=false"),
-        ({"masking.prob": 0.3}, "masking.prob=0.3: the objective causal_lm has no masks"),
-    ],
-)
-def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
-    assert told in error_of(pretrain(**CAUSAL | fields))
 
 
 @pytest.mark.slow
@@ -105,15 +93,3 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
     assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.describe(
         phases / "checkpoints" / str(STEPS)
     )
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"spikes.factor": 2}, "causal_steps=5 and spikes.factor=2"),
-        (CAUSAL, "causal_steps=5: the objective causal_lm has one phase"),
-        ({"optimizer.name": "lamb"}, "optimizer.name=lamb would shrink the next-sentence head"),
-    ],
-)
-def test_what_two_phases_cannot_be_is_told_in_one_line(pretrain, fields, told):
-    assert told in error_of(pretrain(**PHASES | fields))

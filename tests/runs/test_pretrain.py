@@ -47,12 +47,6 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     assert losses[1] < losses[0]  # of the first step
 
 
-@pytest.mark.long
-def test_going_on_from_another_run(pretrain, trained):
-    code, output, _ = pretrain(steps=7, resume_from=trained)
-    assert code == 0 and f"resumed from {trained}/checkpoints/6 at step 6" in output
-
-
 @pytest.fixture
 def masked_records(tmp_path):
     """A directory of records of another tool, with the newer names, and their vocabulary."""

@@ -42,12 +42,6 @@ def test_a_wrong_field_is_an_error_of_one_line(pretrain, field, value):
     assert field.rpartition(".")[2] in error or str(value) in error
 
 
-def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
-    data = processes.write_records(tmp_path / "records", words=96)
-    error = error_of(pretrain(trained, data, steps=6))
-    assert "the digest of the vocabulary is" in error and "the digest of the records" in error
-
-
 def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
     directory, changed = shutil.copytree(trained, tmp_path / "copy"), {"steps": 6, "optimizer.clip_norm": 2.0}
     assert "optimizer.clip_norm is 1.0 there and 2.0 here" in error_of(pretrain(directory, **changed))

@@ -49,21 +49,3 @@ def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     assert groups(tmp_path / "tuned") == {"encoder", "pooler", "classifier"}
     report = json.loads((tmp_path / "tuned" / "initialized.json").read_text())
     assert "pooler/dense/kernel" in report["new"]
-
-
-@pytest.mark.slow
-def test_other_masks(pretrain, records, tmp_path):
-    run = tmp_path / "run"
-    fields = {
-        "masking.strategy": "token", "masking.smoothing": 0.7, "masking.count": "fairseq",
-        "masking.replace": "0.5,0.5,0", "masking.exclude_special": True, "masking.prob": 0.4,
-        "masking.never_chosen": "special", "eval_masking.prob": 0.15, "eval_masking.replace": "1,0,0",
-    }  # fmt: skip
-    code, _, error = pretrain(run, records, steps=6, accumulate_steps=1, **fields)
-    assert (code, error) == (0, "")
-    assert json.loads((run / "config.json").read_text())["config"]["masking"]["max_predictions"] == 16
-    assert "mlm_loss" in processes.metrics(run)[-1]
-    assert pretrain(run, records, steps=6, **fields)[0] == 0
-    fields["masking.replace"] = "1,0,0"
-    code, _, error = pretrain(run, records, steps=6, **fields | {"masking.exclude_special": False})
-    assert code == 2 and "'0.5,0.5,0' there and '1,0,0' here" in error

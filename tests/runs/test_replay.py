@@ -75,16 +75,6 @@ def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
     assert code == 0 and "nothing to train" in output
 
 
-def test_what_cannot_be_is_told_in_one_line(pretrain, records, tmp_path):
-    assert "data.replay is empty" in error_of(pretrain(**{"data.replay_share": 0.2}))
-    other = processes.write_records(tmp_path / "words", words=96)
-    error = error_of(pretrain(**{"data.replay": other}))
-    assert f"the records {records} and {other} differ in their vocabulary" in error
-    other = processes.write_records(tmp_path / "long", length=64)
-    error = error_of(pretrain(**{"data.replay": other}))
-    assert error.endswith(f"the records {records} and {other} differ in their max_seq_length: 32 and 64\n")
-
-
 def test_both_count_by_their_share(records, general, tmp_path):
     config = defaults.pretrain("tiny")
     config.data.update(dir=str(records), replay=str(general))

@@ -1,6 +1,5 @@
 """Experiments: arms and measures, budgets, the settings of results, and the installed experiments."""
 
-import collections
 import dataclasses
 import json
 
@@ -127,19 +126,6 @@ def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(run, tmp_path):
     assert (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["--arms=smallest"], "--arms: 'smallest'"),
-        (["--steps=3", "--tokens=5"], "expected one of the three to be more than 0"),
-        (["--data=glue"], "--data=glue: expected NAME=DIR"),
-    ],
-)
-def test_mistakes_are_one_line(run, more, message):
-    code, _, error = run(*more)
-    assert code == 2 and message in error and error.count("\n") == 1
-
-
 @pytest.mark.parametrize("old, new", [("dev.csv", "dev2.csv"), ("accuracy", "f1")])
 def test_mistakes_of_fine_tunings_are_found_before_the_first_run(experiment, run, tmp_path, old, new):
     (tmp_path / "wrong.py").write_text((experiment / "batches.py").read_text().replace(old, new))
@@ -213,34 +199,6 @@ def test_results_with_other_records_are_not_mixed(judged, tmp_path, monkeypatch)
         judged(seeds=2).run()
 
 
-def test_steps_are_timed_again_where_the_settings_of_an_arm_have_changed(judged, monkeypatch):
-    timed, steps = [], []
-
-    def timing(self, arm, config, rows, causal):
-        timed.append((arm.name, rows))
-        return rows / 16
-
-    def stopped(config, directory, explicit):
-        steps.append(config.steps)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep.Sweep, "_time", timing)
-    monkeypatch.setattr(sweep.pretrain, "pretrain", stopped)
-    for batch_size in (8, 8, 16, 16, 8):
-        with pytest.raises(KeyboardInterrupt):
-            judged(batch_size=batch_size, budget=Budget(seconds=6)).run()
-    assert timed == [("one", 8)] * 2 + [("one", 16)] * 2 + [("one", 8)] * 2
-    assert steps == [12, 12, 6, 6, 12]
-
-
-def test_an_arm_needs_the_model_of_an_earlier_one(judged, tmp_path):
-    with pytest.raises(UserError, match="the model of arm 'one' has not been trained; add it to --arms"):
-        judged().run(["two"])
-    work = judged()
-    work.run(["one"])
-    assert work.model("two", 0) == str(tmp_path / "one" / "seed-0" / "pretraining")
-
-
 def test_two_sweeps_of_one_directory_do_not_run_at_a_time_and_lose_no_result(judged, tmp_path):
     other = Lock(tmp_path)
     other.acquire()
@@ -254,11 +212,6 @@ def test_two_sweeps_of_one_directory_do_not_run_at_a_time_and_lose_no_result(jud
     assert [row["arm"] for row in rows] == ["one", "one", "two"]
     first.run()
     assert first.results == rows
-
-
-def test_the_kinds_of_steps_are_counted():
-    kinds = sweep.step_kinds(config(steps=100, batch_ramp="0=4, 30=8", causal_steps=50)(None))
-    assert kinds == collections.Counter({(4, True): 30, (8, True): 20, (8, False): 50})
 
 
 @pytest.mark.parametrize(
@@ -321,15 +274,6 @@ def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretraine
                     fields.lookup(given, field)
                     fields.assign(given, field, value)
                 fields.check(given)
-
-
-def test_only_the_records_that_the_chosen_arms_need_are_made():
-    hour = INSTALLED["experiments/hour"]
-    assert hour.records_of(["hour"]) == ["rows", "pairs"], "with a budget of seconds, all arms are timed"
-    counted = dataclasses.replace(hour, budget=Budget(steps=9))
-    assert counted.records_of(["hour", "random weights"]) == ["rows"]
-    assert counted.records_of(["random weights"]) == []
-    assert INSTALLED["experiments/sentence_order"].records_of(["sop"]) == ["next", "sop"]
 
 
 @pytest.mark.slow

@@ -22,16 +22,6 @@ from bert_jax.workdir.run_directory import WorkDir
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.long
-def test_an_evaluator_of_ones_own_has_its_own_steps_and_lines(whole, tmp_path):
-    run, recorder = Run(tmp_path / "run"), Recorder(every=5)
-    run.evaluators = [recorder]
-    run.fit()
-    assert recorder.steps == [5, 10, 12] and run.steps_of("eval") == [6, 12]
-    assert [(line["step"], line["score"]) for line in run.lines("recorder")] == [(5, 2.5), (10, 5), (12, 6)]
-    assert run.lines("eval") == whole[0].lines("eval")
-
-
 def test_each_evaluation_that_was_missed_is_made_up_for(tmp_path):
     """Step 6 is saved and evaluated on the records, and then the other evaluator is interrupted."""
     run = Run(tmp_path / "run")

@@ -147,11 +147,3 @@ def test_others_are_refused_and_nothing_is_lost(tmp_path):
         fit(tmp_path / "new", 4, Head(values=False))
     fit(tmp_path, 4)
     checkpoint.verify(tmp_path / "checkpoints" / "4")
-
-
-@pytest.mark.long
-def test_another_run_goes_on_from_the_state(tmp_path):
-    fit(tmp_path / "first", 4)
-    said = []
-    second = fit(tmp_path / "second", 6, said=said, resume_from=str(tmp_path / "first"))
-    assert_same(second, fit(tmp_path / "whole", 6))

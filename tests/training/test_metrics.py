@@ -70,13 +70,6 @@ def test_tensorboard_events(tmp_path):
     assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1, 2, 3, 4]
 
 
-def test_events_of_a_run_that_starts_again_without_a_checkpoint(tmp_path):
-    write_run(tmp_path, range(1, 5))
-    time.sleep(1.01 - time.time() % 1)  # The names of event files have seconds.
-    write_run(tmp_path, [1])
-    assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1]
-
-
 def write_tables(directory, steps, start=0):
     writer = MetricsWriter(directory, terminal=False)
     writer.rewind(start)
@@ -180,21 +173,6 @@ def test_a_long_remote_run_does_not_upload_its_history_each_time(remote, monkeyp
         write_lines(writer, [201])
         writer.close()
         assert steps_of(folder) == list(range(1, 202))
-
-
-def test_plain_lines_without_a_terminal(tmp_path, capsys):
-    writer = MetricsWriter(tmp_path, total_steps=1000)
-    writer.rewind(0)
-    rates = {"sequences_per_second": 1234.56, "mfu": 0.345}
-    writer.write(50, {"loss": 7.12345, "learning_rate": 1e-4, "skipped": 0.0} | rates)
-    writer.write(100, {"loss": 7.0, "skipped": 2.0})
-    writer.write(100, {"mlm_loss": 6.5}, kind="eval")
-    writer.message("done")
-    writer.close()
-    first, second, third, last = capsys.readouterr().out.splitlines()
-    assert first == "step   50  loss 7.1235  lr 0.0001  1,234.6 seq/s  mfu 34.5%"
-    assert second.startswith("step  100  loss 7.0000  skipped 2  left ")
-    assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
 
 
 def test_other_processes_write_nothing(tmp_path, capsys):

@@ -11,20 +11,6 @@ from bert_jax.errors import UserError
 from bert_jax.training import optimizers
 
 
-def test_what_decays():
-    x = np.zeros(2)
-    params = {
-        "layers": {"query": {"kernel": x, "bias": x}, "norm": {"scale": x, "bias": x}},
-        "word_embeddings": x,
-        "mlm": {"bias": x},
-    }
-    assert optimizers.decay_mask(params, optimizers.Layers()) == {
-        "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
-        "word_embeddings": True,
-        "mlm": {"bias": False},
-    }
-
-
 def test_rates_decay_from_the_head_down():
     plain, decayed = one_update(), one_update(layer_decay=0.5)
     for name, factor in (
@@ -61,22 +47,6 @@ def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_be
     count = sum(each.size for each in update.values())
     clipped = one_update(frozen, clip_norm=0.01, weight_decay=0.0, name="sgd")
     np.testing.assert_allclose(clipped["classifier/bias"], 0.01 / np.sqrt(count), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (dict(freeze="nothing"), "matches none; names are like"),
-        (dict(freeze="encoder"), "freeze='encoder' matches none"),
-        (dict(freeze=".*"), "matches every tensor"),
-        (dict(freeze="("), "not a valid regular expression"),
-        (dict(no_decay="nothing"), "optimizer.no_decay='nothing' matches no parameter"),
-    ],
-    ids=["nothing", "a part", "everything", "regex", "no_decay"],
-)
-def test_mistakes_in_decay_and_freezing(changes, message):
-    with pytest.raises(UserError, match=message):
-        one_update(optimizers.freeze(Stacked(), changes.pop("freeze", "")), **changes)
 
 
 def test_rates_of_groups():

@@ -17,12 +17,3 @@ def test_the_steps_that_are_asked_for_leave_a_trace(tmp_path):
     said, traces = take_steps(tmp_path, (2, 3))
     assert len(traces) == 1 and traces[0].stat().st_size > 0
     assert said == [f"wrote a trace of steps 2 to 3: xprof {tmp_path}"]
-
-
-def test_a_run_that_goes_back_is_traced_once(tmp_path):
-    said = []
-    with Profiler(tmp_path, (2, 5), said.append) as profiler:
-        for step in (1, 2, 3, 1, 2, 3, 4, 5, 2):
-            profiler.before(step)
-            profiler.after(step, {"loss": jnp.ones(8)})
-    assert said == [f"wrote a trace of steps 2 to 5: xprof {tmp_path}"]

@@ -32,10 +32,6 @@ def test_wsd():
     np.testing.assert_allclose(rates(at, final_rate=0.02, **options), linear, rtol=1e-6)
 
 
-def test_product():
-    np.testing.assert_allclose(rates([1, 5, 10, 50], schedule="product"), [0.099, 0.475, 0.9, 0.5], rtol=1e-6)
-
-
 def test_the_triangle_of_crammed_bert():
     at = [0, 30, 75, 80, 100, 101]
     fields = dict(schedule="triangle", initial_rate=0.25, warmup_steps=75)
@@ -51,24 +47,6 @@ def test_floors():
     np.testing.assert_allclose(linear, [0.5, 1, 0.51, 0.02, 0.02], rtol=1e-6)
     cosine = rates(at, schedule="cosine", final_rate=0.1)
     np.testing.assert_allclose(cosine, [0.5, 1, 0.55, 0.1, 0.1], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (dict(schedule="wsd"), "cooldown_steps=0: wsd needs at least one"),
-        (dict(schedule="wsd", cooldown_steps=5, cooldown="cube"), "cooldown='cube' is unknown; .* sqrt"),
-        (
-            dict(schedule="wsd", cooldown_steps=91),
-            "cooldown_steps=91: .*with a warm-up of 10 steps",
-        ),
-        (dict(decay_steps=10), "warmup_steps=10: expected less than the 10 steps of the schedule"),
-        (dict(warmup_fraction=0.1), "warmup_fraction=0.1 and optimizer.warmup_steps=10: .* one length"),
-    ],
-)
-def test_mistakes(changes, message):
-    with pytest.raises(UserError, match=message):
-        rates([0], **changes)
 
 
 def test_the_fields_of_a_schedule_are_its_arguments():

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 import signal
 
 import jax
@@ -105,22 +104,6 @@ def test_skipped_steps_are_counted_across_stops(tmp_path, every, stops, step, le
     assert run.logged(f"going back to step {step}, without the next {left_out} batch")
 
 
-def test_a_run_whose_checkpoints_do_not_count_skipped_steps_resumes(tmp_path, monkeypatch):
-    run = Run(tmp_path / "run", steps=4, eval__every=0)
-    save = saving.Checkpointer.save
-
-    def save_without(checkpointer, step, state):
-        save(checkpointer, step, state.replace(skipped=None))
-
-    monkeypatch.setattr(saving.Checkpointer, "save", save_without)
-    run.fit()
-    assert "skipped" not in checkpoint.describe(run.path / "checkpoints" / "4")
-    monkeypatch.undo()
-    run.config.steps = 8
-    assert run.fit().skipped == 0 and run.logged("resumed from step 4")
-    assert "skipped" in checkpoint.describe(run.path / "checkpoints" / "8")
-
-
 @pytest.mark.parametrize("spoiled, log_every", [({0, 1}, 1), ({1}, 1)], ids=["no step", "the last step"])
 def test_a_run_that_ends_without_a_finite_loss_is_an_error(tmp_path, spoiled, log_every):
     run = Run(tmp_path / "run", steps=2, log_every=log_every)
@@ -148,31 +131,6 @@ def test_checkpoints_after_the_good_one_are_set_aside_even_if_the_run_is_killed_
     state = run.fit()
     assert run.logged("resumed from step 4") and run.logged("is set aside as abandoned-5")
     assert run.saved() == [6, 7] and int(state.step) == 7
-
-
-@pytest.fixture
-def started_from_another(tmp_path):
-    """A run that starts from step 4 of another one and goes back there, and the checkpoints of the other."""
-    other = Run(tmp_path / "other", steps=4, checkpoint__every=2, checkpoint__keep=9, eval__every=0)
-    other.fit()
-    run = Run(tmp_path / "run", checkpoint__every=0, eval__every=0, resume_from=str(other.path))
-    spoil(run, {7, 8, 9})
-    return run, other.path / "checkpoints"
-
-
-@pytest.mark.long
-def test_a_run_goes_back_to_the_step_of_another_run_that_it_started_from(started_from_another):
-    run, others = started_from_another
-    run.before_batch = at(8, lambda: shutil.copytree(others / "2", others / "6"))
-    assert run.fit().step == 12
-    assert [line for line in run.output if "resumed from" in line] == [
-        f"resumed from {others / '4'} at step 4",
-    ] * 2
-    # Killed before its first checkpoint, it starts there again.
-    shutil.rmtree(run.path / "checkpoints")
-    run.output.clear()
-    run.fit()
-    assert run.logged(f"resumed from {others / '4'} at step 4")
 
 
 def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
@@ -225,14 +183,3 @@ def test_a_spike_is_skipped_and_the_rule_resumes_exactly(tmp_path, monkeypatch):
     with pytest.raises(Preempted):
         again.fit()
     assert_same(again.fit(), state)
-
-
-def test_a_rule_for_spikes_is_turned_on_and_off_between_two_starts(tmp_path):
-    run = with_spikes(Run(tmp_path / "run", steps=4, checkpoint__every=0, eval__every=0))
-    run.config.spikes.factor = 0.0
-    assert run.fit().recent is None
-    run.config.spikes.factor, run.config.steps = 5.0, 6
-    state = run.fit()
-    assert run.logged("resumed from step 4") and np.isfinite(np.asarray(state.recent)).sum() == 2
-    run.config.spikes.factor, run.config.steps = 0.0, 8
-    assert run.fit().recent is None and run.logged("resumed from step 6")

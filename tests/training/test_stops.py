@@ -1,6 +1,5 @@
 """Runs that are stopped by a signal or a stall: what is saved, and how they resume."""
 
-import itertools
 import signal
 import threading
 import time
@@ -9,7 +8,7 @@ import types
 import jax
 import pytest
 from jax.experimental import multihost_utils
-from support.regression import Recorder, Regression, Run, assert_same, at, make_batch, send, stopping_at_once
+from support.regression import Recorder, Run, assert_same, at, send, stopping_at_once
 
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted
@@ -80,34 +79,6 @@ def test_a_stop_request_does_not_wait_for_a_compilation():
         with pytest.raises(Interrupted):
             guard.compile(types.SimpleNamespace(compile=lambda: released.wait(30)))
     released.set()
-
-
-def test_programs_that_are_compiled_in_the_loop_are_traced_in_the_contexts_of_the_caller(tmp_path):
-    """Those of evaluations, and that of the train step for batches of another shape."""
-    seen = {}
-
-    class Noting(Regression):
-        def loss(self, params, batch, rngs):
-            contexts = jax.config.jax_default_matmul_precision, jax.config.jax_numpy_dtype_promotion
-            seen.setdefault(len(batch["x"]), set()).add(contexts)
-            return super().loss(params, batch, rngs)
-
-    run = Run(tmp_path / "run", steps=6)
-    run.task = Noting()
-    run.train_data = lambda step, own: (make_batch(n, 8 if n > 2 else 16) for n in itertools.count(step))
-    run.eval_data = lambda own, step: (make_batch(1000 + n, 24) for n in range(2))
-    with jax.default_matmul_precision("highest"), jax.numpy_dtype_promotion("strict"):
-        run.fit()
-    assert seen == {rows: {("highest", "strict")} for rows in (8, 16, 24)}
-    assert run.steps_of("train") == list(range(1, 7)) and run.steps_of("eval") == [6]
-
-
-def test_a_run_without_progress_is_ended():
-    ended = threading.Event()
-    said = []
-    with Watchdog(0.05, lambda message: (said.append(message), ended.set())):
-        assert ended.wait(10)
-    assert len(said) == 1 and "no step for" in said[0] and "limit: 0.05 s" in said[0]
 
 
 LIMIT = 0.5

@@ -62,15 +62,6 @@ def test_an_error_in_the_data_ends_the_run_with_what_was_saved(tmp_path):
     assert run.saved() == [4]
 
 
-def test_an_unexpected_initial_loss_is_reported(tmp_path, whole):
-    first = whole[0].lines("train")[0]["loss"]
-    for expected, warns in ((first * 1.02, False), (first * 1.2, True)):
-        run = Run(tmp_path / f"{expected}", steps=3)
-        run.task.initial_loss = expected
-        run.fit()
-        assert run.logged("warning: the untrained model's loss is") == warns
-
-
 def test_from_given_weights(tmp_path):
     run = Run(tmp_path / "run", steps=1, checkpoint__every=0)
     run.initial_params = {"encoder": {"w": WEIGHTS}}
@@ -97,12 +88,6 @@ def test_going_on_from_another_run(whole, tmp_path):
     assert_same(run.fit(), whole[1])
     assert run.logged("resumed from") and run.steps_of("train") == list(range(6, 13))
     assert first.saved() == [4, 5]
-
-
-def test_a_step_with_accumulation_goes_on_the_same_batches(whole, tmp_path):
-    state = Run(tmp_path / "run", accumulate_steps=2).fit()
-    expected = np.asarray(whole[1].params["encoder"]["w"])
-    np.testing.assert_allclose(np.asarray(state.params["encoder"]["w"]), expected, rtol=1e-5)
 
 
 def test_a_directory_taken_over_stops_the_run(tmp_path, monkeypatch):

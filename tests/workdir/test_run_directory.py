@@ -133,20 +133,6 @@ def test_a_run_with_a_field_that_no_longer_exists_resumes_if_it_had_the_default(
             opened.open_run(make_run(), FIELDS)
 
 
-def test_a_torn_config_is_told(opened):
-    (Path(opened.path) / "config.json").write_text('{"command": ')
-    with pytest.raises(UserError, match=r"config.json: not JSON"):
-        opened.open_run(make_run(), FIELDS)
-
-
-def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
-    with WorkDir(tmp_path / "run"), pytest.raises(UserError, match="in use by another run"):
-        with WorkDir(tmp_path / "run"):
-            pass
-    with WorkDir(tmp_path / "run"):
-        pass
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".model"])
 def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
     (tmp_path / f"some{suffix}").write_bytes(b"words")
