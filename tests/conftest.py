@@ -5,7 +5,6 @@ import gc
 import importlib.metadata
 import os
 import platform
-import pwd
 import sys
 import tempfile
 from pathlib import Path
@@ -106,26 +105,6 @@ def unreadable(monkeypatch):
         monkeypatch.setattr(os, "scandir", scandir)
 
     return refuse
-
-
-@pytest.fixture
-def without_home(tmp_path, monkeypatch):
-    """As in a container whose user is a number that /etc/passwd does not have."""
-
-    def unknown(uid):
-        raise KeyError(uid)
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-@pytest.fixture
-def foreign_caches(without_home, monkeypatch):
-    """The folder of the caches belongs to another user."""
-    another = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: another)
 
 
 @pytest.fixture(scope="module")

@@ -39,14 +39,6 @@ def test_load_params_reports_new_and_unused(copy, mesh):
     assert sorted(params) == ["encoder"]
 
 
-def test_load_params_places_and_casts(copy, mesh):
-    where = NamedSharding(mesh, PartitionSpec("fsdp"))
-    target = {"encoder": {"kernel": jax.ShapeDtypeStruct((16, 32), jnp.bfloat16, sharding=where)}}
-    kernel = checkpoint.load_params(copy, target)[0]["encoder"]["kernel"]
-    assert (kernel.dtype, kernel.sharding) == (jnp.bfloat16, where)
-    assert_same(kernel, make_state(mesh, 6).params["encoder"]["kernel"].astype(jnp.bfloat16))
-
-
 def test_load_params_merges_an_update_of_a_rank_that_no_mesh_divides(tmp_path, mesh):
     rng = np.random.default_rng(0)
     shapes = {"kernel": (16, 32), "kernel_lora_a": (16, 3), "kernel_lora_b": (3, 32), "kernel_lora_scale": ()}

@@ -101,15 +101,6 @@ def test_errors_are_one_line_and_a_code(use, capsys, error, code, line):
     assert captured.err == line and not captured.out.strip()
 
 
-@pytest.mark.parametrize("words", [1, 10**5], ids=["at the end", "at once"])
-def test_output_that_cannot_be_written_is_named(use, capsys, monkeypatch, words):
-    use("bench", command(lambda flags, args: print("word " * words)))
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert cli.main(["bench"]) == 1
-    assert capsys.readouterr().err == "bert-jax: error: the output: No space left on device\n"
-
-
 def test_config_with_argument_and_overrides(use, config_file):
     seen = []
     use("pretrain", config_command(seen))

@@ -132,16 +132,6 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
     assert list(Texts("-")) == texts
 
 
-def test_pairs(embed, model):
-    pairs = [("the cat", "a dog is big"), ("one", "two")]
-    expected = Embedder(model).embed(pairs)
-    path, _ = embed("--pairs", content="\n".join(map("\t".join, pairs)), name="pairs.tsv")
-    np.testing.assert_array_equal(np.load(path), expected)
-    rows = "\n".join(json.dumps({"a": a, "b": b}) for a, b in pairs)
-    path, _ = embed("--text_a=a", "--text_b=b", "--overwrite", content=rows, name="pairs.jsonl")
-    np.testing.assert_array_equal(np.load(path), expected)
-
-
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 2)
     monkeypatch.setattr(engine, "_ENCODE_CHUNK", 1)

@@ -6,12 +6,8 @@ import shutil
 import jax
 import jax.numpy as jnp
 import pytest
-from support import processes
-from support.conversions import random_model
 
-from bert_jax import checkpoint, cli, tokenization
-from bert_jax.convert.formats import work_directory
-from bert_jax.models.config import EncoderConfig
+from bert_jax import checkpoint, cli
 
 
 @pytest.fixture
@@ -62,27 +58,3 @@ def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
     code, report = inspect(capsys, workdir)
     assert code == 1 and len(report["problems"]) == 1 and "checkpoints/5" in report["problems"][0]
     assert "10" in report["facts"] and "5" not in report["facts"]
-
-
-def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
-    """A field of a config each, whose values another run can be given."""
-    config = EncoderConfig(
-        vocab_size=100,
-        hidden_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=16,
-    )
-    vocabulary = processes.write_vocabulary(tmp_path / "vocab.txt")
-    model = random_model(config, "pretraining").replace(tokenizer=tokenization.load(vocabulary))
-    work_directory.FORMAT.write(model, tmp_path / "run")
-    assert (tmp_path / "run" / "config.json").exists()
-    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "0"):
-        assert cli.main(["inspect", str(path)]) == 0
-        said = capsys.readouterr().out
-        assert (
-            "architecture: num_hidden_layers 3, hidden_size 24, num_attention_heads 4, intermediate_size 40, "
-            "max_position_embeddings 16, type_vocab_size 2, vocab_size 100\n" in said
-        )
-        assert "parts: encoder, mlm, nsp, pooler\n" in said

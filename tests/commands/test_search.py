@@ -1,10 +1,8 @@
 """Search: an index is made once and used again, exactly or by a graph, with a second model or without."""
 
 import dataclasses
-import io
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -72,19 +70,6 @@ def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(sear
             assert [result["text"] for result in one["results"]] == [DOCUMENTS[i] for i in order[row]]
             assert [result["id"] for result in one["results"]] == [str(i) for i in order[row]]
             np.testing.assert_allclose([x["score"] for x in one["results"]], scores[row], atol=1e-5)
-
-
-@pytest.mark.long
-def test_queries_of_flags_and_of_standard_input_and_what_the_terminal_shows(search, model, monkeypatch):
-    first = search("--query=a red cat", "--query=one", "--top=2")
-    lines = first.out.splitlines()
-    order, _ = expected(model, 2)
-    assert lines[0] == "a red cat" and lines[3] == "one" and len(lines) == 6
-    assert lines[1].split()[0] == "1" and lines[1].endswith(DOCUMENTS[order[0, 0]])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a red cat\none\n")))
-    assert search("--top=2", corpus="").out == first.out
-    everything = search("--query=one", "--top=1000", "--json")
-    assert len(everything[0]["results"]) == len(DOCUMENTS)
 
 
 def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
@@ -170,15 +155,6 @@ def test_a_damaged_index_is_told_in_one_line(search, tmp_path, name, left):
     assert len(search("--query=one", "--overwrite", "--json")[0]["results"]) == 10
 
 
-@pytest.mark.parametrize("corpus", ["none.txt", "empty.txt", "bad.jsonl"])
-def test_a_mistake_leaves_an_index_as_it_is(search, tmp_path, corpus):
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
-    expected = search("--query=one", "--json")
-    search("--query=one", "--overwrite", corpus=corpus, code=2)
-    assert search("--query=one", "--json", corpus="") == expected
-
-
 def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, checkpoint):
     """Another model, other weights, settings of vectors, prompt or corpus are errors that say what to do."""
     expected = search("--query=one", "--json")
@@ -204,13 +180,3 @@ def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, check
     assert search("--query=one", "--json") == expected  # the same content, as of a copy
     path.write_text(content.replace("small green dog", "small green dig"))
     assert "made from another corpus" in search("--query=one", code=2).err
-
-
-def test_queries_with_a_corpus_of_standard_input(search, tmp_path, monkeypatch, checkpoint):
-    expected = search("--query=one", "--json")
-    texts = "".join(f"{x}\n" for x in DOCUMENTS).encode()
-    flags = ["--corpus=-", f"--model={checkpoint}", f"--index={tmp_path / 'other'}"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts)))
-    assert "give --query=TEXT or --queries=FILE" in search(*flags, corpus="", code=2).err
-    assert search(*flags, "--query=one", "--json", corpus="") == expected
-    assert search(*flags[1:], "--query=one", "--json", corpus="") == expected

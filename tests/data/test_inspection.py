@@ -92,12 +92,6 @@ def test_sound_records(records, capsys):
     assert sum(n * count for n, count in enumerate(train["sequence_lengths"])) == train["tokens"]
 
 
-def problem(capsys, path):
-    code, report = inspect(capsys, path)
-    assert code == 1 and report["problems"]
-    return "\n".join(report["problems"])
-
-
 def test_damage_is_told_with_file_and_offset_and_the_rest_is_read(records, capsys):
     directory = records()
     path = os.path.join(directory, "train-00001-of-00002.tfrecord")
@@ -115,21 +109,6 @@ def test_damage_is_told_with_file_and_offset_and_the_rest_is_read(records, capsy
     code, report = inspect(capsys, directory)
     assert code == 1 and report["facts"]["train"]["rows"] == 150 and len(report["problems"]) == 1
     assert f"{path} at byte {offsets[120]}: the file ends inside" in report["problems"][0]
-
-
-def test_record_files_of_others(tmp_path, capsys):
-    # An int64 list [1, 300], packed, as TensorFlow writes it.
-    values = b"\x0a\x03\x01\xac\x02"
-    entry = b"\x0a\x03ids" + b"\x12" + bytes([len(values) + 2]) + b"\x1a" + bytes([len(values)]) + values
-    example = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
-    path = str(tmp_path / "other.tfrecord")
-    tfrecord.write_records(path, [example] * 3)
-    code, report = inspect(capsys, path)
-    assert code == 0 and report["facts"]["features"] == {"ids: int64": 3}
-    tfrecord.write_records(path, [example, b"\xff", example])
-    assert f"{path} at byte {16 + len(example)}: not a tf.train.Example" in problem(capsys, path)
-    tfrecord.write_records(path, [])
-    assert "is empty" in problem(capsys, path)
 
 
 def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):

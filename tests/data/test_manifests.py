@@ -11,38 +11,6 @@ from bert_jax.data import cache, manifests, records
 from bert_jax.errors import UserError
 
 
-def test_the_counts_of_parts_are_summed():
-    counts = ("documents", "rows", "sequences", "tokens", "random_next", "labeled")
-    languages = {"en": {"documents": 2, "rows": 4, "sequences": 10, "tokens": 100}}
-    one = dict(zip(counts, (2, 4, 10, 100, 3, 6), strict=True)) | {"files": ["a"], "languages": languages}
-    one |= {"sequence_lengths": [0, 1, 9], "sequences_per_row": [0, 2, 2]}
-    languages = {
-        "de": {"documents": 1, "rows": 1, "sequences": 1, "tokens": 12},
-        "en": {"documents": 0, "rows": 0, "sequences": 1, "tokens": 8},
-    }
-    other = dict(zip(counts, (1, 1, 2, 20, 0, 0), strict=True)) | {"files": ["b"], "languages": languages}
-    other |= {"sequence_lengths": [0, 0, 1, 1], "sequences_per_row": [0, 0, 1]}
-    merged = manifests.merge_splits([one, other], 30)
-    assert merged == dict(zip(counts, (3, 5, 12, 120, 3, 6), strict=True)) | {
-        "files": ["a", "b"],
-        "sequence_lengths": [0, 1, 10, 1],
-        "sequences_per_row": [0, 2, 3],
-        "languages": {
-            "en": {"documents": 2, "rows": 4, "sequences": 11, "tokens": 108},
-            "de": {"documents": 1, "rows": 1, "sequences": 1, "tokens": 12},
-        },
-        "fill": 120 / (5 * 30),
-        "random_next_share": 3 / 6,
-    }
-    # What is not known of one part is not known of both; then all sequences count as labeled.
-    unknown = ("labeled", "languages", "sequence_lengths", "sequences_per_row")
-    for name in unknown:
-        without = {key: value for key, value in other.items() if key != name}
-        found = manifests.merge_splits([one, without], 30)
-        assert found.keys() == merged.keys() - {name}
-        assert found["random_next_share"] == (3 / 12 if name == "labeled" else 3 / 6)
-
-
 def change(directory, *place, value):
     path = os.path.join(directory, manifests.FILE)
     with open(path) as file:

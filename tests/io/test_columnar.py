@@ -88,22 +88,6 @@ def test_files_that_are_damaged_or_missing(tmp_path):
         columnar.Table(tmp_path / "none.parquet")
 
 
-def test_bytes_are_text_where_they_are_utf8(tmp_path):
-    values = [b"gut", "schön".encode(), None, "schön".encode("latin-1")]
-    parquet.write_table(
-        pyarrow.table({"text": pyarrow.array(values, pyarrow.binary())}), tmp_path / "a.parquet"
-    )
-    found = [row["text"] for row in columnar.Table(tmp_path / "a.parquet").rows()]
-    assert found == ["gut", "schön", None, values[3]]
-
-    text = pyarrow.array([value or b"" for value in values], pyarrow.binary()).view(pyarrow.string())
-    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "b.parquet", row_group_size=2)
-    for start in (0, 2, 3):
-        with pytest.raises(UserError, match=r"b.parquet: row 4, column 'text': .*no text in UTF-8"):
-            list(columnar.Table(tmp_path / "b.parquet").rows(start=start))
-    assert len(list(columnar.Table(tmp_path / "b.parquet").rows(end=3))) == 3
-
-
 @pytest.mark.parametrize("different", [400, 3], ids=["each-its-own", "three-that-repeat"])
 def test_few_long_texts_are_in_memory_at_a_time(tmp_path, different):
     long = 100_000

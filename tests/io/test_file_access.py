@@ -62,8 +62,3 @@ def test_every_file_of_a_user_is_read_and_written_by_io():
         if lines and name not in ALLOWED:
             wrong[name] = lines
     assert not wrong
-
-
-def test_no_reason_is_left_of_a_module_that_needs_none():
-    idle = [name for name in ALLOWED if not any(found((ROOT / name).read_text(encoding="utf-8")))]
-    assert idle == []

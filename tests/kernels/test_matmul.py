@@ -68,26 +68,6 @@ def test_einsum_and_its_gradients(spec, sizes):
             assert_close(one, np.float64(expected))
 
 
-def operands_of_dots(function, *arguments):
-    """Returns the dtypes of the left operands of the products in a compiled program."""
-    text = jax.jit(function).lower(*arguments).compile().as_text()
-    dtypes = dict(re.findall(r"%([\w.-]+) = (\w+)\[", text))
-    return [dtypes[name] for name in re.findall(r" dot\((?:\S+ )?%([\w.-]+),", text)]
-
-
-@pytest.mark.parametrize("summed", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_products_of_bfloat16_stay_so(summed):
-    """Also if the result is transposed; XLA may swap the operands."""
-    x = drawn(0, 64, 64)
-
-    def function(a, b):
-        found = matmul.matmul(a, b, summed, jnp.float32)
-        return jnp.tanh(matmul.materialize(found).T), matmul.matmul(b, a, summed)
-
-    assert operands_of_dots(function, x, x) == ["bf16", "bf16"]
-    jax.block_until_ready(jax.jit(function)(x, x))
-
-
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("name", ["cpu", "gpu", "tpu"])
 def test_values_and_gradients_are_those_of_one_product(monkeypatch, name, has_bias):

@@ -17,10 +17,8 @@ from bert_jax.parallel import sharding
         ("avx512f avx512_bf16 gfni", "", True),
         ("avx512f amx_bf16 amx_tile", "--xla_cpu_use_fusion_emitters=false", True),
         ("avx512f avx512_vnni", "", False),
-        ("avx512f avx512_bf16", "--xla_cpu_max_isa=AMX --xla_dump_to=x", True),
         ("avx512f avx512_bf16", "--xla_cpu_max_isa=AVX512_BF16", True),
         ("avx512f avx512_bf16", "--xla_cpu_max_isa=AVX512_VNNI", False),
-        ("avx512f avx512_bf16", "--xla_cpu_max_isa=avx2", False),
         (None, "", False),
     ],
 )

@@ -159,14 +159,6 @@ def test_it_is_lowered_for_tpus(name):
     assert "tpu_custom_call" in lowering.lower(step, "tpu", params, ids).as_text()
 
 
-def test_one_type_is_every_tokens():
-    """A template with types gives a model with one type vector an id that is beyond its table."""
-    made, params = model("roberta")
-    ids, types, *rest = inputs()
-    apply = jax.jit(lambda types: Encoder(made).apply({"params": params}, ids, types, *rest))
-    np.testing.assert_array_equal(apply(types), apply(0 * types))
-
-
 @pytest.mark.long
 def test_layers_are_read_from_the_names_of_axes():
     made = make("albert")

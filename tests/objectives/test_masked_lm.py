@@ -121,17 +121,3 @@ def test_masks_of_records_do_not_depend_on_the_step(masked_rows):
     prepared = [tiny_task().prepare(masked_rows, jax.random.key(seed), True) for seed in range(2)]
     jax.tree.map(np.testing.assert_array_equal, *prepared)
     np.testing.assert_array_equal(prepared[0]["input_ids"], masked_rows["input_ids"])
-
-
-@pytest.mark.long
-def test_no_next_sentence_label_leaves_a_loss_without_it():
-    task = tiny_task()
-    batch = packed_batch(rows=8, slots=1)
-    batch["first_lengths"] = batch["lengths"][:, None]
-    batch["next_sentence_labels"] = np.full((8, 1), -1, np.int32)
-    prepared = prepare(task, batch)
-    params = sharding.unbox(jax.jit(task.init)(jax.random.key(0)))
-    pairs, metrics = jax.jit(task.loss)(params, prepared, None)
-    assert not np.asarray(prepared["token_type_ids"]).any() and float(prepared["sequences"].sum()) == 8
-    assert [float(losses.mean(pair)) for pair in (pairs["nsp"], metrics["nsp_accuracy"])] == [0.0, 0.0]
-    assert float(losses.mean(pairs["mlm"])) > 1

@@ -95,12 +95,6 @@ def gathered(text):
     return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
 
 
-@pytest.mark.long
-def test_rows_stay_on_their_devices():
-    step, arguments = evaluation((8, 1, 1), 3)
-    assert gathered(step.lower(*arguments).compile().as_text()) == 0
-
-
 class Plain:
     """An objective whose outputs show which rows are computed together."""
 

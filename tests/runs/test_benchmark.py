@@ -1,7 +1,6 @@
 import json
 from collections.abc import Iterator
 
-import jax
 import numpy as np
 import pytest
 from support import processes
@@ -11,10 +10,7 @@ from bert_jax.commands import bench
 from bert_jax.data import packed
 from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
-from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import flops
-from bert_jax.training.step import TrainSetup
 
 SMALL = EncoderConfig(
     vocab_size=200,
@@ -51,27 +47,6 @@ def test_synthetic_batches_are_valid_rows(rows, length):
         assert len(lengths) == 16 and len(set(lengths.tolist())) > 4
     else:
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
-
-
-@pytest.mark.slow
-def test_rates_follow_from_the_seconds_and_the_batch():
-    task = benchmark.make_task(SMALL, 64)
-    batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
-    config = PretrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=1), steps=100)
-    program = TrainSetup.from_config(config, task, jax.devices()[:1])
-    result = benchmark.time_train_step(task, program, batch, steps=3)
-    lengths, seconds = benchmark.sequence_lengths(batch), result["seconds"]
-    assert len(seconds) == 3 and np.isfinite(result["loss"]) and result["memory_bytes"] > 0
-    assert result["sequences_per_second"]["best"] == pytest.approx(len(lengths) / min(seconds))
-    assert result["tokens_per_second"]["median"] == pytest.approx(lengths.sum() / np.median(seconds))
-    assert result["rows_per_second"]["best"] == pytest.approx(8 / min(seconds))
-    assert result["fill"] == pytest.approx(lengths.sum() / (8 * 64))
-    row_flops = flops.RowFlops.of(task)
-    row = row_flops(64, 12, round(len(lengths) / 8))
-    assert result["model_flops_per_second"]["best"] == pytest.approx(8 * row / min(seconds))
-    real = sum(row_flops(int(n), max(1, round(0.15 * n))) for n in lengths)
-    peak = result["peak_flops_per_second"]
-    assert result["share_of_peak_without_padding"]["best"] == pytest.approx(real / min(seconds) / peak)
 
 
 def run_on_records(tmp_path, capsys, *flags):

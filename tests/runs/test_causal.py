@@ -37,26 +37,6 @@ def test_a_run_left_to_right(causal):
     assert not any("mlm" in name or "nsp" in name for line in processes.metrics(causal) for name in line)
 
 
-@pytest.mark.slow
-def test_fine_tuning_reads_the_last_token(causal, tmp_path, capsys):
-    """A label that only the words behind [CLS] tell is learned."""
-    table, workdir = tmp_path / "train.csv", tmp_path / "run"
-    table.write_text("sentence,label\n" + "".join(f"word{n} word{n % 2},{n % 2}\n" for n in range(64)))
-    fields = {
-        "init_from": causal, "init_ignore": "pooler/.*", "data.train": table, "data.eval": table,
-        "data.text_a": "sentence", "data.label": "label", "max_seq_length": 32, "batch_size": 16,
-        "epochs": 8, "optimizer.learning_rate": 3e-3,
-    }  # fmt: skip
-    arguments = [f"--config.{name}={value}" for name, value in fields.items()]
-    command = ["finetune", "--config=finetune/classification", f"--workdir={workdir}", *arguments]
-    assert cli.main(command) == 0
-    accuracy = json.loads((workdir / "best.json").read_text())["scores"]["accuracy"]
-    assert accuracy > 0.9
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={workdir}", f"--input={table}", "--json"]) == 0
-    assert f'"accuracy": {accuracy}' in capsys.readouterr().out
-
-
 # The run of two phases: the border is within an interval of the log, and each phase has several checkpoints.
 STEPS, BORDER = 8, 5
 PHASES = {

@@ -43,23 +43,3 @@ def test_they_are_those_of_the_checkpoint(filled, step):
         assert list(tokens) == [candidate.token for candidate in expected[sentence]]
         probabilities = [100 * candidate.probability for candidate in expected[sentence]]
         assert [float(share.removesuffix("%")) for share in shares] == pytest.approx(probabilities, abs=0.06)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"optimizer.freeze": "encoder/embeddings/.*", "causal_steps": 1},
-        {"distillation.losses": "logits=1"},
-    ],
-    ids=["frozen", "distilled"],
-)
-def test_objectives_that_wrap_masked_lm(pretrain, filled, tmp_path, fields):
-    if "distillation.losses" in fields:
-        fields = fields | {"distillation.teacher": filled}
-    code, _, error = pretrain(**FIELDS | {"steps": 3, "eval.every": 0, "optimizer.warmup_steps": 1} | fields)
-    assert code == 0, error
-    expected = MaskFiller(str(tmp_path / "run"), dtype="float32")(TEXTS, top=1)
-    (table,) = read_tables(tmp_path / "run", "eval/fills")
-    best = [mask[0].token for text in expected for mask in text]
-    assert [row[1].split(" ")[0] for row in table["rows"]] == best

@@ -58,20 +58,6 @@ def finetuned(tmp_path_factory, files, pretrained):
 
 
 @pytest.mark.long
-def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
-    flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
-    flags += ("--config.data.eval=", "--config.eval.every=0")
-    assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
-    output = capsys.readouterr().out
-    assert "a batch of 48 examples is packed into 24 rows of 16 tokens" in output
-    assert output.splitlines()[-1].startswith(
-        f"saved in {tmp_path}/packed/checkpoints/2; try: bert-jax predict --workdir={tmp_path}/packed "
-    )
-    assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
-    assert "packed" not in capsys.readouterr().out
-
-
-@pytest.mark.long
 def test_a_run_learns_and_reports(finetuned, pretrained, files):
     best = json.loads((finetuned / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9
@@ -184,38 +170,6 @@ def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, t
     monkeypatch.setattr(outputs, "make_predict", real)
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
     assert next(line["step"] for line in read_metrics(tmp_path / "run", "eval")) == 2
-
-
-@pytest.mark.long
-def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp_path, capsys):
-    changes = ["--config.data.eval=", "--config.epochs=1", "--config.eval.every=0"]
-    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
-    assert not (tmp_path / "run" / "best").exists()
-    capsys.readouterr()
-    command = ["evaluate", f"--workdir={tmp_path}/run", f"--input={files}/dev.csv", "--json"]
-    assert cli.main(command) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["checkpoint"].endswith("checkpoints/6") and found["examples"] == 29
-    assert cli.main(["evaluate", f"--workdir={tmp_path}/run"]) == 2
-    assert "--split=dev: the run has no such file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ("--config.init_from=nowhere", "nowhere: no such directory"),
-        ("--config.data.train=missing.csv", "missing.csv: no such file; expected a "),
-        ("--config.data.text_a=text", "no column 'text' for --config.data.text_a"),
-        ("--config.task=sentiment", "task=sentiment: there is no such task; the tasks are "),
-        ("--config.max_seq_length=33", "max_seq_length=33: expected 4 to 32"),
-        ("--config.task=regression", "is not a finite number"),
-        ("--config.batch_size=12", "batch_size=12 must be a multiple"),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, message):
-    assert cli.main(arguments(files, tmp_path / "run", pretrained, change)) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
 
 
 def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, capsys):

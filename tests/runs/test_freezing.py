@@ -15,9 +15,8 @@ from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
-from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import optimizers
-from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
 
 FREEZE = "encoder/embeddings/.*|encoder/layers/0/.*"
@@ -92,25 +91,6 @@ def test_a_run_resumes_to_the_same_end(frozen, files, pretrained, tmp_path, caps
     fine_tuned.assert_resumes_to_the_same_end(
         lambda copy: run(files, copy, pretrained), frozen, tmp_path / "run", capsys
     )
-
-
-@pytest.mark.parametrize("pattern", ["encoder/.*", "(?!nsp/).*", FREEZE])
-def test_the_optimizer_has_no_array_for_what_is_frozen(pattern):
-    config, mesh = OptimizerConfig(), sharding.make_mesh()
-    task = tiny_task(num_hidden_layers=2)
-
-    def sizes(objective):
-        optimizer, _ = optimizers.make_optimizer(config, 100_000, objective)
-        state = abstract_state(objective, optimizer, mesh)
-        return [sum(x.size for x in jax.tree.leaves(tree)) for tree in state.parameters.values()], sum(
-            x.size for x in jax.tree.leaves(state.opt_state)
-        )
-
-    ((count,), moments), ((trained, kept), fewer) = (
-        sizes(task),
-        sizes(optimizers.freeze(task, pattern)),
-    )
-    assert moments == 2 * count and trained + kept == count and fewer == 2 * trained < moments
 
 
 @pytest.mark.slow

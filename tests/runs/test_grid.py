@@ -68,18 +68,6 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert json.loads((tmp_path / "summary.json").read_text()) == found
 
 
-def test_a_table_of_settings():
-    runs = [
-        {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
-        for score in (0.5, 0.9, 0.8)
-    ]
-    found = grid.summarize("batch_size=16", runs)
-    assert found["seeds"] == 3 and found["degenerate"] == 1
-    one = found["scores"]["accuracy"]
-    assert (one["median"], one["best"], one["worst"]) == (0.8, 0.9, 0.5)
-    assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
-
-
 @pytest.mark.parametrize(
     "path", ["../../ckpt/mini", "/home/ada/mini", "gs://bucket/mini", "a%2Fb", "a/b", ".."]
 )
@@ -96,46 +84,3 @@ def test_the_best_run_of_a_setting(metric, best):
     runs = [{"scores": {metric: score}, "metric": metric} for score in (0.5, 0.1, 0.8)]
     found = grid.best_run("runs", grid.summarize("", runs), ml_collections.ConfigDict({"seed": 0}))
     assert found == os.path.join("runs", f"seed-{best}")
-
-
-@pytest.mark.slow
-def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):
-    more = ["--config.early_stopping=2", "--config.epochs=40", "--config.eval.every=2"]
-    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
-    assert "stopped early" in capsys.readouterr().out
-    best = json.loads((tmp_path / "best.json").read_text())
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    steps = [line["step"] for line in lines if line["kind"] == "eval"]
-    assert best["since_best"] == 2 and best["last_step"] == steps[-1] == best["step"] + 4 < 80
-    assert (tmp_path / "checkpoints" / str(steps[-1])).is_dir()
-    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
-    assert "nothing to train: the run was stopped early" in capsys.readouterr().out
-    assert json.loads((tmp_path / "best.json").read_text()) == best
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--seeds=0"], "--seeds=0"),
-        (["--grid=batch_size=16", "--grid=batch_size=32"], "expected a field once"),
-        (["--grid=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
-        (["--grid=metrics=accuracy,f1_macro"], "and all the same metrics"),
-        (["--grid=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
-        (["--seeds=2", "--config.seed=4294967295"], "seed=4294967296 must be at most 4,294,967,295"),
-        (["--grid=batch_size=16,3_2"], "--grid=batch_size=3_2: expected values of the type int"),
-        (
-            ["--seeds=2", "--config.data.eval=", "--config.eval.every=0"],
-            "compares its runs by their first metric",
-        ),
-    ],
-)
-def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
-    assert cli.main(command(files, tmp_path, pretrained, *more)) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert not list(tmp_path.iterdir())  # nothing was run before the mistake was found
-
-
-def test_semicolons_separate_values_with_commas():
-    parsed = grid.parse_grid(["class_weights=a=3,b=1;balanced", "dimensions=8,16;"])
-    assert parsed == {"class_weights": ["a=3,b=1", "balanced"], "dimensions": ["8,16", ""]}

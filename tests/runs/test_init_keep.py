@@ -43,15 +43,3 @@ def test_the_embeddings_are_kept_and_the_rest_is_drawn_as_from_scratch(files, pr
     report = json.loads((tmp_path / "kept" / "initialized.json").read_text())
     assert len(report["loaded"]) == 5 and set(report["loaded"]) | set(report["new"]) == set(found)
     assert {"encoder", "pooler", "mlm", "nsp"} == {name.split("/")[0] for name in report["unused"]}
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        (["init_keep=embeddings"], "init_keep='embeddings' matches no parameter of the encoder"),
-        (["init_keep=encoder/layers/0/.*"], "in some layers only"),
-    ],
-)
-def test_mistakes(files, pretrained, tmp_path, capsys, fields, message):
-    command = arguments(files, tmp_path / "run", pretrained, *(f"--config.{field}" for field in fields))
-    assert message in fine_tuned.mistake(command, capsys)

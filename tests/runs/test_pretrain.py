@@ -25,19 +25,6 @@ def test_what_is_in_the_work_directory(trained, records):
     assert run_directory.load_tokenizer(trained).encode_batch(["word3 word94"]) == [[8, 99]]
 
 
-def test_the_metrics_of_a_run(trained):
-    lines = processes.metrics(trained)
-    assert [(line["kind"], line["step"]) for line in lines] == [
-        ("train", 1), ("train", 2), ("train", 4), ("train", 6), ("eval", 6),
-    ]  # fmt: skip
-    assert {
-        "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "grad_norm", "learning_rate",
-        "sequences_per_second", "tokens_per_second", "skipped",
-    } <= set(lines[0])  # fmt: skip
-    assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
-    assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(lines[-1])
-
-
 @pytest.mark.long
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)

@@ -8,8 +8,6 @@ from bert_jax.runs import pretrain
 from bert_jax.settings import pretrain_config
 from bert_jax.training.optimizers import make_optimizer
 
-_SMALL = ("17m", "32m", "68m")
-
 
 @pytest.mark.parametrize(
     "name, size",
@@ -57,8 +55,6 @@ def load_config(name, argument):
     [
         ("ettin-17m+8k", 250e9, 3e-3, 1.5e-3, 0.3, (160_000, 10_000)),
         ("ettin-17m+decay", 50e9, 1.5e-3, 0.04 * 1.5e-3, 0.15, (160_000, 160_000)),
-        ("ettin-150m+decay", 50e9, 4e-4, 0.04 * 4e-4, 0.15, (160_000, 160_000)),
-        ("modernbert-base+8k", 250e9, 3e-4, 3e-4, 0.3, (160_000, 10_000)),
         ("modernbert-large+decay", 50e9, 5e-5, 5e-8, 0.3, (160_000, 10_000)),
         ("ettin-1b+8k", 250e9 / 3, 5e-4, 2.5e-4, 0.3, (160_000, 10_000)),
     ],

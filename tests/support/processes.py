@@ -169,12 +169,10 @@ class Processes:
         arguments: the arguments of the command, without those that give a process its place in the run.
         processes: the number of processes to start.
         devices: the number of CPU devices of each process.
-        heartbeat_timeout: the value of the flag, in seconds.
-        missing: the number of processes of the run that are never started.
         late: {number: (directory, seconds)} of the processes that see a directory late; see `late_directory`.
     """
 
-    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0, late=()):
+    def __init__(self, arguments, processes, devices=2, late=()):
         programs = {
             number: (late_directory.__file__, *map(str, given)) for number, given in dict(late).items()
         }
@@ -184,9 +182,9 @@ class Processes:
                 [
                     *arguments,
                     f"--coordinator_address={address}",
-                    f"--num_processes={processes + missing}",
+                    f"--num_processes={processes}",
                     f"--process_id={number}",
-                    f"--heartbeat_timeout={heartbeat_timeout}",
+                    "--heartbeat_timeout=10",
                 ],
                 devices,
                 programs.get(number, ("-m", "bert_jax")),

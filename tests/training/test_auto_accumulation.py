@@ -41,9 +41,6 @@ def test_programs_that_the_compiler_refuses_do_not_fit(tells):
     assert compiler.tried == [1, 2, 4, 8]  # the limit rules none out
 
 
-STATE, BATCH = 1024, 8 * 16 * 4
-
-
 def refusing(message):
     def compile_():
         raise jax.errors.JaxRuntimeError(message)

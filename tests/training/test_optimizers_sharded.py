@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
@@ -115,22 +114,3 @@ def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(name, args, tmp_path)
 
 def make_optimizer_of(name, args):
     return make_optimizer(OptimizerConfig(name=name, args=args), 20_000, Words())[0]
-
-
-def test_moments_lie_where_their_parameters_do():
-    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
-    for name, args in (("lion", ""), ("stable_adamw", ""), ("adafactor", "min_dim_size_to_factor=8")):
-        abstract = state.abstract_state(Words(), make_optimizer_of(name, args), mesh)
-        specs = {}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract.opt_state):
-            if "query" in jax.tree_util.keystr(path):
-                specs[leaf.shape] = leaf.sharding.spec
-        full = (LAYERS, HIDDEN, HEADS, SIZE)
-        if name != "adafactor":
-            assert specs == {full: PartitionSpec(None, "fsdp", "tensor", None)}
-        else:  # one factor for each of the largest dimensions, and what is not factored is a single number
-            assert specs == {
-                (LAYERS, HEADS, SIZE): PartitionSpec(None, "tensor", None),
-                (LAYERS, HIDDEN, HEADS): PartitionSpec(None, "fsdp", "tensor"),
-                (LAYERS, 1): PartitionSpec(None, None),
-            }

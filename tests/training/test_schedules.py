@@ -1,16 +1,8 @@
 """The schedules of successors of BERT: their known answers, and the fields that each of them uses."""
 
-import contextlib
-import inspect
-
 import numpy as np
-import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.settings import defaults, pretrain_config
 from bert_jax.settings.run_config import (
-    SCHEDULE_FIELDS,
-    WITHOUT_END,
     PretrainOptimizerConfig,
 )
 from bert_jax.training import schedules
@@ -47,19 +39,3 @@ def test_floors():
     np.testing.assert_allclose(linear, [0.5, 1, 0.51, 0.02, 0.02], rtol=1e-6)
     cosine = rates(at, schedule="cosine", final_rate=0.1)
     np.testing.assert_allclose(cosine, [0.5, 1, 0.55, 0.1, 0.1], rtol=1e-6)
-
-
-def test_the_fields_of_a_schedule_are_its_arguments():
-    common = {"step", "learning_rate", "warmup_steps", "total_steps"}
-    for name, function in schedules.SCHEDULES.items():
-        config = defaults.pretrain("tiny")
-        cooldown = {"cooldown_steps": 9} if name == "wsd" else {}
-        config.optimizer.update({"schedule": name, "decay_steps": 90, "warmup_steps": 0, **cooldown})
-        refuses = pytest.raises(UserError, match=f"optimizer.decay_steps=90: the schedule {name} has no end")
-        with refuses if name in WITHOUT_END else contextlib.nullcontext():
-            pretrain_config.pretraining(config)
-        assert float(function(np.float32(0), 1.0, 0, 100, **cooldown)) == 1, name  # without a warm-up
-        values = [float(function(np.float32(85), 1.0, 10, total, **cooldown)) for total in (90, 180)]
-        assert (values[0] == values[1]) == (name in WITHOUT_END)
-        taken = set(inspect.signature(function).parameters) - common
-        assert taken == set(SCHEDULE_FIELDS.get(name, ())), name

@@ -71,22 +71,14 @@ def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
     ("name", "value", "told"),
     [
         ("config__model__num_hidden_layers", 3, "model.num_hidden_layers is 2 there and 3 here"),
-        ("config__model__dtype", "bfloat16", "model.dtype is 'auto' there and 'bfloat16' here"),
         ("config__optimizer__learning_rate", 0.5, "optimizer.learning_rate is 0.0001 there and 0.5 here"),
-        ("config__optimizer__name", "other", "optimizer.name is 'adamw' there and 'other' here"),
         ("config__seed", 1, "seed is 0 there and 1 here"),
-        ("config__steps", 7, "steps is 1000000 there and 7 here"),
-        ("config__batch_size", 8, "batch_size is 256 there and 8 here"),
-        ("config__masking__strategy", "span", "masking.strategy is 'token' there and 'span' here"),
-        ("config__init_from", "x", "init_from is '' there and 'x' here"),
-        ("config__data__eval_split", "x", "data.eval_split is 'eval' there and 'x' here"),
         (
             "records__fingerprint",
             "ab" * 32,
             "the digest of the records in --config.data.dir is 'f' there and abababababab here",
         ),
         ("vocabulary__digest", "e", "the digest of the vocabulary is 'd' there and 'e' here"),
-        ("vocabulary__lower_case", True, "vocabulary.lower_case is False there and True here"),
         ("command", "finetune", "command is 'pretrain' there and 'finetune' here"),
     ],
 )
@@ -196,11 +188,7 @@ NEW_CPU = Target("cpu", "bfloat16")
         (None, "auto", CPU, "float32", None),
         (None, "auto", TPU, "bfloat16", None),
         (None, "auto", NEW_CPU, "bfloat16", "model.dtype=bfloat16, for which this CPU has units"),
-        (None, "bfloat16", NEW_CPU, "bfloat16", None),
         ("float32", "auto", NEW_CPU, "float32", "model.dtype=float32, as this run was started"),
-        ("bfloat16", "auto", NEW_CPU, "bfloat16", None),
-        (None, "bfloat16", CPU, "bfloat16", None),
-        ("float32", "auto", CPU, "float32", None),
         (
             "float32",
             "auto",
@@ -209,7 +197,6 @@ NEW_CPU = Target("cpu", "bfloat16")
             "model.dtype=float32, as this run was started; a new run",
         ),
         ("bfloat16", "auto", CPU, "bfloat16", "a new run on this cpu would compute in float32"),
-        ("auto", "auto", TPU, "bfloat16", None),
         ("bfloat16", "float32", TPU, "float32", None),  # open_run refuses it then
     ],
 )

@@ -1,5 +1,4 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import numpy_lstm
@@ -7,7 +6,7 @@ from support.models import packed_batch, tiny_config
 from support.numpy_lstm import drawn
 
 from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
-from bert_jax.models.row_inputs import INPUTS, packed_inputs, row_inputs
+from bert_jax.models.row_inputs import INPUTS, packed_inputs
 
 CONFIG = tiny_config(hidden_size=8, num_attention_heads=2, intermediate_size=16)
 SKIPPED = (2, 3)  # [CLS] and [SEP] of `packed_batch`
@@ -76,23 +75,3 @@ def test_packed_rows_give_what_a_calculation_by_hand_gives(pairs, attends):
     for row, slot, sides in expected:
         np.testing.assert_allclose(found[row, slot], logits_by_hand(params, sides, attends), atol=2e-5)
     assert len(expected) > 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("attends", [False, True])
-def test_padding_and_the_order_of_a_pair(attends):
-    """Padding adds nothing, and neither text is read with special tokens."""
-    model, variables = make(True, attends)
-    a, b = [5, 6, 7], [8, 9]
-
-    def features(first, second, length, pad):
-        ids = [2, *first, 3, *second, 3]
-        rows = row_inputs(
-            jnp.array([ids + [pad] * (length - len(ids))]), jnp.array([len(ids)]), jnp.array([len(first) + 2])
-        )
-        return model.apply(variables, *(rows[name] for name in INPUTS))
-
-    once = features(a, b, 8, 0)
-    np.testing.assert_allclose(features(a, b, 16, 55), once, atol=1e-6)
-    assert np.abs(features(b, a, 8, 0) - once).max() > 1e-3
-    assert np.all(np.isfinite(features(a, [], 8, 0)))

@@ -43,25 +43,6 @@ def model():
 
 
 @pytest.mark.long
-def test_a_packed_row_gives_what_its_sequences_give_alone(model):
-    task, params = model
-    batch = packed_batch(rows=6)
-    _, packed = apply(task, params, batch)
-    rows, slots = np.nonzero(batch["first_lengths"])
-    alone = {name: np.array(batch[name][rows]) for name in batch}
-    alone["input_ids"][:] = 0
-    alone["starts"][:], alone["first_lengths"][:] = [0, 32, 32], 0
-    for number, (row, slot) in enumerate(zip(rows, slots, strict=True)):
-        start = batch["starts"][row, slot]
-        end = min([*batch["starts"][row, slot + 1 :], batch["lengths"][row]])
-        alone["input_ids"][number, : end - start] = batch["input_ids"][row, start:end]
-        alone["lengths"][number] = end - start
-        alone["first_lengths"][number, 0] = batch["first_lengths"][row, slot]
-    assert len(rows) > 6
-    np.testing.assert_allclose(apply(task, params, alone)[1][:, 0], packed[rows, slots], atol=1e-6)
-
-
-@pytest.mark.long
 def test_scan_unroll_and_remat_change_nothing(model):
     task, params = model
     batch = packed_batch(rows=2)
@@ -77,20 +58,6 @@ def test_scan_unroll_and_remat_change_nothing(model):
         gradient = gradient_of(params, task.config.replace(**change))
         for a, b in zip(jax.tree.leaves(reference), jax.tree.leaves(gradient), strict=True):
             np.testing.assert_allclose(a, b, atol=2e-5, err_msg=str(change))
-
-
-@pytest.mark.long
-def test_causal_tokens_see_no_later_token():
-    task, params = make(causal=True)
-    batch = packed_batch(rows=3, slots=1)
-    changed = batch | {"input_ids": batch["input_ids"].copy()}
-    changed["input_ids"][:, 6] = 77
-    mine, theirs = apply(task, params, batch)[0], apply(task, params, changed)[0]
-    np.testing.assert_array_equal(mine, theirs)  # positions 0 to 3
-    bidirectional = tiny_task()
-    assert (
-        np.abs(apply(bidirectional, params, batch)[0] - apply(bidirectional, params, changed)[0]).max() > 1e-4
-    )
 
 
 @pytest.mark.long

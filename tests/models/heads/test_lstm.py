@@ -7,10 +7,9 @@ from support import numpy_lstm
 from support.models import packed_batch, tiny_config
 from support.numpy_lstm import drawn
 
-from bert_jax.convert.families import FAMILIES
 from bert_jax.models import ClassificationModel
 from bert_jax.models.heads.lstm import Lstm
-from bert_jax.models.heads.structures import NO_DROPOUT, SEQUENCE, SPANS, TOKENS
+from bert_jax.models.heads.structures import SEQUENCE, SPANS, TOKENS
 from bert_jax.models.row_inputs import INPUTS, packed_inputs
 from bert_jax.parallel.sharding import unbox
 
@@ -61,12 +60,6 @@ def test_initialization_factorizes_no_batch_of_matrices():
 def inputs_of(batch):
     rows = packed_inputs(batch) | {"input_ids": batch["input_ids"]}
     return [rows[name] for name in INPUTS], rows
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
-def test_dropout_comes_once(family):
-    for head in family.classifiers.values():
-        assert head.with_lstm(3).drop_in == NO_DROPOUT
 
 
 @pytest.mark.long
