@@ -8,10 +8,10 @@ r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of word
     bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
-Files are TSV (a quote is a character), CSV or JSON lines; columns go by name, or by number from 0. The labels
-are those of the training file. Run the same command again to resume. The work directory keeps the checkpoint
-that is best on the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports
-median, best and spread; --grid tries values of a field and may be given several times.
+Files are TSV, CSV or JSON lines; columns go by name, or by number from 0. The labels are those of the
+training file. Run the same command again to resume. The work directory keeps the checkpoint that is best on
+the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports median, best and
+spread; --grid tries values of a field and may be given several times.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ class PretrainEvalConfig(EvalConfig):
     sentences: str = free(
         "The capital of France is [MASK].; She opened the door and went into the [MASK].; The water in the "
         "river was too [MASK] to drink.; They have [MASK] in this house for ten years.",
-        "sentences whose masks are filled at each evaluation, for TensorBoard, the trackers and `bert-jax "
-        "report` ([evaluation.md](evaluation.md#fills-of-masks)), with `;` between; empty for none",
+        "sentences whose masks are filled at each evaluation, for TensorBoard, the trackers and the report "
+        "of `bert-jax plot` ([evaluation.md](evaluation.md#fills-of-masks)), with `;` between; empty: none",
     )
 
 
