@@ -3,14 +3,11 @@
 import os
 import shutil
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from bert_jax import cli, convert
-from bert_jax.convert import conversion, formats, model_card, parity
-from bert_jax.convert.families import bert
-from bert_jax.convert.formats import work_directory
+from bert_jax.convert import conversion, formats, parity
 from bert_jax.errors import UserError
 
 
@@ -90,14 +87,6 @@ def test_a_checkpoint_that_a_killed_process_was_replacing_is_restored(export, tm
     assert "was restored" in said and "exists already; --overwrite replaces it" in said
 
 
-@pytest.mark.parametrize("head", bert.FAMILY.heads)
-def test_head_and_labels_outlive_a_work_directory(make_model, tmp_path, head):
-    model = make_model(head)
-    work_directory.FORMAT.write(model, tmp_path)
-    again = convert.load(tmp_path)
-    assert (again.head, again.labels, again.config) == (model.head, model.labels, model.config)
-
-
 @pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
 def test_a_wrong_conversion_leaves_nothing(export, tmp_path, monkeypatch, to):
     folder, _ = export()
@@ -124,49 +113,3 @@ def test_not_a_number_is_a_difference(make_model):
     wrong = right | {"pooled": np.full_like(right["pooled"], np.nan)}
     with pytest.raises(UserError, match="in pooled"):
         parity.compare("it", right, wrong)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
-def test_the_model_is_changed_on_its_way(export, tmp_path, capsys, to):
-    folder, model = export()
-    tokens = tmp_path / "tokens"
-    tokens.write_text("berlin\nunaffables\nrome\n")
-    out = tmp_path / "out"
-    flags = [f"--add_tokens={tokens}", "--layers=1", "--positions=20", "--pad_vocab_to=8", "--dtype=bfloat16"]
-    assert cli.main(["convert", f"--input={folder}", f"--output={out}", f"--to={to}", *flags]) == 0
-    assert "layers: 2 -> 1" in capsys.readouterr().out
-    changed = convert.load(out)
-    config, vocabulary = changed.config, changed.tokenizer
-    assert (config.num_hidden_layers, config.max_position_embeddings, config.vocab_size % 8) == (1, 20, 0)
-    assert vocabulary.tokens[1:3] == ["berlin", "unaffables"] and vocabulary.tokens[-1] == "rome"
-    assert vocabulary.lower_case and len(vocabulary.tokens) == len(model.tokenizer.tokens) + 1
-    kept = np.asarray(model.params["encoder/layers/stack/layer/query/bias"][1:], ml_dtypes.bfloat16)
-    assert np.array_equal(
-        np.float32(changed.params["encoder/layers/stack/layer/query/bias"]), np.float32(kept)
-    )
-
-
-def test_pushing_asks_the_hub(export, tmp_path, monkeypatch, capsys):
-    calls = []
-
-    class Hub:
-        def create_repo(self, name, exist_ok):
-            calls.append(name)
-            return f"https://hub/{name}"
-
-        def upload_folder(self, repo_id, folder_path):
-            calls.append(sorted(os.listdir(folder_path)))
-            if repo_id == "me/full":
-                raise OSError("no space\nleft")
-
-    monkeypatch.setattr(model_card.huggingface_hub, "HfApi", Hub)
-    folder, _ = export()
-    command = ["convert", f"--input={folder}", "--to=huggingface"]
-    assert cli.main([*command, f"--output={tmp_path / 'a'}", "--push_to=me/it"]) == 0
-    assert "https://hub/me/it" in capsys.readouterr().out
-    assert calls[0] == "me/it" and {"README.md", "model.safetensors"} < set(calls[1])
-    assert cli.main([*command, f"--output={tmp_path / 'b'}", "--push_to=me/full"]) == 2
-    error = capsys.readouterr().err
-    assert "no space left" in error and error.count("\n") == 1 and (tmp_path / "b" / "config.json").exists()
-    assert cli.main([*command, f"--output={tmp_path / 'c'}", "--push_to=it"]) == 2

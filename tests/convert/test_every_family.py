@@ -204,25 +204,3 @@ def test_a_cell_of_the_table(folders, tmp_path, feature, family, works):
     else:
         with pytest.raises(UserError):
             FEATURES[feature](folders[family], tmp_path)
-
-
-_ROLES = ("pad", "bos", "eos", "cls", "sep")
-
-
-@pytest.mark.parametrize(
-    "family, expected",
-    [
-        ("bert", {"pad": 0}),
-        ("distilbert", {"pad": 0}),
-        ("electra", {"pad": 0}),
-        ("albert", {"pad": 0, "bos": 2, "eos": 3}),
-        ("roberta", {"pad": 1, "bos": 0, "eos": 2}),
-        ("xlm-roberta", {"pad": 1, "bos": 0, "eos": 2}),
-        ("modernbert", {"pad": 0, "bos": 4, "eos": 5, "cls": 4, "sep": 5}),
-    ],
-)
-def test_the_config_has_the_special_tokens_of_the_vocabulary(folders, tmp_path, family, expected):
-    """Where transformers' class has an id of its own, which may be beyond the vocabulary."""
-    run("convert", f"--input={folders[family]}", f"--output={tmp_path / 'out'}", "--to=huggingface")
-    fields = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert {role: fields[f"{role}_token_id"] for role in _ROLES if f"{role}_token_id" in fields} == expected

@@ -7,7 +7,6 @@ from support.fine_tuned import make_run
 
 from bert_jax.convert import model_card
 from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
-from bert_jax.runs import grid
 
 SCORES = [
     "## Held-out results",
@@ -46,30 +45,6 @@ def test_a_run(run):
     assert lines[start : start + len(SCORES)] == SCORES
 
 
-def test_an_export_has_the_same_scores(run):
-    made = model_card.make(work_directory.FORMAT.read(run), str(run), "bert-jax convert").splitlines()
-    start = made.index(SCORES[0])
-    assert made[start : start + len(SCORES)] == SCORES
-    assert "bert-jax finetune --seed=1" in made and "bert-jax convert" in made
-
-
-@pytest.mark.parametrize(
-    "path, published",
-    [
-        ("runs/mini", "runs/mini"),
-        ("/home/ada/runs/mini", "mini"),
-        ("../ada/mini", "mini"),
-        ("gs://adas-bucket/runs/mini", "mini"),
-        ("https://host/mini?key=12", "mini"),
-        ("tfds:/home/ada/data/glue", "tfds:glue"),
-        ("init_from=/home/ada/mini", "init_from=mini"),
-        ("learning_rate=5e-05", "learning_rate=5e-05"),
-    ],
-)
-def test_paths_of_the_machine_are_not_published(path, published):
-    assert model_card.public_path(path) == published
-
-
 def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
     command = (
         "bert-jax finetune --config=/home/ada/mine.py:x --workdir=/home/ada/run --config.data_dir=../ada/x "
@@ -83,25 +58,6 @@ def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
         "--config.optimizer.learning_rate=5e-05 --grid=batch_size=16,32 --compare=a,b --grid=init_from=a,b "
         "--hub_token=... --batch_tokens=64 '--config.init_ignore=encoder/layers/.*' '--text=two words'"
     )
-
-
-def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
-    home = "/home/ada"
-    fields = dict(data_dir=f"{home}/glue", init_from=f"{home}/mini")
-    directory = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"], fields, train=f"{home}/train.tsv")
-    config = json.loads((directory / "config.json").read_text())
-    config["command_line"] = f"bert-jax finetune --workdir={home}/run --config.init_from={home}/mini"
-    (directory / "config.json").write_text(json.dumps(config))
-    setting = grid.setting_of({"init_from": f"{home}/mini", "batch_size": 8})
-    scores = {"matthews": dict.fromkeys(("median", "best", "worst", "deviation"), 0.5)}
-    one = {"setting": setting, "seeds": 1, "degenerate": 0, "scores": scores}
-    export = model_card.make(
-        work_directory.FORMAT.read(directory), str(directory), f"bert-jax convert --input={home}/run"
-    )
-    for text in (model_card.of_run(str(directory)), model_card.of_repeats(str(directory), [one]), export):
-        assert home not in text and str(tmp_path) not in text
-        assert "| started from | mini |" in text and "| trained on | train.tsv |" in text
-    assert "| init_from=mini,batch_size=8 |" in model_card.of_repeats(str(directory), [one])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.conversions import random_model
@@ -14,7 +13,6 @@ from support.models import tiny_config
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import surgery, vocabulary
-from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -120,48 +118,10 @@ def test_rows_of_padding_are_no_part_of_the_mean_and_are_left_out(model, tmp_pat
         np.testing.assert_array_equal(padded.params[name], x)
 
 
-@pytest.fixture(scope="module")
-def sentence_piece(tmp_path_factory):
-    path = tmp_path_factory.mktemp("spm")
-    text = ["the cat is running and the dog was singing", "a virus runs the town", "sing the song again"]
-    sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter(text * 20),
-        model_prefix=str(path / "m"),
-        vocab_size=60,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        pad_piece="[PAD]",
-        unk_piece="[UNK]",
-        control_symbols="[CLS],[SEP],[MASK]",
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return tokenization.load(str(path / "m.model"))
-
-
-def test_sentence_piece_and_wordpiece_share_words_pieces_and_special_tokens(sentence_piece, tmp_path):
-    model = model_of(sentence_piece)
-    pieces = set(sentence_piece.tokens)
-    word = next(t for t in sentence_piece.tokens if t.startswith("▁") and len(t) > 2 and t[1:] not in pieces)
-    piece = next(t for t in sentence_piece.tokens if t.isalpha() and t[0] != "▁")
-    tokens = [*SPECIAL[::-1], word[1:], "##" + piece, word[1:] + "zzz☃"]
-    new, report = vocabulary.replace_vocabulary(model, load(tmp_path / "new.txt", tokens))
-    np.testing.assert_array_equal(rows(new, *SPECIAL, *tokens[5:7]), rows(model, *SPECIAL, word, piece))
-    assert (report.kept, report.new, report.fallback) == (7, 1, 0)
-
-
 def test_added_tokens_take_the_unused_places_and_then_the_end(model):
     added = vocabulary.add_tokens(model.tokenizer, ["covid", "the", "##emia", "covid", "lung"])
     assert added == [*SPECIAL, "covid", "##emia", *OLD[7:], "lung"]
     assert vocabulary.add_tokens(model.tokenizer, ["covid"]) == [*SPECIAL, "covid", *OLD[6:]]
-
-
-@pytest.mark.parametrize("tokens", [["the", "run"], ["covid-19"], ["Covid"]])
-def test_tokens_that_would_do_nothing_are_errors(model, tokens):
-    with pytest.raises(UserError, match="to add"):
-        vocabulary.add_tokens(model.tokenizer, tokens)
 
 
 def test_byte_level_bpe_replaces_and_is_replaced(model):

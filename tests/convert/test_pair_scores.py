@@ -53,11 +53,3 @@ def test_the_activation_and_the_length_are_kept(converted, save):
     fields = json.loads((folder / "config.json").read_text())
     assert fields["sentence_transformers"] == {"activation_fn": IDENTITY}
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 10
-
-
-@pytest.mark.parametrize("length", [16, 512, 10**30, None])
-def test_other_classifiers_are_as_they_were(converted, length):
-    models, folder = converted(length, lambda folder: None)
-    assert [model.scores for model in models] == [PairScores()] * 2
-    assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
-    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 16

@@ -54,23 +54,6 @@ def test_a_released_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "modules, pooling, unsupported",
-    [
-        (["Transformer", "Pooling", "Dense"], None, "the module Dense"),
-        (
-            ["Transformer", "Pooling", "LayerNorm"],
-            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
-            "its pooling and the module LayerNorm",
-        ),
-        (["Transformer", "Pooling"], {"pooling_mode": "weightedmean"}, "its pooling"),
-        (["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, ""),
-    ],
-)
-def test_what_is_not_computed_is_named(tmp_path, modules, pooling, unsupported):
-    assert sentences.read(write(tmp_path, modules, pooling), 512).unsupported == unsupported
-
-
-@pytest.mark.parametrize(
     "files, expected",
     [
         ({"sentence_bert_config": {"max_seq_length": 16}, "tokenizer_config": {"model_max_length": 32}}, 16),
@@ -130,16 +113,3 @@ def test_every_conversion_keeps_them(make_model, tmp_path, similarity):
     assert huggingface.FORMAT.read(tmp_path / "out").sentence == sentence
     card = (tmp_path / "out" / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
-
-
-def test_the_length_of_the_tokenizer_of_a_plain_folder_is_kept(export, tmp_path):
-    folder, model = export("masked_lm", pooler=False)
-    for name in ("modules.json", "sentence_bert_config.json"):
-        (folder / name).unlink()
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 9}))
-    model = huggingface.FORMAT.read(folder)
-    assert model.sentence == SentenceVectors(max_seq_length=9)
-    (tmp_path / "out").mkdir()
-    huggingface.FORMAT.write(model, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9

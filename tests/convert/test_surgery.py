@@ -12,10 +12,8 @@ from support.conversions import random_model
 from support.models import VOCAB, tiny_config
 
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import families, surgery
-from bert_jax.convert.model import Model
-from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel, assembled
+from bert_jax.convert import surgery
+from bert_jax.models import PretrainingModel
 from bert_jax.models.encoder import EncoderLayer
 from bert_jax.objectives import losses
 
@@ -123,13 +121,6 @@ def test_interpolated_positions_keep_both_ends_and_are_linear_between_them(old, 
     assert result.dtype == np.float32
 
 
-@pytest.mark.parametrize("method", surgery.POSITION_METHODS)
-def test_fewer_positions_are_the_first_ones(model, method):
-    shorter = surgery.resize_positions(model, LENGTH, method)
-    assert shorter.params[surgery.POSITIONS].shape == (LENGTH, 32)
-    np.testing.assert_array_equal(logits(shorter)[0], logits(model)[0])
-
-
 @pytest.mark.parametrize("layers", [[0], [3, 1], [0, 2, 2, 1, 3]], ids=str)
 def test_chosen_layers_are_applied_in_their_order(layers):
     model = random_model(tiny_config(num_hidden_layers=4))
@@ -177,33 +168,3 @@ def test_dropping_a_head_drops_its_groups_and_nothing_else(model):
     assert groups(encoder) == {"encoder", "pooler"} and encoder.head == "none"
     assert all(encoder.params[name] is model.params[name] for name in encoder.params)
     assert surgery.change_head(model, "pretraining") is model
-
-
-def of_family(model_type, **fields):
-    """A small random model with the masked LM head of a family."""
-    config = tiny_config(model_type=model_type, **fields)
-    family = families.of(config)
-    rng = np.random.default_rng(0)
-    shapes = assembled.parameters(family.module(config, ("encoder", "mlm"), "masked_lm"))
-    params = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}
-    return Model(config, params, "masked_lm")
-
-
-def test_a_matrix_of_the_head_s_own_is_padded_too():
-    model = of_family("neobert")
-    padded = surgery.pad_vocabulary(model, 128)
-    kernel, bias = (padded.params[f"mlm/decoder/{name}"] for name in ("kernel", "bias"))
-    np.testing.assert_array_equal(kernel[:, :VOCAB], model.params["mlm/decoder/kernel"])
-    np.testing.assert_array_equal(bias[:VOCAB], model.params["mlm/decoder/bias"])
-    assert kernel.shape[1] == 128 and not np.any(kernel[:, VOCAB:]) and np.all(bias[VOCAB:] == -1e4)
-    assert surgery.rows_are_padding(padded, VOCAB)
-    padded.params["mlm/decoder/bias"][-1] = 0
-    assert not surgery.rows_are_padding(padded, VOCAB)
-
-
-def test_a_head_without_a_bias_is_not_padded():
-    model = of_family("crammed-bert")
-    assert model.has_masked_lm and "mlm" not in model.groups
-    with pytest.raises(UserError, match="its masked LM head has no bias"):
-        surgery.pad_vocabulary(model, 128)
-    assert surgery.pad_vocabulary(model.replace(head="none"), 128).config.vocab_size == 128

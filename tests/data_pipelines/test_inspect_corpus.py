@@ -51,41 +51,6 @@ def test_duplicate_lines_and_the_most_frequent(tmp_path):
     )
 
 
-def test_duplicate_documents(tmp_path):
-    documents = sound_documents()
-    report = inspect_corpus.inspect_corpus([write(tmp_path, *documents, *documents[:3])])
-    assert report.facts["duplicate_documents"] == pytest.approx(3 / 63)
-    assert "--clean=exact,near drops them" in only(report.problems)
-
-
-def test_undecodable_bytes(tmp_path):
-    path = write(tmp_path, *sound_documents())
-    with open(path, "ab") as file:
-        file.write("\nMünchen und Köln\n".encode("latin-1"))
-    report = inspect_corpus.inspect_corpus([path])
-    assert report.facts["undecodable"] == 2 and "2 places of the text cannot be decoded" in only(
-        report.problems
-    )
-
-
-@pytest.mark.parametrize(
-    "line, residue",
-    [
-        ("<p>text</p>", True),
-        ("Tom &amp; Jerry", True),
-        ("see [[Link|it]]", True),
-        ("a < b and c > d", False),
-        ("AT&T; x[0]", False),
-    ],
-)
-def test_markup(tmp_path, line, residue):
-    documents = [[*lines, f"{number} {line}"] for number, lines in enumerate(sound_documents())]
-    report = inspect_corpus.inspect_corpus([write(tmp_path, *documents)])
-    assert report.facts["markup_lines"] == pytest.approx(0.2 * residue)
-    expected = f"20.0% markup lines, such as '0 {line}' in the document a.txt:0; --input_format="
-    assert [problem.startswith(expected) for problem in report.problems] == [True] * residue
-
-
 def test_unknown_words(tmp_path, vocabulary):
     documents = [[*lines, "the Übermut river Übermut quux"] for lines in sound_documents()]
     report = inspect_corpus.inspect_corpus([write(tmp_path, *documents)], vocab=vocabulary)

@@ -7,11 +7,9 @@ import random
 
 import numpy as np
 import pytest
-from support.builds import contents
 
-from bert_jax import cli
 from bert_jax.data import records
-from data_pipelines import build, languages
+from data_pipelines import build
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -141,46 +139,3 @@ def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
     for name, share in wanted.items():
         assert rows[name] / sum(rows.values()) == pytest.approx(share / sum(wanted.values()), abs=0.002)
         assert manifest["languages"][name]["share"] == rows[name] / sum(rows.values())
-
-
-@pytest.mark.long
-def test_records_depend_on_the_seed_and_not_on_the_workers(options, tmp_path):
-    written = []
-    for number, (seed, workers) in enumerate([(1, 1), (1, 2), (2, 1)]):
-        output = str(tmp_path / str(number))
-        build.build(dataclasses.replace(options, output=output, seed=seed), workers)
-        written.append(contents(output))
-    assert written[0] == written[1] != written[2]
-
-
-def test_the_command_and_the_inspection_show_each_language(options, capsys):
-    inputs = [f"--input={given}" for given in options.input[2:]]
-    flags = [*inputs, f"--vocab={options.vocab}", f"--output={options.output}", "--workers=1"]
-    assert cli.main(["data", *flags, "--sampling_exponent=0.5", "--max_seq_length=48", "--seed=3"]) == 0
-    shown = capsys.readouterr().out
-    assert "cc: 77.51% of the text, used 1.00 times, is 58.96% of train: 106 rows" in shown
-    assert cli.main(["inspect", options.output]) == 0
-    shown = capsys.readouterr().out
-    assert "ee: tokens 91, share_of_text 2.74%, used " in shown
-    assert shown.count("ee: documents 6, rows ") == 1 and shown.endswith("sound\n")
-    # Another exponent is another set of records.
-    assert cli.main(["data", *flags, "--sampling_exponent=0.6", "--max_seq_length=48", "--seed=3"]) == 2
-    assert "sampling_exponent 0.5, not 0.6" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("inputs", "names"),
-    [
-        (["wiki/en/*", "wiki/de/*"], ["en", "de"]),
-        (["text/en.txt", "text/es.txt"], ["en", "es"]),
-        (["gs://bucket/a/b.txt", "gs://bucket/c/b.txt"], ["a", "c"]),
-        (["tfds:wiki/2.en", "tfds:wiki/2.de"], ["en", "de"]),
-        (["wiki.en.txt", "wiki.de.txt"], ["en", "de"]),
-        (["cc100/en*", "cc100/de*"], ["en", "de"]),
-        (["enwiki-latest-pages*.xml.bz2", "dewiki-latest-pages*.xml.bz2"], ["enwiki", "dewiki"]),
-        (["part10", "part11"], ["part10", "part11"]),
-        (["a/x", "a"], ["a/x", "a"]),
-    ],
-)
-def test_names(inputs, names):
-    assert languages._names(inputs) == names

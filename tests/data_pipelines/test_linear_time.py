@@ -10,10 +10,8 @@ import json
 import pytest
 from support import growth
 
-from bert_jax.tasks.question_answering import squad_scores
 from bert_jax.tasks.question_answering.question_files import read_questions
-from bert_jax.tasks.tagging import entities
-from data_pipelines import cleaning, inspect_corpus, readers, sentences
+from data_pipelines import cleaning, readers, sentences
 from data_pipelines.cleaning import duplicates, steps
 from data_pipelines.readers import documents as plain
 from data_pipelines.readers import wikitext
@@ -67,22 +65,6 @@ def test_readers(tmp_path, format):
         list(documents(tmp_path / "x", format, dump(text) if format == "wikipedia_xml" else text))
 
 
-def test_huge_character_references_become_replacement_characters(tmp_path):
-    for format, content in (
-        ("wikipedia_xml", dump("A word &#" + "1" * 5000 + "; ends.")),
-        ("wikiextractor", '<doc id="1">\nA word &#' + "1" * 5000 + "; ends.\n</doc>\n"),
-    ):
-        (document,) = documents(tmp_path / "x", format, content)
-        assert document.passages == ("A word \ufffd ends.",)
-
-
-@pytest.mark.parametrize("unit", ["'", "<!--", "a. A", "Mr. ", "... ", '"', "( ", "é", " "])
-def test_sentences(unit):
-    paragraph = line(unit, "a", "b. C")
-    split = sentences.split_paragraph(paragraph)
-    assert "".join("".join(split).split()) == "".join(paragraph.split())
-
-
 def test_long_paragraphs_are_split_as_short_ones_are():
     # Real paragraphs are shorter than the window; a long one is to have the same sentences.
     one = [
@@ -94,21 +76,6 @@ def test_long_paragraphs_are_split_as_short_ones_are():
     assert sentences.split_paragraph(" ".join(one * 1000)) == one * 1000
 
 
-def test_cleaning_and_fingerprints():
-    settings = cleaning.Settings(steps=("unicode", "length"))
-    cleaner = cleaning.Cleaner(settings)
-    for unit in ("a", " ", "\u200b", "a ", "\ufffd", "http://a", "'"):
-        text = line(unit, "b ", " c")
-        cleaner(readers.Document("key", (text,), False))
-        duplicates.shingles(text)
-
-
-@pytest.mark.parametrize("unit", ["<a", "&amp", "{{", "[[", "</", "&#1", "a"])
-def test_lint(unit):
-    for pattern in (inspect_corpus._MARKUP, inspect_corpus._WORD):
-        sum(1 for _ in pattern.finditer(line(unit)))
-
-
 @pytest.mark.parametrize("unit", ["a", "a "])
 def test_squad(tmp_path, unit):
     context = line(unit, "word ", " end")
@@ -117,16 +84,6 @@ def test_squad(tmp_path, unit):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}))
     assert len(read_questions(str(path))) == 2000
-
-
-def test_squad_scores():
-    for unit in ("a ", "the", " ", ".", "\u3000"):
-        squad_scores.normalize_answer(line(unit))
-
-
-def test_tags():
-    for unit in ("B-", "-", "B"):
-        entities.is_entity_tag(line(unit))
 
 
 def cleaned(*names):
@@ -151,20 +108,7 @@ OF_ANY_TEXT = {
 }
 
 
-def test_combining_characters_are_cleaned_in_linear_time():
-    text = growth.repeated("\u0301\u0323", 20_000)
-    for name in ("unicode, length", "exact"):
-        assert not growth.superlinear(OF_ANY_TEXT[name], [text])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", OF_ANY_TEXT)
 def test_any_text(name):
     assert not growth.superlinear(OF_ANY_TEXT[name], growth.texts(80_000).values())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", OF_ANY_TEXT)
-def test_long_texts(name):
-    assert not growth.superlinear(OF_ANY_TEXT[name], growth.texts(SIZE).values())

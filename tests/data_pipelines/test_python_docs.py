@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipelines import python_docs, readers
+from data_pipelines import python_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCSTRING = """
@@ -62,40 +62,9 @@ def test_prose_of_a_docstring():
 
 
 @pytest.mark.long
-def test_documents(corpus):
-    assert len({document.key for document in corpus}) == len(corpus)
-    sentences = [sentence.lower() for document in corpus for sentence in document.sentences]
-    assert len(set(sentences)) == len(sentences)
-    for document in corpus:
-        assert len(document.sentences) >= 3
-        assert document.key.split(":")[0] == document.source
-        if document.source == "module":
-            assert document.package == document.key.split(":")[1].split(".")[0]
-    for name in ("test", "idlelib", "lib2to3", "pydoc_data", "numpy", "pip"):
-        assert not [d.key for d in corpus if d.package == name]
-
-
-@pytest.mark.long
 def test_it_is_the_same_on_every_run_and_without_docstrings(corpus, tmp_path):
     python_docs.write_corpus(tmp_path / "a", corpus)
     code = f"from data_pipelines import python_docs; python_docs.write_corpus({str(tmp_path / 'b')!r})"
     subprocess.run([sys.executable, "-OO", "-c", code], cwd=ROOT, check=True)
     for name in ("topics.txt", "modules.txt"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_the_files_are_read_back(corpus, tmp_path):
-    written = python_docs.write_corpus(tmp_path / "new" / "corpus", corpus)
-    assert [Path(path).name for path in written.paths] == ["topics.txt", "modules.txt"]
-    assert written.documents == len(corpus)
-    assert written.bytes == sum(Path(path).stat().st_size for path in written.paths)
-    ranges = readers.split_ranges(written.paths, 100_000)
-    read = [document.passages for range_ in ranges for document in readers.read_documents(range_, "text")]
-    assert read == [document.sentences for document in corpus]
-    assert sum(map(len, read)) == written.sentences
-
-
-def document(key, sentence):
-    numbers = ("four", "five", "nine")
-    sentences = tuple(sentence.format(number) for number in numbers)
-    return python_docs.Document(key, key.split(":")[0], "", sentences)

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.commands import data
 from bert_jax.data import inspection, records
 from data_pipelines import build
 
@@ -45,26 +44,6 @@ def test_other_second_segments(options, fields, labels):
         assert train["sequences"] > train["rows"] and manifest["short_seq_prob"] == 0
         separators = (batch["input_ids"] == 3).sum()
         assert separators == train["sequences"]  # none of them inside a sequence
-
-
-@pytest.mark.parametrize(
-    "nsp, message",
-    [
-        ("next", "train: 100.0% of the next sentences are random, where 40% to 70% is usual"),
-        ("sop", "train: 0.0% of the segments are swapped, where 40% to 60% is usual"),
-        ("none", ""),
-    ],
-)
-def test_documents_of_one_sentence_are_warned_of_as_inspect_does(options, tmp_path, nsp, message):
-    (tmp_path / "a.txt").write_text("the river walks under the stone.\n\n" * 300)
-    one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp=nsp)
-    warnings = data.warnings(build.build(one).manifest)
-    problems = inspection.inspect_records(options.output).problems
-    assert warnings == [line for line in problems if "usual" in line] and len(warnings) == bool(message)
-    assert "".join(warnings).startswith(message)
-    (tmp_path / "a.txt").write_text("the river walks under the stone.\n\n" * 90)
-    few = dataclasses.replace(one, output=str(tmp_path / "few"))
-    assert not data.warnings(build.build(few).manifest)
 
 
 def test_packed_records_of_before_keep_their_bytes_and_fingerprint(shared_data, tmp_path):

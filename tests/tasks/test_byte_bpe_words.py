@@ -40,13 +40,3 @@ def test_the_tokens_of_an_answer(tokenizer, answer):
     begin, end = int(rows.targets["starts"][0]), int(rows.targets["ends"][0])
     span = rows.characters[begin][0], rows.characters[end][1]
     assert context[slice(*span)] == answer
-
-
-def test_the_space_at_the_end_of_a_context(tokenizer):
-    """Its token has an empty span behind the last character."""
-    context = "They said it. "
-    given = Questions("f", ["1"], ["the"], [context], [0], [["it"]], [10], rows=1)
-    rows = questions.encode(given, tokenizer, 64, 16, 16)
-    begin, end = int(rows.targets["starts"][0]), int(rows.targets["ends"][0])
-    assert rows.characters.max() == len(context)
-    assert context[rows.characters[begin][0] : rows.characters[end][1]] == "it"

@@ -15,8 +15,6 @@ from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.outputs import Costs, Shapes
 from bert_jax.training.preemption import Watchdog
 
-LIMIT = 0.2
-
 
 class Task:
     """Stands for a task; keeps the outputs that it decodes."""

@@ -3,9 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 
-from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions
+from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.table import Examples
 
 
@@ -31,29 +30,6 @@ def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
     for line, row in zip(tsv[1:], map(json.loads, rows), strict=True):
         expected = [row["id"], row["prediction"], *(f"{p:.6f}" for p in row["probabilities"].values())]
         assert line.split("\t") == expected
-
-
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
-def test_numbers_of_any_scale_keep_seven_digits(tmp_path, scale):
-    """Six decimals are none of a small number; 1e-4 is a share of defects, 1e5 a price."""
-    targets = np.float32([0.1234567, 0.5, 0.9]) * np.float32(scale)
-    outputs = targets * np.float32(1.25)
-    names = ["0", "1", "2"]
-    found = NumberPredictions(Examples("x", names, names, [], [], [2, 3, 4]), outputs[:, None], targets)
-    for suffix in ("tsv", "jsonl"):
-        found.write(str(tmp_path / f"out.{suffix}"))
-    lines = (tmp_path / "out.tsv").read_text().splitlines()[1:]
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    np.testing.assert_allclose([float(line.split("\t")[1]) for line in lines], outputs, rtol=5e-7)
-    np.testing.assert_allclose([row["prediction"] for row in rows], outputs, rtol=5e-7)
-    found.report(str(tmp_path))
-    errors = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
-    assert [row[0] for row in errors] == ["4", "3", "2"]  # the largest error first
-    shown = np.array([[float(cell) for cell in row[1:4]] for row in errors])
-    expected = np.stack([targets, outputs, outputs - targets], axis=1)[::-1]
-    np.testing.assert_allclose(shown, expected, rtol=5e-7)
-    assert [row[2] for row in errors] == [line.split("\t")[1] for line in reversed(lines)]
-    assert all(row[3].startswith("+") for row in errors)
 
 
 def test_mistakes_are_listed_with_the_surest_first():

@@ -12,8 +12,6 @@ from support import albert_reference
 
 from bert_jax import cli, tokenization
 from bert_jax.convert.families import FAMILIES
-from bert_jax.errors import UserError
-from bert_jax.tokenization import albert_text
 from bert_jax.tokenization.huggingface import read_tokenizer
 
 
@@ -42,37 +40,9 @@ def tokenizer(model):
     return tokenization.load(model, normalizer="albert")
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("  ``Caf\u00e9''\t is\u00a0\n OPEN ", '"cafe" is open'),
-        ("\u00bd \ufb01 \u2163 \u00b2, \u0130stanbul", "1\u20442 fi iv 2, istanbul"),
-        ("\u304c \ud55c `a' ` `", "\u304b \u1112\u1161\u11ab `a' ` `"),
-        ("", ""),
-        ("\u2028 \x1c", ""),
-        ("a\ud800b", "a\ufffdb"),
-    ],
-)
-def test_normalization(given, expected):
-    assert albert_text.normalizer(True, True)(given) == expected
-
-
 def test_the_symbols_of_albert_are_pieces(tokenizer):
     assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokenizer.tokens[5:13] == list('()"-.\u2013\u00a3\u20ac')
-
-
-def test_the_comma_after_a_digit_is_a_piece(tokenizer):
-    commas = [token for token in tokenizer.tokens if albert_text.ends_in_digit_comma(token)]
-    assert commas  # else the test says nothing
-    for text in ("in 1999, or", "1,000, 42, 7,", *commas):
-        tokens = [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
-        assert not any(map(albert_text.ends_in_digit_comma, tokens)) and "," in tokens
-        plain = [
-            *map(tokenizer.tokens.__getitem__, tokenization.load(tokenizer.path).encode_batch([text])[0])
-        ]
-        assert any(map(albert_text.ends_in_digit_comma, plain))
-        assert "".join(tokens).strip("\u2581") == "".join(plain).strip("\u2581")
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -126,10 +96,3 @@ def test_hugging_face_folders(model, tmp_path, settings, expected):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
     found = read_tokenizer(str(tmp_path), FAMILIES["albert"].tokenizer)
     assert (found.normalizer, found.lower_case, found.strip_accents) == expected
-
-
-def test_a_tokenizer_that_keeps_spaces_is_refused(model, tmp_path):
-    (tmp_path / "spiece.model").write_bytes(Path(model).read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text('{"remove_space": false}')
-    with pytest.raises(UserError, match="remove_space"):
-        read_tokenizer(str(tmp_path), FAMILIES["albert"].tokenizer)

@@ -77,10 +77,6 @@ def test_decoding_restores_any_text(text):
     assert not any(text[begin:end].startswith(" ") for begin, end in offsets)
 
 
-def test_a_lone_surrogate_is_the_replacement_character(tokenizer):
-    assert tokenizer.encode_batch(["a\ud800b"]) == tokenizer.encode_batch(["a\ufffdb"])
-
-
 def test_a_file_as_of_modernbert(content, tmp_path):
     """Other special tokens and rows, text normalized by NFC, and tokens for runs of spaces."""
     rename = {

@@ -15,6 +15,7 @@ from data_pipelines import settings
 
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
 TEXT = "The cat sat, and Ran to the capital."
+NO_IDEOGRAPHS = vocabularies.NORMALIZER | {"handle_chinese_chars": False}
 
 
 def write(folder, **contents):
@@ -86,27 +87,14 @@ def test_the_rows_are_those_of_the_family(tmp_path):
     assert tokenization.load(folder, template=templates.ROBERTA).template == templates.ROBERTA
 
 
-def test_normalizers_that_are_given_have_precedence():
-    folder = TESTDATA / "albert" / "masked_lm"
-    assert tokenization.load(folder, normalizer="bert").normalizer == "bert"
-    plain = tokenization.load(folder / "spiece.model")
-    assert plain.normalizer == "bert"
-    assert tokenization.restore(folder, plain.settings()).settings() == plain.settings()
-
-
-def test_text_that_is_split_otherwise_is_refused(tmp_path):
-    folder = write(tmp_path / "folder", tokenizer_config={"tokenizer_class": "BertJapaneseTokenizer"})
-    (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
-    with pytest.raises(UserError, match="its tokenizer is a BertJapaneseTokenizer"):
-        tokenization.load(folder)
-
-
 @pytest.mark.parametrize(
     "stated",
     [
         {"tokenizer_config": {"padding_side": "left"}},
         {"tokenizer_config": {"truncation_side": "left"}},
         {"tokenizer_config": {"remove_space": False}},
+        {"tokenizer_config": {"tokenizer_class": "BertJapaneseTokenizer"}},
+        {"tokenizer": vocabularies.wordpiece_json(normalizer=NO_IDEOGRAPHS)},
         {"tokenizer": vocabularies.wordpiece_json(truncation={"direction": "Left"})},
         {"tokenizer": vocabularies.wordpiece_json(padding={"direction": "Left"})},
         {"tokenizer": {"model": {"type": "WordPiece", "max_input_chars_per_word": 200}}},
@@ -115,23 +103,8 @@ def test_text_that_is_split_otherwise_is_refused(tmp_path):
 def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
     folder = write(tmp_path / "folder", **stated)
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
-    with pytest.raises(UserError, match=r"side|remove_space|max_input_chars_per_word"):
+    with pytest.raises(UserError, match=r"side|remove_space|Japanese|chinese_chars|max_input_chars_per_word"):
         tokenization.load(folder)
-
-
-def test_differences_from_the_text_of_transformers_are_logged(tmp_path):
-    content = vocabularies.wordpiece_json()
-    size = len(vocabularies.WORDPIECES)
-    entries = [("cat", 6, False), ("dog", 14, True), (",", size - 2, False), ("rivers", size, False)]
-    assert [vocabularies.WORDPIECES[i] for _, i, _ in entries[:3]] == ["cat", "dog", ","]
-    flags = vocabularies.FLAGS | {"special": False}
-    content["added_tokens"] += [
-        {"id": i, "content": token, **flags, "single_word": single} for token, i, single in entries
-    ]
-    logged = []
-    folder = write(tmp_path / "folder", tokenizer=content)
-    tokenization.load(folder, log=logged.append)
-    assert logged == [f"warning: {folder}: its added tokens cat, rivers are not recognized in all texts"]
 
 
 def test_records_of_a_folder(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from support import growth, small_tokenizers
 
 from bert_jax import tokenization
-from bert_jax.tokenization import albert_text, normalization
+from bert_jax.tokenization import normalization
 
 MARKS = ("\u0301\u0323", "\u0f73\u0f75", "\u302e\U00016ff0", "\uff9e\u0323", "a\u0345\u0301")
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -64,19 +64,3 @@ def test_tokenizers(vocabulary_files, name):
     texts = [*growth.texts(20_000).values(), *(growth.repeated(unit, 20_000) for unit in growth.SURROGATES)]
     for function in functions(vocabulary_files, name):
         assert not growth.superlinear(function, texts)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", small_tokenizers.NAMES)
-def test_tokenizers_of_long_texts(vocabulary_files, name):
-    for function in functions(vocabulary_files, name):
-        assert not growth.superlinear(function, growth.texts(1 << 20).values())
-
-
-@pytest.mark.parametrize("lower_case", [True, False])
-def test_spans_and_vocabularies_of_marks(lower_case):
-    text = growth.repeated(MARKS[0], 20_000)
-    assert not growth.superlinear(albert_text.normalizer(lower_case, True), [text])
-    normalize = normalization.normalizer(lower_case, True)
-    assert not growth.superlinear(lambda text: normalization.original_spans(text, normalize), [text])

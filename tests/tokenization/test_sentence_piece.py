@@ -58,14 +58,6 @@ def tokenizer(tmp_path_factory):
     return tokenization.load(train(tmp_path_factory.mktemp("model") / "vocab.model", **OURS))
 
 
-def test_special_tokens(tokenizer):
-    assert tokenizer.kind == "sentencepiece"
-    ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-    assert ids == (0, 1, 2, 3, 4)
-    assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert tokenizer.lower_case and tokenizer.strip_accents
-
-
 def test_models_of_albert(tmp_path):
     tokenizer = tokenization.load(train(tmp_path / "spiece.model", **ALBERT))
     assert tokenizer.tokens[tokenizer.pad_id] == "<pad>"
@@ -78,14 +70,6 @@ def test_round_trip(tokenizer):
     assert [tokenizer.decode(i) for i in ids] == ["the quick brown fox", "", "", "words words", "dog"]
     assert tokenizer.encode_batch([]) == []
     assert tokenizer.unk_id in tokenizer.encode_batch(["\u4e2d"])[0]
-
-
-def test_is_continuation(tokenizer):
-    for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation, strict=True):
-        is_special = token in tokenizer.special_tokens.values()
-        assert continues == (not token.startswith("\u2581") and not is_special)
-    ids = tokenizer.encode_batch(["tokenizer splits words"])[0]
-    assert sum(not tokenizer.is_continuation[i] for i in ids) == 3
 
 
 def test_pickle_and_settings(tokenizer):

@@ -198,11 +198,3 @@ def test_special_tokens_are_never_masked(tokenizer):
     places = f"{tokenizer.template.single} {tokenizer.template.pair}".split()
     names = {place.split(":")[0] for place in places}
     assert set(special) == {tokenizer.special_ids[name] for name in names - {"A", "B"}} | {tokenizer.pad_id}
-
-
-def test_spelled():
-    spelling = {"cls": "<s>", "sep": "</s>"}
-    assert ROBERTA.spelled("pair", spelling) == "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0"
-    assert templates.BERT.spelled("pair", {"cls": "[CLS]", "sep": "[SEP]"}) == (
-        "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
-    )

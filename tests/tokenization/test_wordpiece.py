@@ -198,24 +198,6 @@ def test_lower_case_is_detected(tmp_path, tokens, lower_case):
     assert tokenizer.lower_case == tokenizer.strip_accents == lower_case
 
 
-def test_load_takes_a_directory(tmp_path):
-    with pytest.raises(UserError, match="no vocabulary in the directory"):
-        tokenization.load(tmp_path)
-    write(tmp_path, [*SPECIAL, "the"])
-    assert tokenization.load(tmp_path).path == str(tmp_path / "vocab.txt")
-
-
-def test_lone_surrogates_are_dropped(tokenizer):
-    assert tokens_of(tokenizer, "wa\ud800nt") == ["want"]
-
-
-@pytest.mark.parametrize("character", ["\u166d", "\U000111c9"])
-def test_a_word_with_what_is_no_longer_punctuation_is_unknown(tmp_path, character):
-    word = f"a{character}b"
-    tokenizer = google(tokenization.load(write(tmp_path, [*SPECIAL, "a", "b", "c", character, word])))
-    assert tokenizer.encode_batch([f"c {word} c"])[0] == [7, tokenizer.unk_id, 7]
-
-
 @pytest.mark.parametrize(
     "data", [b"[PAD]\n\nthe\n", b"the\nthe\n", "th\u00e9\n".encode("latin-1"), b" ", b"the\n"]
 )

@@ -1,14 +1,10 @@
 """ModernBERT's record: fields of config.json, old and new; see also test_goldens.py."""
 
-import pathlib
-
 import pytest
 
 from bert_jax.convert.families import modernbert
-from bert_jax.errors import UserError
 from bert_jax.models import sizes
 
-FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "modernbert"
 FAMILY = modernbert.FAMILY
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
@@ -31,11 +27,6 @@ def test_which_layers_are_local(fields, every):
     assert config.global_every == every or config.num_hidden_layers == 1
     assert (config.local_window, config.rotary_theta) == (64 if config.global_every > 1 else 0, 160_000.0)
     assert FAMILY.read_config(FAMILY.write_config(config, "none")) == config
-
-
-def test_layers_without_a_period_cannot_be_read():
-    with pytest.raises(UserError, match="a full_attention layer at equal distances"):
-        FAMILY.read_config(LAYERS | {"layer_types": [GLOBAL, GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL]})
 
 
 def test_old_and_new_fields_of_the_rotary_angles():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import jax
 import ml_dtypes
@@ -16,7 +15,6 @@ from bert_jax.convert import loading
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
-from bert_jax.tokenization.huggingface import read_tokenizer
 
 
 def edit(folder, change):
@@ -68,15 +66,6 @@ def test_older_names_are_understood(export):
     edit(folder, rename)
     again = huggingface.FORMAT.read(folder)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
-
-
-@pytest.mark.parametrize("prefix", ["_orig_mod.module.", "0.auto_model."])
-def test_the_prefix_of_a_wrapper_is_left_out(export, prefix):
-    folder, model = export()
-    edit(folder, lambda tensors: [tensors.update({prefix + x: tensors.pop(x)}) for x in list(tensors)])
-    again = huggingface.FORMAT.read(folder)
-    assert again.head == model.head and again.params.keys() == model.params.keys()
-    assert all(np.array_equal(again.params[name], x) for name, x in model.params.items())
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -134,58 +123,6 @@ def test_what_is_not_whole_is_refused(export, name):
     change(folder)
     with pytest.raises(UserError, match=message):
         huggingface.FORMAT.read(folder)
-
-
-def _eight_bits(folder):  # as bitsandbytes saves them
-    name = "bert.encoder.layer.0.attention.self.query"
-    edit(
-        folder,
-        lambda tensors: tensors.update(
-            {
-                f"{name}.weight": np.ones((12, 12), np.int8),
-                f"{name}.SCB": np.ones(12, np.float32),
-                f"{name}.weight_format": np.array(0, np.uint8),
-            }
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (_config(quantization_config={"quant_method": "awq"}), r"config.json: it has a quantization_config"),
-        (_eight_bits, r"model.safetensors: bert.encoder.layer.0.attention.self.query.weight is I8"),
-    ],
-)
-def test_quantized_weights_are_refused(export, change, message):
-    folder, _ = export()
-    change(folder)
-    with pytest.raises(UserError, match=rf"{message}, so that its weights are quantized"):
-        huggingface.FORMAT.read(folder)
-
-
-def test_unknown_tensors_stay_behind_when_they_are_named(export):
-    folder, model = export()
-    edit(folder, lambda tensors: tensors.update({"adapter.down": np.zeros(3, np.float32)}))
-    again = huggingface.FORMAT.read(folder, ignore=r"adapter\..*")
-    assert again.params.keys() == model.params.keys()
-    edit(folder, lambda tensors: tensors.update({"extra.up": np.zeros(3, np.float32)}))
-    with pytest.raises(UserError) as error:
-        huggingface.FORMAT.read(folder, ignore=r"adapter\..*")
-    complete = re.search("--config.init_ignore='(.*?)'", str(error.value))[1]
-    assert huggingface.FORMAT.read(folder, ignore=complete).params.keys() == model.params.keys()
-    with pytest.raises(UserError, match="not a valid regular expression"):
-        huggingface.FORMAT.read(folder, ignore="(")
-
-
-def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):
-    folder, _ = export()
-    (folder / "vocab.txt").unlink()
-    (folder / "tokenizer_config.json").unlink()
-    found = read_tokenizer(folder)
-    assert found.tokens == tokenizer.tokens and found.lower_case and found.strip_accents
-    text = "The capital of France, unaffables."
-    assert found.encode_batch([text]) == tokenizer.encode_batch([text])
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "pretraining"])

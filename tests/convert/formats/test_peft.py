@@ -14,7 +14,6 @@ from support.models import small_of
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import conversion, families, formats, parity, sentences
-from bert_jax.convert.formats import peft
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
@@ -78,13 +77,6 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
     assert sorted(ours["target_modules"]) == sorted(theirs["target_modules"])
     saved = {"distilbert": ["classifier", "pre_classifier"]}.get(name, ["classifier"])
     assert ours["modules_to_save"] == saved
-
-
-def test_a_layer_without_an_update_is_that_of_the_base():
-    model, base = read("tags"), read("tags", "base")
-    for kernel in model.adapter.updates:
-        np.testing.assert_array_equal(model.params[kernel][0], base.params[kernel][0])
-        assert np.any(model.params[kernel][1] != base.params[kernel][1])
 
 
 @pytest.mark.parametrize(
@@ -189,19 +181,6 @@ def test_sentence_vectors_are_those_of_the_run_or_of_the_base(tmp_path, of_base)
         sentences.write(sentence, 8, 16, str(tmp_path / "base"))
     formats.get("peft").write(model if of_base else model.replace(sentence=sentence), tmp_path / "out")
     assert convert.load(tmp_path / "out").sentence == sentence
-
-
-def test_parts_of_a_module_share_their_a_or_have_all():
-    rng = np.random.default_rng(0)
-    a, c = rng.normal(size=(2, 5, 2)).astype(np.float32)
-    b, d = rng.normal(size=(2, 2, 3)).astype(np.float32)
-    down, up = peft._joined([(a, b), None, (c, d)])
-    assert down.shape == (4, 5) and up.shape == (9, 4)
-    expected = np.concatenate([b.T @ a.T, np.zeros((3, 5)), d.T @ c.T])
-    np.testing.assert_allclose(up @ down, expected, atol=1e-6)
-    down, up = peft._joined([(a, b), (a, d)])
-    assert down.shape == (2, 5)
-    np.testing.assert_allclose(up @ down, np.concatenate([b.T @ a.T, d.T @ a.T]), atol=1e-6)
 
 
 @pytest.mark.peer

@@ -9,7 +9,6 @@ from support import vocabularies
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe_files, templates
 
 
@@ -58,43 +57,9 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
     assert settings["model_input_names"] == ["input_ids", "attention_mask"]
 
 
-def _normalizer(**fields):
-    return {"tokenizer.json": vocabularies.wordpiece_json(normalizer=vocabularies.NORMALIZER | fields)}
-
-
-def _other(**parts):
-    return {"tokenizer.json": vocabularies.wordpiece_json(**parts)}
-
-
 def _post_processor(template):
     special = {role: (f"[{role.upper()}]", i) for i, role in enumerate(("cls", "pad", "sep"))}
     return byte_bpe_files.with_special_tokens({}, special, template)["post_processor"]
-
-
-def _sequence(*kinds):
-    steps = [{"type": kind} for kind in kinds]
-    return _other(normalizer={"type": "Sequence", "normalizers": steps})
-
-
-def _settings(**fields):
-    return {"vocab.txt": vocabularies.VOCABULARY, "tokenizer_config.json": fields}
-
-
-PREFIX = {"model": vocabularies.wordpiece_json()["model"] | {"continuing_subword_prefix": ""}}
-REFUSED = {
-    "a class": (_settings(tokenizer_class="BertJapaneseTokenizer"), "is a BertJapaneseTokenizer, whose ids"),
-    "Chinese, by tokenizer.json": (_normalizer(handle_chinese_chars=False), "tokenize_chinese_chars false"),
-    "another normalizer": (_sequence("NFD", "Lowercase", "StripAccents"), 'normalizer "Sequence"'),
-    "no prefix": (_other(**PREFIX), 'continuing_subword_prefix "".*expected "##"'),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_word_pieces_of_other_rules_are_refused(source, case):
-    files, message = REFUSED[case]
-    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES), files)
-    with pytest.raises(UserError, match=message):
-        read(source)
 
 
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"

@@ -4,14 +4,12 @@ import collections
 import dataclasses
 import json
 import random
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.builds import contents, interrupted
 
-from bert_jax.errors import UserError
 from data_pipelines import build, cleaning, readers, sorted_runs
 from data_pipelines.cleaning import duplicates
 from data_pipelines.stages import tokenizing
@@ -118,22 +116,6 @@ def test_the_smallest_key_of_each_group_stays(planted_options, planted, kept_key
     assert manifest["cleaning"]["steps"] == clean.split(",")
 
 
-@pytest.mark.parametrize("run_documents", [1, 1 << 19])
-def test_a_long_document_counts_while_any_of_its_parts_stays(options, tmp_path, monkeypatch, run_documents):
-    monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
-    monkeypatch.setattr(tokenizing, "_RUN_DOCUMENTS", run_documents)
-    key = sorted_runs.document_key
-    # Of equal parts the one with the smallest key stays; this name makes it another one than the first.
-    name = next(name for name in map(str, range(99)) if key(f"{name}:0#1") < key(f"{name}:0"))
-    lines = [f"the {word} walks under the stone." for word in ("river", "stone", "winds")]
-    (tmp_path / name).write_text("\n".join(lines * 4))
-    one = dataclasses.replace(
-        options, input=(str(tmp_path / name),), input_format="text", nsp="none", clean="exact"
-    )
-    text = build.build(one).manifest["text"]
-    assert (text["documents"], text["sentences"]) == (1, 3)
-
-
 @pytest.mark.long
 def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_options, tmp_path, monkeypatch):
     build.build(planted_options)
@@ -158,20 +140,6 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(planted_options, monk
         build.build(planted_options)
     build.build(planted_options)
     assert contents(planted_options.output) == contents(expected.output)
-
-
-def test_records_whose_characters_an_earlier_version_cleaned_are_others(planted_options):
-    build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
-    path = Path(planted_options.output) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    assert manifest["cleaning"].pop("unicode_version") == 2
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"holds other records .another cleaning.: --over"):
-        build.build(dataclasses.replace(planted_options, clean="unicode,exact"))
-    assert cleaning.Settings(("length", "exact")).described().keys() == {
-        *("steps", "min_document_characters", "max_document_characters", "min_passage_characters"),
-        *("max_passage_characters", "max_word_characters", "length_version"),
-    }
 
 
 def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
@@ -202,15 +170,6 @@ def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
     assert set(drops["id"].tolist()) == {3 << 32}  # the one with the key 10
 
 
-def test_a_template_of_many_documents_is_few_pairs(tmp_path):
-    """The memory of a task is bounded: n documents that are all alike have 64 n pairs."""
-    rng = random.Random(6)
-    template, count = article(rng), 150
-    pages = [(number, " ".join(edited(rng, template, 0.01))) for number in range(count)]
-    task = duplicates.FindTask((write_run(tmp_path, 0, pages),), 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
-    assert duplicates.find_near(task)["pairs"] == count - 1
-
-
 def test_signatures_estimate_the_similarity_of_shingles():
     rng = random.Random(2)
     errors = []
@@ -223,20 +182,6 @@ def test_signatures_estimate_the_similarity_of_shingles():
     assert abs(np.mean(errors)) < 0.03 and np.std(errors) < 0.07
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("a b", ["a b"]),
-        ("", [""]),
-        ("a, b c-d e. f", ["a b c d e", "b c d e f"]),
-        ("东京都 x1", ["东 京 都 x1"]),
-    ],
-    ids=["short", "empty", "marks", "ideographs"],
-)
-def test_shingles(text, expected):
-    assert duplicates.shingles(text) == expected
-
-
 def test_signatures_stay_as_they_are():
     """Other ones would be other records: the version of the algorithm is in the manifest."""
     signature = duplicates.signature("the quick brown fox jumps over the lazy dog")
@@ -246,14 +191,3 @@ def test_signatures_stay_as_they_are():
         14702099821906618742,
         5740231596612294489,
     ]
-
-
-def test_articles_of_wikipedia_are_no_duplicates(shared_data, tmp_path, options):
-    with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
-        member = next(member for member in archive if member.isfile())
-        (tmp_path / "wiki").write_bytes(archive.extractfile(member).read())
-    wiki = dataclasses.replace(
-        options, input=(str(tmp_path / "wiki"),), input_format="wikiextractor", clean="exact,near"
-    )
-    cleaned = build.build(wiki).manifest["cleaned"]
-    assert cleaned["documents_kept"] == cleaned["documents"] > 20

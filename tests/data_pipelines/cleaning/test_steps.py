@@ -53,13 +53,6 @@ def test_unicode(text, expected):
     assert steps.clean_unicode(document(text), SETTINGS).document.passages == (expected,)
 
 
-def test_garbled_passages_are_dropped_and_the_others_kept():
-    outcome = steps.clean_unicode(document("good text", "\ufffd\ufffda\ufffd"), SETTINGS)
-    assert outcome.document.passages == ("good text",)
-    assert outcome.dropped == (("undecodable", "\ufffd\ufffda\ufffd"),)
-    assert steps.clean_unicode(document("\ufffd\ufffd"), SETTINGS).document is None
-
-
 def test_mojibake_is_repaired_and_good_text_left():
     pytest.importorskip("ftfy")
     good = document("schön, naïve, São Paulo, 東京, L’Hôpital", "plain")
@@ -84,25 +77,6 @@ def test_length_bounds():
         "東京東京東京東京東京東京東京",
     )  # no words to measure
     assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
-
-
-def test_the_length_of_a_document_is_that_of_all_its_parts():
-    settings = cleaning.Settings(("length",), 10, 40, 1, 30, 30)
-    text = "twelve chars"
-
-    def kept(*parts):
-        step = steps.Length()
-        return [step(one, settings).document is not None for one in parts]
-
-    def part(number, passage=text, key="a"):
-        return Document(f"{key}#{number}" if number else key, (passage,), True, number)
-
-    assert kept(part(0), part(1), part(2), part(3), part(4)) == [True, True, True, False, False]
-    assert kept(part(0), part(1), part(2, "the end")) == [True] * 3  # no short document of its own
-    assert kept(part(0, "short"), part(1, "short")) == [False, True]
-    # Another document begins at 0, also where its first part was dropped by an earlier step.
-    assert kept(*map(part, range(4)), part(0, key="b"), part(1, key="b")) == [True] * 3 + [False] + [True] * 2
-    assert kept(*map(part, range(4)), part(1, key="b"), part(1, key="c")) == [True] * 3 + [False] + [True] * 2
 
 
 @pytest.mark.parametrize("size", [50, 300, 5000])

@@ -5,11 +5,10 @@ import os
 
 import pytest
 
-from bert_jax.cli import main
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from data_pipelines import build, pools
+from data_pipelines import build
 
 
 def contents(directory):
@@ -35,31 +34,6 @@ def test_beam_makes_the_same_bytes(options, expected, tmp_path):
     assert contents(options.output) == contents(expected)
     assert build.build(options, beam_args="").already_done
     assert not list(tmp_path.glob("*-beam*"))
-
-
-def test_a_mistake_in_a_beam_worker_is_one_line(options, tmp_path, capsys):
-    pytest.importorskip("apache_beam")
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfea\x00")
-    flags = [f"--input={tmp_path}/bad.txt", f"--vocab={options.vocab}", f"--output={options.output}"]
-    assert main(["data", *flags, "--runner=beam"]) == 2
-    error = capsys.readouterr().err
-    assert "is UTF-16; expected UTF-8" in error and "Traceback" not in error
-
-
-def test_no_mistake_of_a_run_is_left_for_the_next(tmp_path):
-    pytest.importorskip("apache_beam")
-    pool = pools.BeamPool("", str(tmp_path / "scratch"))
-    tasks = [(str(tmp_path / name), str(tmp_path / "mended")) for name in ("a", "b")]
-    with pytest.raises(UserError, match="not mended"):
-        pool.run(_fails_until_mended, tasks)
-    (tmp_path / "mended").touch()
-    assert [result["done"] for result in pool.run(_fails_until_mended, tasks)] == [True, True]
-
-
-def _fails_until_mended(path):
-    if not os.path.exists(path):
-        raise UserError("not mended")
-    return {"done": True}
 
 
 def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.errors import ClusterError, UserError
+from bert_jax.errors import ClusterError
 from data_pipelines import pools
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,16 +25,6 @@ def die(number):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
     return {}
-
-
-def refuse(number):
-    raise UserError(f"no {number}")
-
-
-def modules(_):
-    return {
-        "modules": sorted(name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib", "flax"))
-    }
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -65,12 +55,6 @@ def test_a_dead_worker_is_one_line_and_what_is_done_stays(tmp_path):
         pool.run(die, tasks)
     assert "\n" not in str(caught.value)
     assert len(os.listdir(tmp_path)) >= 1 and "3" not in os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_user_error_crosses_the_processes(processes):
-    with pytest.raises(UserError, match="no 7"), pools.LocalPool(processes) as pool:
-        pool.run(refuse, [(None, 7)])
 
 
 @pytest.mark.long

@@ -5,7 +5,6 @@ import collections
 import pytest
 
 from data_pipelines import readers
-from data_pipelines.readers import books
 
 BODY = """THE TITLE
 
@@ -89,16 +88,6 @@ def test_headers_and_footers(tmp_path, head, tail):
     assert documents[0].passages == PASSAGES
 
 
-def test_verse_ends_the_contents(tmp_path):
-    verse = "The river ran by silver trees,\nAnd birds were singing;\nThe bells\nAcross it were ringing.\n"
-    # Entries that go on in the next line, and entries that end in periods, are no stanzas.
-    entries = "The River\nThe Bells, or\n  a Peal\n\nPreface.\nThe Hill.\nThe Trees, and the Wind.\n"
-    (tmp_path / "book.txt").write_text(f"POEMS\n\nCONTENTS\n\n{entries}\n{verse}\n{verse}")
-    (document,) = read(tmp_path / "book.txt")
-    stanza = "The river ran by silver trees, And birds were singing; The bells Across it were ringing."
-    assert document.passages == (stanza, stanza)
-
-
 def test_latin_1(tmp_path):
     counts = collections.Counter()
     (tmp_path / "book.txt").write_bytes("The café’s naïve guest, she said.\n".encode("cp1252"))
@@ -106,12 +95,6 @@ def test_latin_1(tmp_path):
     for name in ("book.txt", "utf.txt"):
         assert read(tmp_path / name, counts)[0].passages == ("The café’s naïve guest, she said.",)
     assert counts["latin_1_books"] == 1
-
-
-def test_join_lines():
-    assert (
-        books.join_lines(["a self-", "made  man--", "he said -", "so."]) == "a self-made man--he said - so."
-    )
 
 
 def test_real_books_keep_their_text_and_lose_their_headings(shared_data, tmp_path):
@@ -125,13 +108,3 @@ def test_real_books_keep_their_text_and_lose_their_headings(shared_data, tmp_pat
     documents = read(tmp_path / "book.txt", counts)
     words = sum(len(p.split()) for d in documents for p in d.passages)
     assert 0.9 < words / len(data.split()) <= 1.0 and not counts["latin_1_books"]
-
-
-@pytest.mark.parametrize("spaces", [False, True])
-def test_control_characters_that_are_whitespace(tmp_path, spaces):
-    path, counts = tmp_path / "book.txt", collections.Counter()
-    path.write_text("The page\x0cended here,\nand\x1eanother\x85began.\n\x0c\n\x0cIt ended, too.\n")
-    (document,) = read(path, counts, readers.Controls(spaces))
-    first = "The page ended here, and another began." if spaces else "The pageended here, andanotherbegan."
-    assert document.passages == (first, "It ended, too.")
-    assert counts["control_characters"] == 4  # the one in a blank line is a part of its end

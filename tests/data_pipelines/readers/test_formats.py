@@ -42,28 +42,6 @@ def test_paragraphs_are_split_into_sentences(tmp_path, newline, target):
 
 
 @pytest.mark.parametrize(
-    "line, expected",
-    [
-        ("One sentence and no more.", ""),
-        ("A sentence by Mr. Smith alone.", ""),
-        ("A sentence. And another one! Is this a third?", "9 words and 3.0 sentences on average"),
-        ("word " * 70, "70 words and 1.0 sentences on average"),
-        ("第一句。第二句。第三句。", "1 words and 3.0 sentences on average"),
-    ],
-)
-def test_lines_that_are_paragraphs_are_noticed(tmp_path, line, expected):
-    path = tmp_path / "text.txt"
-    # Among sentences, as in any text.
-    others = "A short sentence.\n" * 2 if not expected else ""
-    path.write_text(f"{line}\n{others}" * 30, encoding="utf-8")
-    found = readers.suspicions(read(path, "text")[1])
-    assert len(found) == bool(expected)
-    if expected:
-        assert expected in found[0] and "give --input_format=paragraphs" in found[0]
-    assert not readers.suspicions(read(path, "paragraphs")[1])
-
-
-@pytest.mark.parametrize(
     "names, expected",
     [
         (["a.txt"], "text"),
@@ -88,7 +66,3 @@ def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
         with pytest.raises(UserError, match=expected):
             resolve("auto")
     assert resolve("paragraphs") == "paragraphs"
-
-
-PAGE = "<page>\n<ns>0</ns>\n<id>1</id>\n<text>One sentence. And another! And more?</text>\n</page>\n"
-OBJECT = '{"text": "One sentence. And another! And more?", "url": "a"}\n'

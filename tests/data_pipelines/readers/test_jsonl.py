@@ -40,14 +40,6 @@ def test_fields_and_damage(tmp_path):
     assert counts["bad_lines"] == 4 and counts["without_text"] == 2 and counts["undecodable"] == 1
 
 
-def test_bytes_that_are_not_utf_8_are_replaced_and_the_document_stays(tmp_path):
-    lines = ['{"text": "Überall \ufffd."}'.encode(), '{"text": "Ünd Öl \\ud800.", "id": 7}'.encode("latin-1")]
-    counts = collections.Counter()
-    documents = read(write(tmp_path, lines), counts=counts, fields=readers.Fields("text", "id"))
-    assert [d.passages for d in documents] == [("Überall \ufffd.",), ("\ufffdnd \ufffdl \ufffd.",)]
-    assert documents[1].key == "7" and counts["undecodable"] == 3 and not counts["bad_lines"]
-
-
 LINE = st.one_of(
     st.sampled_from([b"", b" ", b"{", b"null", b'{"text": ""}', b'{"text": "A\\nb."}', b'{"id": 1}']),
     st.text(max_size=9).map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),

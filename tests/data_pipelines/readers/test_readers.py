@@ -58,17 +58,6 @@ def reference_text_documents(data):
     return [document for document in documents if document]
 
 
-def test_text(tmp_path):
-    documents = read(write(tmp_path, TEXT))
-    assert [list(d.passages) for d in documents] == [
-        ["One sentence.", "Another one."],
-        ["A second document."],
-        ["Third."],
-    ]
-    assert [d.key for d in documents] == ["corpus.txt:0", "corpus.txt:29", "corpus.txt:50"]
-    assert all(d.presplit and d.part == 0 for d in documents)
-
-
 def test_wikiextractor(tmp_path):
     documents = read(write(tmp_path, WIKI), "wikiextractor")
     assert [d.key for d in documents] == ["http://en.wikipedia.org/wiki?curid=12", "13"]
@@ -204,15 +193,6 @@ def test_damage_is_repaired_and_counted(tmp_path):
         ("A bc d.", "French: \ufffdt\ufffd.\ufffd\ufffd\ufffd", "Last")
     ]
     assert counts["undecodable"] == 5 and counts["control_characters"] == 3 and counts["documents"] == 1
-
-
-@pytest.mark.parametrize("format", ["text", "wikiextractor", "books"])
-def test_c1_characters_that_are_kept_for_the_repair_of_mojibake(tmp_path, format):
-    text = "\u043d\u043e\u0432\u044b\u0445 don\u2019t \u0445 end\u0445".encode().decode("latin-1") + "\x0c\n"
-    data = f"<doc id='1'>\n{text}</doc>\n" if format == "wikiextractor" else text + "It ended.\n"
-    (range_,) = readers.split_ranges([str(write(tmp_path, data.encode()))], 1 << 30, format)
-    (document,) = readers.read_documents(range_, format, controls=readers.Controls(keep_c1=True))
-    assert document.passages[0].startswith(text.strip("\x0c\n"))
 
 
 @pytest.mark.parametrize("format", ["text", "wikiextractor"])

@@ -3,16 +3,13 @@
 import bz2
 import collections
 import itertools
-import time
 from xml.sax.saxutils import escape
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.errors import UserError
 from data_pipelines import readers
-from data_pipelines.readers import wikipedia, wikitext
+from data_pipelines.readers import wikitext
 
 HEADER = """<mediawiki version="0.11" xml:lang="de"><siteinfo><namespaces>
 <namespace key="0" case="first-letter" /><namespace key="6" case="first-letter">Datei</namespace>
@@ -154,27 +151,6 @@ def test_a_bzip2_file_is_cut_where_a_stream_begins(tmp_path):
     assert [r.end for r in readers.split_ranges([str(path)], 10, "wikipedia_xml")] == [None]
 
 
-def test_damage(tmp_path):
-    path = tmp_path / "dump.xml.bz2"
-    path.write_bytes(bz2.compress(DUMP.encode())[:-9])
-    with pytest.raises(UserError, match=r"truncated or not a .bz2 file"):
-        read(path)
-    path = tmp_path / "text.xml"
-    path.write_text("Only text.")
-    with pytest.raises(UserError, match="is not XML; expected a MediaWiki dump"):
-        read(path)
-
-
-def test_a_page_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(wikipedia, "MAX_PAGE_BYTES", 2000)
-    monkeypatch.setattr(wikipedia, "_CHUNK", 100)
-    path = tmp_path / "dump.xml"
-    path.write_text(HEADER + page(1, "Word. " * 9999) + page(2, "Text."))
-    counts = collections.Counter()
-    assert [d.key for d in read(path, 500, counts)] == ["1", "2"]
-    assert counts["long_documents"] == 1
-
-
 UNITS = [
     "{{",
     "}}",
@@ -194,25 +170,8 @@ UNITS = [
 ]
 
 
-@pytest.mark.parametrize("unit", [*UNITS, "{{[[<ref>", "[[a|''b<i>", "[[File:x|", "<nowiki>", "{{disambig "])
-def test_deep_nesting_takes_linear_time(unit):
-    begun = time.process_time()
-    assert len(wikitext.paragraphs(unit * 100_000)) <= 1
-    wikitext.paragraphs(unit * 50_000 + "}}]]|}</ref>" * 50_000)
-    assert time.process_time() - begun < 60  # quadratic: hours
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(UNITS), st.text(max_size=8)), max_size=40).map("".join))
 def test_any_markup_gives_clean_paragraphs(text):
     for paragraph in wikitext.paragraphs(text):
         assert paragraph == paragraph.strip() and "{{" not in paragraph
-
-
-@pytest.mark.parametrize("spaces", [False, True])
-def test_control_characters_that_are_whitespace(tmp_path, spaces):
-    path, counts = tmp_path / "dump.xml", collections.Counter()
-    path.write_text(HEADER + page(1, "One\x85two words, and\x0cmore.") + "</mediawiki>")
-    (document,) = read(path, counts=counts, controls=readers.Controls(spaces))
-    assert document.passages == (("One two words, and more." if spaces else "Onetwo words, andmore."),)
-    assert counts["control_characters"] == 2

@@ -43,17 +43,6 @@ def test_buckets_of_tiny_documents_are_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "documents, tokens, joins",
-    [(100, 0.25, True), (10, 1, True), (63, 1, True), (64, 0.5, False), (100, 0.49, True), (100, 0.5, False)],
-)
-def test_what_is_left_over_joins_the_last_bucket(tmp_path, documents, tokens, joins):
-    size = buckets.BUCKET_TOKENS[0]
-    counts = {0: (100, size), 20_000: (100, size), 60_000: (documents, round(tokens * size))}
-    edges = [(b.low >> 48, b.high >> 48) for b in buckets.plan([tokenized(tmp_path, counts)], 0.0)]
-    assert edges == ([(0, 1), (1, 1 << 16)] if joins else [(0, 1), (1, 20_001), (20_001, 1 << 16)])
-
-
-@pytest.mark.parametrize(
     "histogram, held_out",
     [
         ({0: (2, 8), 40_000: (5, 9)}, 0),  # of fewer than 8 documents, none

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from bert_jax import tokenization
-from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
 from data_pipelines import readers
 from data_pipelines.vocabulary import Options, learners
@@ -53,17 +52,3 @@ def test_byte_bpe_is_not_slow_on_a_long_word(tmp_path, letters):
     )
     assert time.process_time() - begun < 20  # minutes, if the trainer gets the word
     assert tokenizer.decode(tokenizer.encode_batch([word])[0]) == word
-
-
-def test_byte_bpe_learns_other_words_of_a_long_passage_whole(tmp_path):
-    (line,) = words(1, 20_000)
-    whole, parts = (
-        learned(learners.byte_bpe, "bpe", tmp_path / f"{name}.json", passages, size=600)
-        for name, passages in (("whole", (line,)), ("parts", tuple(readers.split_long(line, 900))))
-    )
-    assert whole.tokens == parts.tokens
-
-
-def test_a_line_of_whitespace_is_no_text(tmp_path):
-    with pytest.raises(UserError, match="no words"):
-        learned(learners.byte_bpe, "bpe", tmp_path / "tokenizer.json", (" " * 5000,), size=600)

@@ -1,9 +1,7 @@
 """The sample of a corpus that a vocabulary is learned from, and what of it is held out."""
 
-import gzip
 import io
 import os
-import random
 import tracemalloc
 
 from bert_jax.io.progress import Progress
@@ -31,31 +29,6 @@ def test_the_sample_is_bounded_and_spread(tmp_path):
     other = sampled(paths, "text", 100_000, seed=2)
     assert again[0].documents == sample.documents != other[0].documents
     assert not {d.key for d in sample.documents} & {d.key for d in held_out.documents}
-
-
-def test_compressed_files_each_give_their_share(tmp_path):
-    paths = []
-    for number in range(4):
-        paths.append(str(tmp_path / f"{number}.txt.gz"))
-        with gzip.open(paths[-1], "wt") as file:
-            file.writelines(f"Word{number}x {random.Random(i).random()} here.\n\n" for i in range(3000))
-    sample, held_out = sampled(paths, "text", 40_000, seed=1)
-    documents = sample.documents + held_out.documents
-    assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
-    assert sample.size + held_out.size < 41_000
-
-
-def test_one_document_is_held_out_in_part(tmp_path):
-    path = tmp_path / "one.txt"
-    path.write_text("".join(f"Sentence number {i} of one document.\n" for i in range(100)))
-    sample, held_out = sampled([str(path)], "text", 10**6, seed=1)
-    assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
-    path.write_text("All there is, all there is.\n")
-    output = str(tmp_path / "vocab.txt")
-    options = vocabulary.Options(input=(str(path),), output=output, input_format="text", size=100)
-    trained = vocabulary.train(options)
-    assert not trained.held_out and trained.measured[0].units == 6
-    assert trained.measured[0].unknown_rate == 0
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):

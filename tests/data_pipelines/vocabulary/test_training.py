@@ -85,25 +85,6 @@ def test_special_tokens_are_where_bert_has_them():
         assert [t for t in tokens if t not in SPECIAL] == [f"[unused{i}]" for i in range(unused)]
 
 
-def test_a_larger_vocabulary(text, tmp_path):
-    output = str(tmp_path / "vocab.txt")
-    trained = train(text, "text", output, size=5000)
-    tokenizer = tokenization.load(output)
-    assert (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (100, 101, 102, 103)
-    assert tokenizer.tokens[1:3] == ["[unused0]", "[unused1]"]
-    assert trained.size <= 5000
-
-
-def test_cased(text, tmp_path):
-    output = str(tmp_path / "vocab.txt")
-    train(text, "text", output, size=800, lower_case=False)
-    tokenizer = tokenization.load(output)
-    assert not tokenizer.lower_case and not tokenizer.strip_accents
-    assert "É" in tokenizer.tokens
-    ids = tokenizer.encode_batch(["Été"])[0]
-    assert tokenizer.decode(ids) == "Été"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "kind, name", [("wordpiece", "vocab.txt"), ("sentencepiece", "vocab.model"), ("bpe", "tokenizer.json")]
@@ -134,15 +115,6 @@ def test_processes_and_threads_agree(text, tmp_path, kind, name):
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_sentencepiece(text, tmp_path):
-    output = str(tmp_path / "vocab.model")
-    trained = train(text, "text", output, size=500, kind="sentencepiece")
-    tokenizer = tokenization.load(output)
-    assert tokenizer.kind == "sentencepiece" and tokenizer.vocab_size == trained.size <= 500
-    assert tokenizer.tokens[:5] == SPECIAL and tokenizer.lower_case
-    assert trained.measured[0].unknown_rate < 0.01
-
-
 @pytest.mark.parametrize("family, cls, template", [("roberta", "<s>", ROBERTA), ("bert", "[CLS]", BERT)])
 def test_byte_bpe(text, tmp_path, family, cls, template):
     output = str(tmp_path / "tokenizer.json")
@@ -163,27 +135,6 @@ def test_byte_bpe(text, tmp_path, family, cls, template):
         for starts in (capitals, tuple(f"\u0120{letter}" for letter in capitals))
     )
     assert len(first) < len(inside)
-
-
-def test_the_least_frequency_of_a_merge(text, tmp_path):
-    sizes = []
-    for least in (2, 500):
-        trained = train(
-            text, "text", str(tmp_path / f"{least}.json"), size=2000, kind="bpe", min_frequency=least
-        )
-        sizes.append(trained.size)
-    assert sizes[0] == 2000 > sizes[1] > 261
-
-
-def test_a_corpus_that_spells_special_tokens(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("The [MASK] and the [CLS] are ##words.\n\n" * 50)
-    output = str(tmp_path / "vocab.txt")
-    train(str(path), "text", output, size=200)
-    tokens = tokens_of(output)
-    assert (
-        tokens[:5] == SPECIAL and tokens.count("[MASK]") == 1 and {"[", "mask", "#", "words"} <= set(tokens)
-    )
 
 
 @pytest.mark.parametrize(
@@ -208,25 +159,6 @@ def test_wrong_flags(text, tmp_path, monkeypatch, capfd, flags):
     assert main(["vocab", *(f"--{name}={value}" for name, value in flags.items())]) == 2
     error = capfd.readouterr().err
     assert error.startswith("bert-jax: error: ") and error.count("\n") == 1
-
-
-def test_the_command(text, tmp_path, capsys):
-    output = str(tmp_path / "vocab.txt")
-    (tmp_path / "vocab.txt").write_text("old")
-    assert main(["vocab", f"--input={text}", f"--output={output}", "--size=600", "--overwrite"]) == 0
-    printed = capsys.readouterr().out
-    assert "600 tokens" in printed and "tokens per word" in printed and "[UNK]" in printed
-    assert os.listdir(tmp_path) == ["vocab.txt"]
-    assert main(["vocab", f"--input={text}", f"--output={output}", "extra"]) == 2
-
-
-def test_text_without_spaces_is_measured_by_its_characters(tmp_path):
-    line = "".join(map(chr, range(0x4E00, 0x4E30)))
-    (tmp_path / "zh.txt").write_text(f"{line}。\n\n" * 40, encoding="utf-8")
-    trained = train(str(tmp_path / "zh.txt"), "text", str(tmp_path / "vocab.txt"), size=200)
-    (measured,) = trained.measured
-    assert measured.unit == "character" and measured.units % 49 == 0
-    assert measured.tokens_per_unit == pytest.approx(1)
 
 
 def test_a_failure_leaves_the_old_output(text, tmp_path, monkeypatch):
@@ -291,19 +223,3 @@ def test_the_exponent_levels_the_languages(two_languages):
         expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
         assert shares[exponent] == pytest.approx(expected, rel=0.005)
     assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
-
-
-@pytest.mark.long
-def test_each_language_is_measured(two_languages, tmp_path, capsys, monkeypatch):
-    trainer = training.TRAINERS["wordpiece"]._replace(sample_bytes=300_000)
-    monkeypatch.setitem(training.TRAINERS, "wordpiece", trainer)
-    large, small = two_languages
-    output = str(tmp_path / "vocab.txt")
-    flags = [f"--input={large}", f"--input={small}", f"--output={output}", "--size=600"]
-    assert main(["vocab", *flags, "--sampling_exponent=0.5"]) == 0
-    assert main(["vocab", *flags, "--overwrite", f"--compare={output}"]) == 0
-    first, second = capsys.readouterr().out.split(f"{output}: ")[1:]
-    assert "from small: 9" in first and "from large:" in first and "1.00 times: " in first
-    assert first.count("words held out of") == 2 and second.count("words held out:") == 2
-    assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
-    assert f"{small} is in --input={small} and in --input={small}; expected one" in capsys.readouterr().err

@@ -1,11 +1,9 @@
 """`bert-jax vocab --add_to`: the words of a text that a vocabulary splits, by how many tokens they save."""
 
 import pytest
-from support import conversions, models
 
 from bert_jax import cli, tokenization
 from bert_jax.convert import vocabulary
-from bert_jax.convert.formats import huggingface
 from data_pipelines.vocabulary import sample
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -72,13 +70,6 @@ def test_words_by_what_they_save(files, capsys, monkeypatch):
     assert told in said
 
 
-def test_at_most_so_many_and_so_often(files):
-    assert vocab(files, "--min_frequency=5", "--size=2", output="two.txt") == 0
-    assert (files / "two.txt").read_text().split() == ["nephron", "ab"]
-    assert vocab(files, "--min_frequency=5", "--size=1", output="one.txt") == 0
-    assert (files / "one.txt").read_text().split() == ["nephron"]
-
-
 def test_the_words_can_be_added(files):
     assert vocab(files, "--min_frequency=3") == 0
     old = tokenization.load(files / "vocab.txt")
@@ -87,13 +78,3 @@ def test_the_words_can_be_added(files):
     new = tokenization.load(files / "new.txt", lower_case=True)
     ids = new.encode_batch(["Nephritis of the néphron, zz"])[0]
     assert [new.tokens[i] for i in ids if i != new.unk_id] == ["nephritis", "the", "nephron", "zz"]
-
-
-def test_the_vocabulary_of_a_model(files, tmp_path):
-    tokenizer = tokenization.load(files / "vocab.txt")
-    config = models.tiny_config(vocab_size=tokenizer.vocab_size)
-    model = conversions.random_model(config, tokenizer=tokenizer)
-    (tmp_path / "model").mkdir()
-    huggingface.FORMAT.write(model, tmp_path / "model")
-    assert vocab(files, f"--add_to={tmp_path / 'model'}", "--min_frequency=3") == 0
-    assert (files / "terms.txt").read_text().startswith("nephron\nnephritis\n")

@@ -1,7 +1,6 @@
 """Late interaction: rows with markers and [MASK], a run that learns, ranks, and the reranking of a search."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, Tok
 from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
-TESTDATA = Path(__file__).parents[2] / "testdata"
 MARKS, LENGTHS = ("[unused0]", "[unused1]", "[unused2]"), {"query_length": 8, "vector_size": 16}
 
 

@@ -1,7 +1,6 @@
 """Sentence embeddings: read, encoded in groups, learned, evaluated, compared and embedded."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +8,10 @@ from safetensors.numpy import load_file
 from support.fine_tuned import NO_DROPOUT, make_task
 
 import bert_jax
-from bert_jax import cli, tasks
-from bert_jax.convert import sentences
-from bert_jax.convert.sentences import SentenceVectors
+from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.runs import finetune
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
-PAIR = {"text_a": "first", "text_b": "second"}
-MODERN = Path(__file__).parents[2] / "testdata/modernbert/none"  # classifier_pooling is cls
 
 
 def pairs(count, seed):
@@ -195,39 +189,3 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
     path.write_text(json.dumps(rows := {"q": "a", "p": "b", "n": []}) + "\n")
     with pytest.raises(UserError, match="0 negatives, expected 1 text"):
         task.read_training(str(path))
-
-
-def prepared(files, init_from, pooling=None, **data):
-    """The pooling of a run that starts from a checkpoint, and what the log says after the architecture."""
-    config, lines = tasks.default_config(task="embedding"), []
-    config.init_from, config.max_seq_length = str(init_from), 16
-    config.model.classifier_pooling = pooling
-    config.data.update(PAIR | {"train": str(files / "train.tsv")} | data)
-    task = finetune.prepare(config, "", lines.append)[1]
-    assert task.objective().model.pooling == task.sentence.pooling
-    architecture, *others = lines
-    assert architecture.startswith(f"architecture of {config.init_from}: ")
-    return task.sentence.pooling, others
-
-
-@pytest.fixture
-def folder(pretrained, tmp_path):
-    path = tmp_path / "folder"
-    assert cli.main(["convert", f"--input={pretrained}", f"--output={path}", "--to=huggingface"]) == 0
-    return path
-
-
-@pytest.mark.long
-def test_the_pooling_is_that_of_the_folder_of_sentence_transformers(files, folder):
-    prompts = {"query": "q ", "document": "d "}
-    sentences.write(SentenceVectors("cls", True, 12, prompts), 32, 64, folder)
-    pooling, lines = prepared(files, folder)
-    assert pooling == "cls" and lines == [
-        f"pooling of the vectors: cls, as in {folder}",
-        f"prompts of {folder} that data.prefix_a and data.prefix_b lack: query, document",
-    ]
-    pooling, lines = prepared(files, folder, "mean", prefix_a="q ", prefix_b="d ")
-    assert pooling == "mean" and lines == ["pooling of the vectors: mean, as model.classifier_pooling says"]
-    sentences.write(SentenceVectors("max"), 32, 64, folder)
-    pooling, lines = prepared(files, folder)
-    assert pooling == "mean" and f"since max of {folder} cannot be trained" in lines[0]

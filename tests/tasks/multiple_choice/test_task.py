@@ -105,14 +105,3 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
         "1",
         "2",
     }
-
-
-def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
-    path = tmp_path / "q.csv"
-    rows = [f"is {i},cat,dog,{label}" for i, label in enumerate(("A", "b", "1", "0", "B") * 20)]
-    path.write_text("\n".join(["q,a,b,y", *rows[:7], "is it,cat,dog,C", *rows[7:]]) + "\n")
-    found = make_task(vocabulary, text_a="q", choices="a,b", label="y")
-    found.labels = ("0", "1")
-    examples = found.read(str(path))
-    assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed == 1
-    assert f"{path}:9: label 2: expected 0 to 1" in examples.warning()

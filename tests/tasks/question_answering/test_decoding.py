@@ -1,7 +1,5 @@
 """The n best answers, against hand-made scores and run_squad's rules as loops."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 from support import squad_oracle
 
 from bert_jax.tasks.question_answering import decoding
-from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import windows
@@ -99,22 +96,3 @@ def test_decoding_is_that_of_the_rules(contexts, n_best, longest, v2, seed):
         assert listed == kept
         if v2:
             assert found.null_odds[number] == odds
-
-
-@pytest.mark.parametrize(
-    "name, others",
-    [
-        ("predictions.json", ["nbest_predictions.json", "null_odds.json"]),
-        ("predictions-dev.json", ["nbest_predictions-dev.json", "null_odds-dev.json"]),
-        ("mine.json", ["nbest_mine.json", "null_odds_mine.json"]),
-    ],
-)
-def test_files(tmp_path, name, others):
-    questions, data = layout(["abé", "a"])
-    found = decode(questions, data, np.ones((int(data.offsets[-1]), 2)), v2=True)
-    AnswerPredictions(questions, found).write(str(tmp_path / name))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *others])
-    assert [str(tmp_path / other) for other in others] == [*files_beside(str(tmp_path / name))]
-    texts, n_best, odds = (json.loads((tmp_path / file).read_text()) for file in (name, *others))
-    assert texts == dict(zip("01", found.texts, strict=True)) and odds == {"0": 0.0, "1": 0.0}
-    assert n_best["0"] == found.n_best[0]

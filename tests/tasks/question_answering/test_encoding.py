@@ -88,17 +88,6 @@ def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
         ("a\u2003 b c", "b", "b"),
         ("  a b", "a", "a"),
     ],
-    ids=[
-        "year",
-        "years",
-        "inside-a-piece",
-        "of-pieces",
-        "across-pieces",
-        "whole-word",
-        "nbsp",
-        "em-space",
-        "leading-space",
-    ],
 )
 def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answer, expected):
     data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)

@@ -1,7 +1,6 @@
 """Questions from files to answers in files, as a user asks for them, on a tiny checkpoint; and the task."""
 
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,7 +15,6 @@ from bert_jax.training.step import make_eval_step
 
 COLORS = ("red", "blue", "green")
 OTHERS = "one two three cat dog bird the a is big small".split()
-CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "finetune" / "squad.py"
 
 
 def questions(count, seed):

@@ -65,10 +65,6 @@ def test_batches_hold_the_tokens_and_padding_has_no_weight():
     assert batch["row_ids"].tolist() == [0, 1, 2]
 
 
-def padded(lengths, buckets):
-    return sum(next(width for width in buckets if width >= length) for length in lengths)
-
-
 def test_bucket_lengths():
     short, long = [9] * 320, [60] * 320
     assert batches.bucket_lengths(short + long, 32, 128) == (16, 64)

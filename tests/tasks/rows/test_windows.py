@@ -105,6 +105,3 @@ def test_what_fits_is_encoded_as_without_windows(lengths, paired):
     for name in ("tokens", "offsets", "first_lengths", "examples", "truncated"):
         np.testing.assert_array_equal(getattr(windowed, name), getattr(plain, name))
     assert plain.row_weights is None and windowed.row_weights.tolist() == [1.0] * len(texts)
-
-
-COLORS = ("red", "blue")

@@ -63,24 +63,6 @@ def test_repairs(given, expected):
 
 
 @pytest.mark.parametrize(
-    "sentences, expected",
-    [
-        (["I-PER I-PER O I-LOC"], ("IOB1", 0)),
-        (["B-PER I-PER O B-LOC"], ("BIO2", 0)),
-        (["O O"], ("BIO2", 0)),
-        (["I-PER B-PER", "I-PER", "O B-PER"], ("IOB1", 1)),
-        (["B-PER I-PER", "B-PER", "O I-PER"], ("BIO2", 1)),
-        (["S-PER B-LOC E-LOC"], ("IOBES", 0)),
-        (["B M E S"], ("IOBES", 0)),
-        (["S-PER I-PER", "B-PER E-PER I-PER", "S-PER E-PER", "B-PER E-PER S-PER"], ("IOBES", 3)),
-    ],
-    ids=str,
-)
-def test_detection(sentences, expected):
-    assert entities.detect_scheme([tags.split() for tags in sentences]) == expected
-
-
-@pytest.mark.parametrize(
     "gold, guess, right, predicted, there",
     [
         ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", 2, 2, 2),

@@ -124,9 +124,6 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
     assert found == pytest.approx(json.loads((tmp_path / "run" / "best.json").read_text())["scores"])
 
 
-ALL = ",".join(map(str, range(1, 13)))
-
-
 @pytest.mark.parametrize("tag", ["B-DATE", "I-DATE", "DATE", "b-date"])
 def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path, tag):
     """A perfect tagger of 96 sentences finds 96 of 100 entities: conlleval's F1 is 97.96."""
@@ -147,18 +144,3 @@ def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path,
     assert task.loss(rows, outputs) == pytest.approx(0, abs=1e-6)  # of the words with a known tag
     assert len(list(found.errors())) == 4 and found.confusions().counts.sum() == 200
     assert set(found.breakdown()) == {"PER", tag.removeprefix("B-").removeprefix("I-")}
-
-
-@pytest.mark.long
-def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
-    text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
-    (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)
-    command = arguments(tmp_path, tmp_path / "run", pretrained, "--config.task=tagging", "--config.epochs=1")
-    command += [f"--config.data.{split}={tmp_path}/train.tsv" for split in ("train", "eval")]
-    assert cli.main([argument for argument in command if "data_dir" not in argument]) == 0
-    assert list(json.loads((tmp_path / "run" / "best.json").read_text())["scores"]) == [
-        "accuracy",
-        "f1_macro",
-    ]
-    assert cli.main(["evaluate", f"--workdir={tmp_path}/run"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-3:]] == ["ADJ", "DET", "NOUN"]

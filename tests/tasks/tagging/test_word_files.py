@@ -3,7 +3,6 @@ import json
 
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.tasks.tagging.word_files import read_sentences
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -40,12 +39,6 @@ def test_columns(tmp_path, name, separator, end):
     assert read_sentences(path, tagged=False).tags == []
 
 
-def test_only_spaces_and_tabs_separate(tmp_path):
-    found = read_sentences(written(tmp_path, "New York\tB-LOC\n\u00a0\tO\nx\u2028y\tO\n"))
-    assert found.words == [["New York", "\u00a0", "x\u2028y"]] and not found.has_documents
-    assert read_sentences(written(tmp_path, "a\u00a0b O\n")).words == [["a\u00a0b"]]
-
-
 def test_json(tmp_path):
     rows = [
         {"words": ["a", ""], "tags": ["O", "B-X"], "document": 1, "key": 7},
@@ -57,24 +50,3 @@ def test_json(tmp_path):
     assert (found.words, found.tags) == ([["a", ""], ["b"], ["c"]], [["O", "B-X"], ["O"], ["O"]])
     assert (found.documents, found.ids, found.lines[0]) == ([0, 0, 1], ["7", "1", "2"], [1, 1])
     assert read_sentences(path, tag="words").tags == found.words
-
-
-GOOD = "".join(f"w{i} O\n\n" for i in range(40))
-
-
-@pytest.mark.parametrize(
-    "bad, message",
-    [
-        ("a b O\nb O\n", ":81: 3 columns, 2 in the first line"),
-        ("a O\nb\n", ":82: 1 column, 2 in the first line"),
-        ("a\tO\n\tO\n", ":82: no value in column 0"),
-        ("a\t\tO\nb O\n", ":81: 3 columns"),
-    ],
-)
-def test_a_few_malformed_sentences_are_left_out(tmp_path, bad, message):
-    path = written(tmp_path, GOOD + bad + "\nlast O\n")
-    found = read_sentences(path)
-    assert found.words[-2:] == [["w39"], ["last"]] and (found.rows, found.ids[-1]) == (42, "41")
-    assert f"1 of 42 sentences skipped (first: {path}{message}" in found.warning()
-    with pytest.raises(UserError, match="malformed, more than 5%"):
-        read_sentences(written(tmp_path, GOOD[: GOOD.index("w9")] + bad))

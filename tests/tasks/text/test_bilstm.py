@@ -64,16 +64,3 @@ def test_a_run_learns_and_is_read_again(finetuned, files, tmp_path, capsys):
     )
     export = ["convert", f"--input={finetuned}", f"--output={tmp_path}/hf", "--to=huggingface"]
     assert "a BiLSTM" in mistake(export, capsys)
-
-
-@pytest.mark.slow
-def test_packed_and_padded_batches_train_alike(files, pretrained, tmp_path):
-    losses = []
-    for pack in ("true", "false"):
-        options = [f"--config.pack={pack}", "--config.group_by_length=false", "--config.log_every=1"]
-        run = tmp_path / pack
-        assert cli.main(arguments(files, run, pretrained, *options, "--config.epochs=0.2")) == 0
-        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        losses.append([line["loss"] for line in lines if line["kind"] == "train"])
-    assert len(losses[0]) == 3
-    np.testing.assert_allclose(*losses, rtol=1e-4)

@@ -1,16 +1,13 @@
 """Several labels a text: read, learned, scored, predicted."""
 
 import csv
-import functools
 import json
-import types
 
 import numpy as np
 import pytest
 from support import fine_tuned
 
 from bert_jax import cli
-from bert_jax.tasks.text.task import MultiLabel
 
 
 @pytest.fixture(scope="module")
@@ -67,25 +64,6 @@ def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
         found = list(csv.DictReader(file))
     assert [row["prediction"] for row in found] == [",".join(row["prediction"]) for row in rows]
     assert float(found[0]["p(cat)"]) == pytest.approx(rows[0]["probabilities"]["cat"], abs=1e-5)
-
-
-def test_the_f1_of_a_single_label_is_that_of_the_label():
-    targets, guess = np.float32([[1], [0], [0], [1]]), np.array([[True], [True], [False], [False]])
-    for scorer in (MultiLabel.scorers["f1_micro"], MultiLabel.scorers["f1_macro"]):
-        assert scorer(guess, targets) == pytest.approx(0.5)
-        assert scorer(np.zeros_like(guess), targets) == 0
-        twice = (np.repeat(x, 2, axis=1) for x in (guess, targets))
-        assert scorer(*twice) == pytest.approx(0.5)
-
-
-def test_a_cell_may_have_a_list_of_labels():
-    task = types.SimpleNamespace(labels=())
-    parse = functools.partial(MultiLabel.parse_label, task)
-    assert parse('["red", "a b", "red"]') == ("red", "a b") and parse("red, blue") == ("red", "blue")
-    assert parse("[]") == () and parse("[red") == ("[red",)
-    assert parse("[1, 2]") == ("1", "2") and parse('["a", 1.5, true]') == ("a", "1.5", "true")
-    with pytest.raises(ValueError, match="the label 'a, b' has a ','"):
-        parse('["a, b"]')
 
 
 def test_labels_that_training_lacks_are_missed(vocabulary, tmp_path):

@@ -1,17 +1,12 @@
-import jax
 import numpy as np
 import pytest
 import sklearn.metrics
-from support.tiny_model import draw_parameters
 
 from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import fields as task_fields
-from bert_jax.tasks.rows import batches
 from bert_jax.tasks.text.task import parse_class_weights
-from bert_jax.training.step import make_eval_step
 
 CONFIG = EncoderConfig(
     vocab_size=40,
@@ -23,34 +18,6 @@ CONFIG = EncoderConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-
-
-def encoded(rows, targets, dtype=np.int32):
-    """rows: (tokens of A, tokens of B)."""
-    tokens = [[1, *a, 2, *b] + [2] * bool(b) for a, b in rows]
-    offsets = np.cumsum([0] + [len(row) for row in tokens])
-    return batches.EncodedRows(
-        tokens=np.concatenate(tokens).astype(np.int32),
-        offsets=offsets,
-        examples=np.arange(len(rows)),
-        first_lengths=np.array([len(a) + 2 for a, _ in rows], np.int32),
-        targets={"targets": np.asarray(targets, dtype)},
-        pad_id=0,
-        max_seq_length=16,
-    )
-
-
-def test_the_untrained_loss_is_that_of_chance():
-    task = Classification(CONFIG, 3)
-    data = encoded([([5 + i], []) for i in range(12)], [i % 3 for i in range(12)])
-    batch = batches.make_batch(data, np.arange(12), (8,))
-    params = draw_parameters(task)
-    pairs = jax.jit(make_eval_step(task))(params, batch, 0, 0)
-    assert float(pairs["task_loss"][0] / pairs["task_loss"][1]) == pytest.approx(task.initial_loss, abs=0.02)
-    assert float(pairs["accuracy"][1]) == 12
-    probabilities = jax.jit(task.predict)(params, batch)
-    assert probabilities.shape == (12, 3)
-    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
 
 
 def make_task(vocabulary, **fields):
