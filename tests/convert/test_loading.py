@@ -56,14 +56,6 @@ def test_heads_are_left_and_a_new_one_is_told(source):
     assert {name.split("/")[0] for name in report.unused} == {"mlm", "nsp"}
 
 
-def test_architecture_comes_without_the_weights(source):
-    path, model = source()
-    for file in path.glob("model*.safetensors"):
-        file.write_bytes(b"")
-    config, tokenizer = convert.load_architecture(path)
-    assert config == model.config and tokenizer.tokens == model.tokenizer.tokens
-
-
 def test_of_a_fine_tuning_the_best_step_is_loaded(make_model, tmp_path):
     model = make_model("none")
     work_directory.FORMAT.write(model, tmp_path / "run")

@@ -11,7 +11,7 @@ from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference.embedding import Embedder
 
 pytestmark = pytest.mark.peer
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 

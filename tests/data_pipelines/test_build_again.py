@@ -155,16 +155,6 @@ def test_damaged_records_are_made_again_with_overwrite(options):
     assert build.build(options, overwrite=True).already_done
 
 
-def test_a_changed_source_is_other_records(options, corpus, tmp_path):
-    shutil.copytree(corpus, tmp_path / "copy")
-    options = dataclasses.replace(options, input=(str(tmp_path / "copy" / "*"),))
-    build.build(options)
-    with open(tmp_path / "copy" / "1.txt", "a") as file:
-        file.write("one more line.\n")
-    with pytest.raises(UserError, match=r"holds other records .another sources."):
-        build.build(options)
-
-
 @pytest.mark.parametrize("moment", [2, 5, 9, 14, 18])
 def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps, tmp_path, moment):
     """Stops at the n-th file that is about to appear, as a kill there would."""

@@ -141,16 +141,6 @@ def test_any_cut_gives_the_same_documents(tmp_path_factory, pieces, target, cuts
     assert read(packed, target, streams) == documents and streams == whole
 
 
-def test_a_bzip2_file_is_cut_where_a_stream_begins(tmp_path):
-    streams = [bz2.compress(page(n, "Text.").encode()) for n in range(9)]
-    path = tmp_path / "dump.xml.bz2"
-    path.write_bytes(bz2.compress(HEADER.encode()) + b"".join(streams))
-    ranges = readers.split_ranges([str(path)], len(streams[0]), "wikipedia_xml")
-    assert len(ranges) >= 8 and sum(r.size for r in ranges) == path.stat().st_size
-    path.write_bytes(bz2.compress(DUMP.encode()))
-    assert [r.end for r in readers.split_ranges([str(path)], 10, "wikipedia_xml")] == [None]
-
-
 UNITS = [
     "{{",
     "}}",

@@ -35,13 +35,6 @@ def test_many_documents_in_bounded_buckets(tmp_path):
     assert share == pytest.approx(0.01, abs=1e-4)
 
 
-def test_buckets_of_tiny_documents_are_bounded(tmp_path):
-    bins = range(0, 1 << 16, 16)
-    planned = buckets.plan([tokenized(tmp_path, dict.fromkeys(bins, (10_000, 20_000)))], 0.0)
-    most = max(sum(bucket.low <= b << 48 < bucket.high for b in bins) for bucket in planned)
-    assert len(planned) > 20 and 10_000 * most < 1.6 * buckets.MOST_BUCKET_DOCUMENTS
-
-
 @pytest.mark.parametrize(
     "histogram, held_out",
     [

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bert_jax import cli, tokenization
-from bert_jax.convert import vocabulary
+from bert_jax import cli
 from data_pipelines.vocabulary import sample
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -68,13 +67,3 @@ def test_words_by_what_they_save(files, capsys, monkeypatch):
     pieces = 4 * (4 + 6) + 30 + 30 + 2 * 7 + 5 + 4 + 3 + 3 + 40 + 3 * 2 + 3 * 9 + 25 * (1 + 1 + 3)
     told = f"{pieces / words:.3f} tokens per word of this text, and {(pieces - 37) / words:.3f} with these"
     assert told in said
-
-
-def test_the_words_can_be_added(files):
-    assert vocab(files, "--min_frequency=3") == 0
-    old = tokenization.load(files / "vocab.txt")
-    tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(files / "terms.txt"))
-    (files / "new.txt").write_text("\n".join(tokens) + "\n")
-    new = tokenization.load(files / "new.txt", lower_case=True)
-    ids = new.encode_batch(["Nephritis of the néphron, zz"])[0]
-    assert [new.tokens[i] for i in ids if i != new.unk_id] == ["nephritis", "the", "nephron", "zz"]

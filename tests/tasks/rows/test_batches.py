@@ -128,16 +128,6 @@ def test_processes_share_a_batch_and_its_padded_length():
         np.testing.assert_array_equal(found, array[owned.ravel()])
 
 
-def test_evaluation_sees_every_example_once_in_a_known_order():
-    data = random_data(21)
-    seen = []
-    for batch in batches.eval_batches(data, 8):
-        seen += batch["targets"][batch["weights"] > 0].tolist()
-    order = batches.eval_order(data, 8)
-    assert seen == order[order >= 0].tolist()
-    assert sorted(seen) == list(range(21))
-
-
 def grouped(lengths, group):
     """Rows of these lengths, whose tokens are the row's number, with a target a row and one a token."""
     tokens = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
