@@ -47,6 +47,8 @@ def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_be
     count = sum(each.size for each in update.values())
     clipped = one_update(frozen, clip_norm=0.01, weight_decay=0.0, name="sgd")
     np.testing.assert_allclose(clipped["classifier/bias"], 0.01 / np.sqrt(count), rtol=1e-5)
+    with pytest.raises(UserError, match="freeze='encoder' matches none"):  # A whole name has to match.
+        optimizers.freeze(Stacked(), "encoder")
 
 
 def test_rates_of_groups():
