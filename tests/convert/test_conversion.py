@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 
 from bert_jax import cli, convert
 from bert_jax.convert import conversion, formats, parity
-from bert_jax.errors import UserError
+from bert_jax.convert.formats import huggingface_export
+from bert_jax.errors import StorageError, UserError
 
 
 @pytest.mark.long
@@ -113,3 +115,16 @@ def test_not_a_number_is_a_difference(make_model):
     wrong = right | {"pooled": np.full_like(right["pooled"], np.nan)}
     with pytest.raises(UserError, match="in pooled"):
         parity.compare("it", right, wrong)
+
+
+def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path):
+    folder, _ = export()
+
+    def fail(*args, **fields):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(huggingface_export, "save_file", fail)
+    output = tmp_path / "out"
+    with pytest.raises(StorageError, match=r"--output=.*cannot be written.*it is as it was before"):
+        conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
+    assert not output.exists() and not list(tmp_path.glob(".convert-*"))
