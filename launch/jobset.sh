@@ -26,7 +26,7 @@ The command is started in every pod. A run that was preempted is started again, 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 name="" image="" accelerator="" topology=4x4 chips_per_host=4 slices=1 nodes=1 gpus_per_node=8 max_restarts=20
 service_account=default namespace=default
-parse "name image accelerator topology chips_per_host slices nodes gpus_per_node max_restarts service_account namespace" \
+parse "dry_run name image accelerator topology chips_per_host slices nodes gpus_per_node max_restarts service_account namespace" \
   -- "$@"
 need name
 # The names of its pods add to it, and have 63 characters at most.

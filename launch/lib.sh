@@ -34,7 +34,7 @@ run() {
 }
 
 parse() {
-  local _flags=" ${1//$'\n'/ } dry_run " _arg _name _value
+  local _flags=" ${1//$'\n'/ } " _arg _name _value
   shift 2
   COMMAND=() VERB=""
   while (($#)); do

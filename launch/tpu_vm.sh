@@ -29,7 +29,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/lib.sh"
 name="" zone="" project="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
 poll_seconds=60 spot=false queued=false create_flags="" ssh_flags=""
-parse "name zone project accelerator_type runtime_version service_account create_flags ssh_flags worker poll_seconds spot
+parse "dry_run name zone project accelerator_type runtime_version service_account create_flags ssh_flags worker poll_seconds spot
  queued" -- "$@"
 read -ra create_flags_list <<<"$create_flags"
 read -ra ssh_flags_list <<<"$ssh_flags"

@@ -98,6 +98,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    if flags.to not in (choices := (*formats.FORMATS, *EXPORTS)):
+        raise UserError(f"--to={flags.to}: expected one of {', '.join(choices)}")
     to_huggingface = flags.to == "huggingface"
     for name, valid in (
         ("push_to", to_huggingface),
