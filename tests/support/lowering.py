@@ -250,7 +250,11 @@ def lower_pretrained_models(lower, target, dtype):
     params = parameters(benchmark.make_task(model, LENGTH))
     ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
-    found = {"fill-mask": lower(fill_mask.probabilities, params, ids, lengths, positions, config=model)}
+
+    def probabilities(params, ids, lengths, positions):
+        return jax.nn.softmax(fill_mask.logits_at(params, ids, lengths, positions, config=model), axis=-1)
+
+    found = {"fill-mask": lower(probabilities, params, ids, lengths, positions)}
     batch = {"input_ids": ids, "lengths": one, "first_lengths": one}
     for pooling in embedding.POOLINGS:
         layers = (1,) if pooling == "pooler" else (0, 1)
