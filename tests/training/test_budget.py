@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.regression import Run, assert_same, at, send
 
-from bert_jax.errors import Preempted
+from bert_jax.errors import Preempted, UserError
 from bert_jax.settings import defaults, pretrain_config
 from bert_jax.training import budget
 
@@ -32,6 +32,13 @@ def test_tokens_beyond_32_bits():
         assert whole.count(step(spent, np.int32(0))) == whole.count(spent)
     assert float(whole.share(spent)) == pytest.approx(whole.count(spent) / 1.72e12, rel=1e-6)
     assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
+
+
+@pytest.mark.parametrize("field", ["warmup_steps", "cooldown_steps", "decay_steps"])
+def test_a_schedule_of_a_budget_has_no_steps(field):
+    fields = {"budget.tokens": 100, "optimizer.schedule": "wsd", f"optimizer.{field}": 7}
+    with pytest.raises(UserError, match=f"optimizer.{field}=7: with budget.tokens"):
+        config(**fields)
 
 
 @pytest.fixture(scope="module")
