@@ -153,7 +153,7 @@ def test_mistakes(evaluate, model, directory, tmp_path):
         (long, {}, "have 33 tokens and .* 32 positions"),
         (directory, {"split": "dev"}, "have no split 'dev'"),
         (directory, {"prob": 1.0}, "masking.prob=1.0 must be between 0 and 1"),
-        (directory, {"replace": "1,0"}, "masking.replace='1,0': expected the shares"),
+        (directory, {"replace": "1,0"}, "masking.replace='1,0'"),
         (directory, {"rows": -1}, "rows=-1, batch_size=32: expected"),
         (directory, {"batch_size": 0}, "batch_size=0: expected"),
         (tmp_path / "nowhere", {}, "there is no record directory"),
