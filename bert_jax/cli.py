@@ -187,7 +187,7 @@ def module_of(command: str) -> types.ModuleType:
 
 
 def help_of(command: str) -> str:
-    """Returns what `bert-jax COMMAND --help` prints: usage, description, and every flag with its default."""
+    """Returns the text of `bert-jax COMMAND --help`: usage, description, and every flag with its default."""
     module = module_of(command)
     define = Define(absl_flags.FlagValues())
     module.define_flags(define)
@@ -231,7 +231,7 @@ def parse_flags(
 
 
 def _asks_for_help(argv: Sequence[str]) -> bool:
-    """Returns whether any of the arguments before a "--" is --help, or a short form of it."""
+    """True if an argument before a "--" is --help, or a short form of it."""
     return any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv))
 
 

@@ -202,12 +202,12 @@ def list_steps(directory: str) -> list[int]:
 
 
 def is_step(name: str) -> bool:
-    """Returns whether a directory has the name of a step. Others, such as `0040` or `²`, are not of a run."""
+    """True if a directory is named as a step; `0040` and `²` are not names of steps."""
     return _STEP.fullmatch(name) is not None and int(name) < 2**31
 
 
 def is_committed(step: str) -> bool:
-    """Returns whether a step was written completely, of which its name is a proof, except on gs://.
+    """True if a step was written completely, which its name proves except on gs://.
 
     A directory cannot be renamed there, so that a file that is written last must exist. A step that an older
     version wrote to a disk, and that was copied to gs://, has only `files.json`.
@@ -338,7 +338,7 @@ def load_state(
 ) -> tuple[str, PyTree]:
     """Restores a state of another run, and returns the step directory that was read, and the state.
 
-    Arguments and errors are those of `load_params` and `read_state`.
+    See `load_params` and `read_state` for the arguments and errors.
     """
     return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
 
@@ -368,7 +368,7 @@ def read_stored(
 ) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Reads the trained and the frozen parameters of a checkpoint as they are stored; see `assemble`.
 
-    Arguments and errors are those of `load_params`.
+    See `load_params` for the arguments and errors.
 
     Returns:
         The step directory that was read, and the arrays of both by name.
@@ -396,7 +396,7 @@ def load_stored(
 ) -> tuple[str, PyTree, dict[tuple[str, Leaf], jax.Array]]:
     """Loads trained and frozen parameters as they are stored, except those that are in memory already.
 
-    Errors are those of `load_params`.
+    See `load_params` for the errors.
 
     Args:
         path: see `load_params`.
