@@ -1,9 +1,10 @@
 """A model with drawn weights and the vocabulary of a few words, in memory."""
 
 import numpy as np
-from scipy import special
+from support import encoder_oracle
 
 from bert_jax import tokenization
+from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.models import assembled
 from bert_jax.models.config import from_dict
@@ -48,36 +49,7 @@ def by_hand(model, text, text_b=None):
 
 def of_row(model, row, types):
     """As `by_hand`, of tokens."""
-    config = model.config
-    params = {name: array.astype(np.float64) for name, array in model.params.items()}
-
-    def norm(x, name, layer=...):
-        centered = x - x.mean(-1, keepdims=True)
-        x = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + config.layer_norm_eps)
-        return x * params[f"{name}/scale"][layer] + params[f"{name}/bias"][layer]
-
-    tables = [params[f"encoder/embeddings/{name}_embeddings"] for name in ("word", "token_type", "position")]
-    x = norm(tables[0][row] + tables[1][types] + tables[2][: len(row)], "encoder/embeddings/layer_norm")
-    states, weights = [x], []
-    stack = "encoder/layers/stack/layer/"
-    for layer in range(config.num_hidden_layers):
-
-        def dense(x, name, rule, layer=layer):
-            kernel = params[f"{stack}{name}/kernel"][layer]
-            return np.einsum(rule, x, kernel) + params[f"{stack}{name}/bias"][layer]
-
-        query, key, value = (
-            dense(x, name, "lh,hnd->lnd").swapaxes(0, 1) for name in ("query", "key", "value")
-        )
-        logits = query @ key.swapaxes(1, 2) / np.sqrt(config.head_dim)
-        if config.causal:
-            logits = np.where(np.tri(len(row)), logits, -np.inf)
-        shares = np.exp(logits - logits.max(-1, keepdims=True))
-        weights.append(shares / shares.sum(-1, keepdims=True))
-        context = dense(weights[-1] @ value, "attention_output", "nld,ndh->lh")
-        x = norm(x + context, f"{stack}attention_norm", layer)
-        inner = dense(x, "intermediate", "lh,hi->li")
-        inner *= 0.5 * (1 + special.erf(inner / np.sqrt(2)))
-        x = norm(x + dense(inner, "output", "li,ih->lh"), f"{stack}output_norm", layer)
-        states.append(x)
+    params = nest({name: array.astype(np.float64) for name, array in model.params.items()})["encoder"]
+    one = np.ones(len(row), int)
+    states, weights = encoder_oracle.states(model.config, params, row, types, np.cumsum(one) - 1, one)
     return np.stack(states), np.stack(weights)

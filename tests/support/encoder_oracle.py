@@ -1,7 +1,6 @@
 """An encoder in NumPy and float64, written from the papers: what `bert_jax.models` is compared with.
 
-One layer after the other, one token and one head after the other where that is clearest; it shares no code
-with the models.
+One layer after the other; it shares no code with the models.
 """
 
 import cmath
@@ -60,34 +59,26 @@ def dense(x, parameters, inputs=1):
 
 
 def attention(config, x, layer, positions, sequences, window, theta):
-    """[L, H] of one row -> [L, H]."""
+    """[L, H] of one row -> [L, H], and the probabilities [heads, L, L]."""
     query, key, value = (dense(x, layer[name]) for name in ("query", "key", "value"))
-    length, heads, size = query.shape
-    context = np.zeros((length, heads, size))
-    for head in range(heads):
-        for i in range(length):
-            seen = [
-                j
-                for j in range(length)
-                if sequences[i] == sequences[j]
-                and (not config.causal or j <= i)
-                and (not window or abs(i - j) <= window)
-            ]
-            q = query[i, head]
-            scores = []
-            for j in seen:
-                k = key[j, head]
-                if config.position == "rotary":
-                    score = rotate(q, positions[i], theta) @ rotate(k, positions[j], theta)
-                else:
-                    score = q @ k
-                score /= math.sqrt(size)
-                if config.position == "alibi":
-                    score -= slopes(heads)[head] * abs(i - j)
-                scores.append(score)
-            weights = np.exp(np.array(scores) - max(scores))
-            context[i, head] = (weights / weights.sum()) @ value[seen, head]
-    return dense(context, layer["attention_output"], 2)
+    if config.position == "rotary":
+        query, key = (
+            np.array(
+                [[rotate(head, p, theta) for head in heads] for heads, p in zip(x, positions, strict=True)]
+            )
+            for x in (query, key)
+        )
+    index = np.arange(len(x))
+    distances = np.abs(np.subtract.outer(index, index))
+    scores = np.einsum("ihd,jhd->hij", query, key) / math.sqrt(query.shape[-1])
+    if config.position == "alibi":
+        scores -= np.multiply.outer(slopes(query.shape[1]), distances)
+    seen = np.equal.outer(sequences, sequences) & (distances <= (window or len(x)))
+    if config.causal:
+        seen &= np.tri(len(x), dtype=bool)
+    weights = np.exp(np.where(seen, scores - scores.max(-1, keepdims=True), -np.inf))
+    weights /= weights.sum(-1, keepdims=True)
+    return dense(np.einsum("hij,jhd->ihd", weights, value), layer["attention_output"], 2), weights
 
 
 def feed_forward(config, x, layer):
@@ -134,16 +125,19 @@ def embed(config, params, ids, types, positions):
 
 
 def states(config, params, ids, types, positions, sequences):
-    """The embeddings [L, H] of one row, and the states behind each layer; the last one behind the norm."""
+    """The embeddings [L, H] of one row, and the states behind each layer, the last one behind the norm; and
+    the probabilities of attention of each layer."""
     x = embed(config, params, ids, types, positions)
-    found = [x]
+    found, weights = [x], []
     for i, layer in enumerate(layer_parameters(config, params)):
         is_global = i % config.global_every == 0
         window = 0 if is_global else config.local_window
         theta = config.rotary_theta if is_global else config.local_rotary_theta
 
         def attend(x, layer=layer, window=window, theta=theta):
-            return attention(config, x, layer, positions, sequences, window, theta)
+            out, probabilities = attention(config, x, layer, positions, sequences, window, theta)
+            weights.append(probabilities)
+            return out
 
         if config.norm_placement == "post":
             x = norm(config, x + attend(x), layer["attention_norm"])
@@ -154,4 +148,4 @@ def states(config, params, ids, types, positions, sequences):
         found.append(x)
     if config.final_norm:
         found[-1] = norm(config, found[-1], params["final_norm"])
-    return found
+    return found, weights

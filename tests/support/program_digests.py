@@ -50,9 +50,7 @@ class _Graph:
             else:
                 others.append(str(operation))
         # A function is called many times, and reading from the module is slow.
-        self._call, self._text, self._describe = map(
-            functools.cache, (self._call, str, self._describe)
-        )
+        self._call, self._text, self._describe = map(functools.cache, (self._call, str, self._describe))
         self._header = [*sorted(others), self._attributes(module.operation)]
 
     def of_main(self):
