@@ -86,7 +86,6 @@ setup(
             "gcsfs>=2025.2",
             "hypothesis>=6.100",
             "import-linter>=2.16",
-            "jsonschema>=4.20",
             "mkdocs>=1.6",
             "mkdocs-material>=9.6",
             "mkdocstrings[python]>=0.29",
