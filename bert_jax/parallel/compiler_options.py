@@ -8,7 +8,6 @@ sources.
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Mapping
 
 import jax
@@ -20,8 +19,6 @@ from bert_jax.parallel import host
 # Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
 _LEAST_SECONDS = 0.1
 _LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-
-Options = Mapping[str, str | bool]
 
 # By default, the all-reduces of all gradients are combined at the end of the step, where no computation is
 # left to overlap with. With a lower threshold, each layer has its own.
@@ -49,14 +46,12 @@ _SPARSE_CORES = _PER_LAYER | {
 
 # Kind of device -> options for meshes that split nothing but the batch. No source supports an option of this
 # kind on v2 to v4 and v5p: there, the chips wait for the all-reduces.
-DATA_PARALLEL: Mapping[str, Options] = types.MappingProxyType(
-    {
-        "TPU v5 lite": _CONTINUATION_FUSION,
-        "TPU v5e": _CONTINUATION_FUSION,
-        "TPU v6 lite": _SPARSE_CORES,
-        "TPU v6e": _SPARSE_CORES,
-    }
-)
+DATA_PARALLEL: Mapping[str, Mapping[str, str | bool]] = {
+    "TPU v5 lite": _CONTINUATION_FUSION,
+    "TPU v5e": _CONTINUATION_FUSION,
+    "TPU v6 lite": _SPARSE_CORES,
+    "TPU v6e": _SPARSE_CORES,
+}
 
 
 def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
@@ -64,7 +59,7 @@ def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
 
     Args:
         mesh: the mesh.
-        recomputes: as for `options`.
+        recomputes: whether the program computes activations again to free their memory (`model.remat`).
     """
     devices = list(mesh.devices.flat)
     device = next((one for one in devices if one.process_index == jax.process_index()), devices[0])
@@ -74,21 +69,7 @@ def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
 def options(
     platform: str, shape: dict[str, int], kind: str = "", recomputes: bool = False
 ) -> dict[str, str | bool]:
-    """Returns the compiler options for a platform and a mesh shape.
-
-    These options were tried on libtpu 0.0.42 and are not used:
-
-    - On several slices, `xla_tpu_enable_data_parallel_all_reduce_opt` and
-      `xla_tpu_data_parallel_opt_different_sized_ops` do not change the program, because the all-reduces
-      between slices overlap with the computation without them.
-    - `xla_tpu_scoped_vmem_limit_kib` at four times its default makes the step 2% longer.
-
-    Args:
-        platform: the name of the platform, such as "tpu".
-        shape: the size of each mesh axis.
-        kind: the kind of the device, such as "TPU v4".
-        recomputes: whether the program computes activations again to free their memory (`model.remat`).
-    """
+    """Returns the options for a platform, the sizes of the mesh axes and a kind of device; see `for_mesh`."""
     chosen: dict[str, str | bool] = {}
     # With remat, the compiler would move recomputation far before its use, to overlap it with the all-reduces
     # of other layers: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and .79

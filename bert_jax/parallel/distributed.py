@@ -2,32 +2,30 @@
 
 On Cloud TPU, GKE, Slurm and Open MPI the environment gives the number and the index of the processes;
 elsewhere flags do. If some processes are missing, jax.distributed aborts the others without naming them.
-Before it starts, the processes therefore meet at the coordinator's address: each sends a line of JSON to
-process 0 and receives one: start, or the error that all of them raise.
+Before it starts, each process therefore sends a line of JSON to process 0 and receives one: an empty text, or
+the error that all of them raise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import importlib
 import ipaddress
 import json
 import os
 import re
-import signal
 import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from etils import epy
 
 from bert_jax import signals
-from bert_jax.errors import ClusterError, Preempted, UserError
+from bert_jax.errors import ClusterError, UserError
 
 with epy.lazy_imports():
     import jax
@@ -44,11 +42,6 @@ class ProcessInfo:
     processes: int  # of the run
     process: int  # the index of this one
     local_devices: tuple[int, ...] | None = None  # the ids of its devices; None for all of the machine
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def process_info(
@@ -75,20 +68,17 @@ def process_info(
     """
     if coordinator_address is None and num_processes is None and process_id is None:
         return _detect(timeout, environ) if detect else None
-    if coordinator_address is None or num_processes is None or process_id is None:
+    if (
+        coordinator_address is None
+        or num_processes is None
+        or process_id is None
+        or not re.fullmatch(r".+:\d{1,5}", coordinator_address)
+        or not 0 <= process_id < num_processes
+    ):
         raise UserError(
-            "every process of a run needs --coordinator_address=HOST:PORT of process 0, --num_processes and "
-            "its --process_id"
-        )
-    host, _, port = coordinator_address.rpartition(":")
-    if not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise UserError(
-            f"--coordinator_address={coordinator_address}: expected HOST:PORT, like 10.0.0.2:8476"
-        )
-    if num_processes < 1 or not 0 <= process_id < num_processes:
-        raise UserError(
-            f"--process_id={process_id} of --num_processes={num_processes}: expected a number from 0 to "
-            f"{max(0, num_processes - 1)}"
+            f"--coordinator_address={coordinator_address} --num_processes={num_processes} "
+            f"--process_id={process_id}: expected HOST:PORT of process 0, the number of processes, and the "
+            "index of this one, from 0"
         )
     return ProcessInfo(coordinator_address, num_processes, process_id) if num_processes > 1 else None
 
@@ -98,6 +88,7 @@ def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on every Kubernetes pod without the client package
+            # jax.distributed.initialize() does this, too, but it tells nobody the address for `_rendezvous`.
             clusters = importlib.import_module("jax._src.clusters")
             address, processes, process, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 None, None, None, None, None, timeout
@@ -129,12 +120,9 @@ def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int 
     Raises:
         ClusterError: some processes did not connect; the message names them.
         UserError: the port is in use, or two processes have the same index.
-        Preempted: this process received SIGTERM before all had connected.
     """
-    host = bind_host(info.coordinator, meet_timeout) if info.process == 0 else ""
-    bind_address = f"{f'[{host}]' if ':' in host else host}:{_split(info.coordinator)[1]}"
-    with _stopping_on_sigterm():
-        rendezvous(info, bind_address, meet_timeout)
+    host, port = bind_host(info.coordinator) if info.process == 0 else "", _split(info.coordinator)[1]
+    rendezvous(info, (host, port), meet_timeout)
     jax.distributed.initialize(
         info.coordinator,
         info.processes,
@@ -143,56 +131,37 @@ def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int 
         cluster_detection_method="deactivate",
         initialization_timeout=meet_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout,
-        coordinator_bind_address=bind_address,
+        coordinator_bind_address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
     )
 
 
-def bind_host(coordinator: str, timeout: float = 0.0) -> str:
-    """Returns the IP address that process 0 listens on, which is the coordinator's address and no other.
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
-    The /etc/hosts of a machine may map its own name to a loopback address, which other machines cannot reach.
-    The result is then the address of the interface that routes to other networks.
 
-    Raises:
-        ClusterError: the name cannot be resolved after `timeout` seconds, as when a cluster starts.
+def bind_host(coordinator: str) -> str:
+    """Returns the IP address that process 0 listens on: the coordinator's and no other, if others reach it.
+
+    A name that has no address yet, or that /etc/hosts maps to a loopback address, gives all addresses.
     """
     host, _ = _split(coordinator)
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-            break
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() >= deadline:
-                raise ClusterError(f"--coordinator_address={coordinator}: {host} has no address") from error
-            time.sleep(1.0)
-    if ipaddress.ip_address(address).is_loopback and host not in ("localhost", address):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
-            outward.connect(("192.0.2.1", 9))  # Connecting a UDP socket sends nothing; it selects the route.
-            return str(outward.getsockname()[0])
-    return address
-
-
-@contextlib.contextmanager
-def _stopping_on_sigterm() -> Iterator[None]:
-    def stop(number, frame):
-        raise Preempted("stopped before all processes had connected; run the same command to resume")
-
-    previous = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return "0.0.0.0"
+    is_reachable = host in ("localhost", address) or not ipaddress.ip_address(address).is_loopback
+    return address if is_reachable else "0.0.0.0"
 
 
 def rendezvous(
-    info: ProcessInfo, bind_address: str, timeout: float, log: Callable[[str], None] = print
+    info: ProcessInfo, bind: tuple[str, int], timeout: float, log: Callable[[str], None] = print
 ) -> None:
     """Waits until all processes have connected to process 0.
 
     Args:
         info: this process.
-        bind_address: HOST:PORT that process 0 listens on.
+        bind: address and port that process 0 listens on.
         timeout: seconds from the call of this function.
         log: called in process 0 with a line every ten seconds of waiting.
 
@@ -204,71 +173,60 @@ def rendezvous(
     deadline = time.monotonic() + timeout
     if info.process:
         return _join(info, timeout, deadline)
-    reply = ["start", ""]
-    workers: dict[int, tuple[socket.socket, str]] = {}  # {process index: (connection, host name)}
-    with _listen(bind_address, info.processes, deadline) as listener:
-        try:
-            while missing := sorted({*range(1, info.processes)} - {*workers}):
-                named = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-                if (left := deadline - time.monotonic()) <= 0:
-                    raise ClusterError(
-                        f"{named} of {info.processes} did not connect within {timeout:g} s; see the logs "
-                        "there, or allow more time with --initialization_timeout"
+    problem: Exception | None = None
+    hosts: dict[int, str] = {}
+    with contextlib.ExitStack() as connections:
+        connected: list[socket.socket] = []
+        listener = connections.enter_context(_listen(bind, info.processes, deadline))
+        while not problem and (missing := sorted({*range(1, info.processes)} - {*hosts})):
+            named = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+            if (left := deadline - time.monotonic()) <= 0:
+                problem = ClusterError(
+                    f"{named} of {info.processes} did not connect within {timeout:g} s; see the logs "
+                    "there, or allow more time with --initialization_timeout"
+                )
+                continue
+            listener.settimeout(min(left, _LOG_SECONDS))
+            try:
+                connection = connections.enter_context(listener.accept()[0])
+            except TimeoutError:
+                log(f"waiting for {named} of {info.processes} processes")
+                continue
+            connection.settimeout(1.0)
+            match _receive(connection):
+                case [int(process), int(count), str(host)]:
+                    connected.append(connection)
+                    is_valid = count == info.processes and 0 < process < count
+                    # A process that was restarted connects again.
+                    if is_valid and hosts.setdefault(process, host) == host:
+                        continue
+                    problem = UserError(
+                        f"process {process} on {host} was started as one of {count} processes, process 0 as "
+                        f"one of {info.processes}, and these are {hosts}; give all the same --num_processes, "
+                        "and each its own --process_id"
                     )
-                listener.settimeout(min(left, _LOG_SECONDS))
-                try:
-                    connection = listener.accept()[0]
-                except TimeoutError:
-                    log(f"waiting for {named} of {info.processes} processes")
-                    continue
-                _admit(connection, info.processes, workers)
-        except (ClusterError, UserError) as error:
-            reply = [type(error).__name__, str(error)]
-            raise
-        finally:
-            for connection, _ in workers.values():
-                with connection, contextlib.suppress(OSError):
-                    connection.sendall(_line(reply))
+        for connection in connected:
+            with contextlib.suppress(OSError):
+                is_of_user = isinstance(problem, UserError)
+                connection.sendall(_line([is_of_user, "" if problem is None else str(problem)]))
+    if problem:
+        raise problem
 
 
-def _listen(bind_address: str, processes: int, deadline: float) -> socket.socket:
-    host, port = _split(bind_address)
+def _listen(bind: tuple[str, int], processes: int, deadline: float) -> socket.socket:
     deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
+    family = socket.AF_INET6 if ":" in bind[0] else socket.AF_INET
     while True:
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-            listener.listen(processes)
-            return listener
+            return socket.create_server(bind, family=family, backlog=processes)
         except OSError as error:
-            listener.close()
             # If this run was restarted, its previous process 0 may still be shutting down.
-            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
-                why = f"{error.strerror}; choose a free port of this machine"
-                raise UserError(f"process 0 cannot listen on {bind_address}: {why}") from error
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"process 0 cannot listen on {bind[0]}:{bind[1]}: {error.strerror}; choose a free port "
+                    "of this machine"
+                ) from error
             time.sleep(_RETRY_SECONDS)
-
-
-def _admit(connection: socket.socket, processes: int, workers: dict[int, tuple[socket.socket, str]]) -> None:
-    connection.settimeout(1.0)
-    match _receive(connection):
-        case [int(process), int(count), str(host)]:
-            if count != processes or not 0 < process < processes:
-                workers[-1] = connection, host  # which gets the error, too
-                raise UserError(
-                    f"process {process} on {host} was started as one of {count} processes and process 0 as "
-                    f"one of {processes}; give all the same --num_processes, and each its own --process_id"
-                )
-            if process in workers and workers[process][1] != host:
-                workers[-1] = connection, host  # which gets the error, too
-                raise UserError(
-                    f"both {workers[process][1]} and {host} were started as process {process}; give each "
-                    "process its own --process_id"
-                )
-            workers[process] = connection, host  # A process that was restarted connects again.
-        case _:
-            connection.close()
 
 
 def _join(info: ProcessInfo, timeout: float, deadline: float) -> None:
@@ -278,10 +236,10 @@ def _join(info: ProcessInfo, timeout: float, deadline: float) -> None:
             # Process 0 may have started later. Its error names the missing processes, so wait for that.
             link.settimeout(timeout + _GRACE_SECONDS)
             match _receive(link):
-                case ["start", _]:
+                case [_, ""]:
                     return
-                case [str(kind), str(message)]:
-                    raise (UserError if kind == "UserError" else ClusterError)(message)
+                case [bool(is_of_user), str(message)]:
+                    raise (UserError if is_of_user else ClusterError)(message)
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
     raise ClusterError(
         f"process 0 did not answer at {info.coordinator} within {timeout:g} s; check that it is running and "

@@ -73,8 +73,8 @@ def port():
 
 
 def meet(port, process, processes, timeout=20.0, log=print):
-    address = f"127.0.0.1:{port}"
-    distributed.rendezvous(ProcessInfo(address, processes, process), address, timeout, log)
+    info = ProcessInfo(f"127.0.0.1:{port}", processes, process)
+    distributed.rendezvous(info, ("127.0.0.1", port), timeout, log)
 
 
 def outcomes(port, numbers, processes, timeout=20.0):
@@ -106,7 +106,7 @@ def test_everyone_learns_who_is_missing(port):
 def test_another_number_of_processes(port):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 2)
-        with pytest.raises(UserError, match=r"process 1 on .* was started as one of 8 processes"):
+        with pytest.raises(UserError, match=r"process 1 on .* as one of 8 processes"):
             meet(port, 1, 8)
         with pytest.raises(UserError, match="process 0 as one of 2"):
             host.result()
