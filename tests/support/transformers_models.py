@@ -10,7 +10,7 @@ import pytest
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import families
-from bert_jax.models import Encoder, sizes
+from bert_jax.models import Encoder
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
@@ -43,13 +43,6 @@ def random_model(cls, spread=True, seed=0, **fields):
                 else:
                     parameter.normal_(0, 0.05 if "embeddings" in name else parameter.shape[1] ** -0.5)
     return model
-
-
-def random_bert(size, spread=True):
-    """A BertForPreTraining of a named size."""
-    fields = sizes.named(size).to_dict()
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    return random_model("BertForPreTraining", spread, **{name: fields[name] for name in names})
 
 
 def here(model, folder):
